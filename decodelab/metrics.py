@@ -70,7 +70,7 @@ def expected_tokens(
     if not 0 <= alpha <= 1: raise ValueError(f'alpha is {alpha}: give a probability')
     return k + 1. if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
 
-# %% ../nbs/04_metrics.ipynb #24bcbadb
+# %% ../nbs/04_metrics.ipynb #bfab6faf
 def position_acceptance(steps:Sequence[Step]):
     "DataFrame by drafted position (from 1): times `judged`, `conditional` and `unconditional` acceptance."
     import pandas as pd
@@ -81,7 +81,7 @@ def position_acceptance(steps:Sequence[Step]):
     return pd.DataFrame(dict(judged=(taken + refused).astype(int), conditional=conditional, unconditional=np.cumprod(conditional)),
                         index=pd.RangeIndex(1, longest + 1, name='position'))
 
-# %% ../nbs/04_metrics.ipynb #f2cef22a
+# %% ../nbs/04_metrics.ipynb #9cd75bed
 def speeds(
     runs:np.ndarray, # (2, n): new tokens and seconds of n texts
 ) -> np.ndarray:
@@ -100,7 +100,7 @@ def pooled(ours:np.ndarray, theirs:np.ndarray) -> float:
     "All tokens over all seconds, ours over theirs."
     return (ours[0].sum() / ours[1].sum()) / (theirs[0].sum() / theirs[1].sum())
 
-# %% ../nbs/04_metrics.ipynb #cb6955c9
+# %% ../nbs/04_metrics.ipynb #2ade85c6
 def paired(
     frame, # columns strategy, prompt, repeat, new_tokens, seconds: one row per run (notebook `06_bench`)
     strategy:str,
@@ -110,7 +110,7 @@ def paired(
     missing = {strategy, baseline} - set(frame.strategy)
     if missing: raise ValueError(f'no runs of {sorted(missing)}: the frame has {sorted(set(frame.strategy))}')
     ours, theirs = (frame[frame.strategy == name].set_index(['prompt', 'repeat']) for name in (strategy, baseline))
-    both = ours.join(theirs, how='inner', rsuffix='_baseline') if strategy != baseline else ours.join(ours, rsuffix='_baseline')
+    both = ours.join(theirs.add_suffix('_baseline'), how='inner')
     if both.empty: raise ValueError(f'{strategy!r} and {baseline!r} never ran on the same prompt and repeat')
     return both.reset_index()
 
@@ -122,7 +122,7 @@ class Interval(NamedTuple):
 
     def __str__(self): return f'{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]'
 
-# %% ../nbs/04_metrics.ipynb #13d7d465
+# %% ../nbs/04_metrics.ipynb #bc6e5d70
 def speedup(
     frame, # one row per run, as in `paired`
     strategy:str,
@@ -144,7 +144,7 @@ def speedup(
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(variant(ours, theirs)), float(low), float(high))
 
-# %% ../nbs/04_metrics.ipynb #3c30fbad
+# %% ../nbs/04_metrics.ipynb #eda99836
 def identical(
     frame, # one row per run, with the new ids in column `tokens`
     strategy:str,
