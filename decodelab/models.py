@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EMBEDDED', 'SNAPSHOTS', 'PROBE', 'growing_cache', 'LM', 'encode', 'text_of', 'common_prefix', 'cache_kind', 'Session',
-           'check', 'feed', 'bites', 'rollback', 'snapshot', 'branch', 'keep', 'locate', 'load', 'commit', 'not_loaded',
-           'mismatch', 'pair']
+           'check', 'feed', 'bites', 'rollback', 'snapshot', 'branch', 'keep', 'locate', 'load', 'hub_commit',
+           'not_loaded', 'mismatch', 'pair']
 
 # %% ../nbs/01_models.ipynb #ca9d8eef
 import bisect, copy, inspect, os, re
@@ -220,9 +220,9 @@ def load(
         tokenizer = AutoTokenizer.from_pretrained(where, **hub)
         model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or (torch.float32 if device.type == 'cpu' else 'auto'), use_safetensors=True, **hub)
     except (OSError, ValueError) as error: raise ValueError(not_loaded(str(name_or_path), error)) from error
-    return LM(model.to(device).eval(), tokenizer, str(name_or_path), commit(where, revision))
+    return LM(model.to(device).eval(), tokenizer, str(name_or_path), hub_commit(where, revision))
 
-def commit(name:str, revision:str|None) -> str|None:
+def hub_commit(name:str, revision:str|None) -> str|None:
     "The commit of a Hub model in the local cache; None for a folder."
     from transformers.utils.hub import cached_file
     found = None if os.path.isdir(name) else re.search('snapshots.([0-9a-f]{40})', cached_file(name, 'config.json', revision=revision))
