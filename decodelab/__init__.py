@@ -1,1 +1,32 @@
+"A literate laboratory for decoding: strategies you can read, certify and measure."
 __version__ = "0.1.0"
+
+import importlib, sys, types
+
+# Public name -> module that defines it. A module is imported when one of its names is first asked for.
+_public = {name: module for module, names in {
+    'core': 'Request Step Stop Trace decode',
+    'models': 'LM Session load pair',
+}.items() for name in names.split()}
+
+__all__ = list(_public)
+
+
+def __getattr__(name):
+    if name not in _public: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    value = globals()[name] = getattr(importlib.import_module(f'{__name__}.{_public[name]}'), name)
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *_public})
+
+
+class _Package(types.ModuleType):
+    "Keeps `decodelab.bench` the function when the module of that name is imported, and so for the others."
+    def __setattr__(self, name, value):
+        if name in _public and isinstance(value, types.ModuleType): value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

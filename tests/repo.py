@@ -1,0 +1,56 @@
+"What the tests and scripts here know about the repository: where it is, its notebooks, its tracked files."
+import ast, re, subprocess, tomllib
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def notebooks(folder='nbs', pattern='[0-9]*.ipynb'):
+    "The numbered notebooks of a folder, in order."
+    return sorted((ROOT/folder).glob(pattern))
+
+
+def cells(path, kind='code'):
+    "Source of the cells of one kind."
+    return [c.source for c in nbformat.read(path, 4).cells if c.cell_type == kind]
+
+
+def directives(source):
+    "The first words of a cell's `#|` lines."
+    return [l[2:].split()[0] for l in source.splitlines() if l.startswith('#|') and l[2:].split()]
+
+
+def is_exported(source): return any(d.startswith('export') for d in directives(source))
+
+
+def lines(source):
+    "The lines that hold something, directives aside."
+    return [l for l in source.splitlines() if l.strip() and not l.lstrip().startswith('#|')]
+
+
+def module_name(path):
+    "What `NN_name.ipynb` must export to."
+    return re.sub(r'^\d+_', '', path.stem)
+
+
+def exported_names(path):
+    "The `__all__` of a generated module."
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == '__all__': return ast.literal_eval(node.value)
+    return []
+
+
+def tracked():
+    "Tracked files as paths from the root; None outside a git checkout."
+    out = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, capture_output=True, text=True)
+    return None if out.returncode else [Path(p) for p in out.stdout.split('\0') if p and (ROOT/p).is_file()]
+
+
+def project(): return tomllib.loads((ROOT/'pyproject.toml').read_text())
+
+
+def commands():
+    "The README's two commands, as it shows them."
+    return re.findall(r'^python -m pip install .*$', (ROOT/'README.md').read_text(), flags=re.M)

@@ -1,0 +1,99 @@
+"The file name is the address: an exported cell imports from smaller numbers only, and never what only developers have."
+import ast
+from collections import Counter
+
+import pytest
+
+from repo import ROOT, cells, directives, is_exported, module_name, notebooks, project
+
+NUMBER = {module_name(p): int(p.stem[:2]) for p in notebooks()}
+LATE = {('core', 'Trace.metrics', 'metrics'), ('core', 'Trace._repr_html_', 'plot')} # the two methods that look forward
+every = pytest.mark.parametrize('path', notebooks(), ids=lambda p: p.stem)
+
+
+def imports(tree, where=''):
+    "Yield (qualified name of the function around it, module, names) for each import, wherever it stands."
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import): yield from ((where, alias.name, ()) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = '.'.join(filter(None, ['decodelab' if node.level else '', node.module or '']))
+            yield where, module, tuple(a.name for a in node.names)
+        name = getattr(node, 'name', '') if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) else ''
+        yield from imports(node, f'{where}.{name}'.strip('.') if name else where)
+
+
+def exported_imports(path):
+    for source in filter(is_exported, cells(path)): yield from imports(ast.parse(source))
+
+
+def problems(path):
+    "What the exported cells of a notebook import and may not."
+    own, number = module_name(path), int(path.stem[:2])
+    for where, module, names in exported_imports(path):
+        top, _, target = module.partition('.')
+        if top in ('nbdev', 'fastcore', 'IPython', 'execnb'): yield f'{where or "top"} imports {module}'
+        if top != 'decodelab': continue
+        if not target and set(names) <= {'__version__'} and names: continue
+        if target not in NUMBER: yield f'{where or "top"} imports {module} {names}: name the module that defines it'
+        elif NUMBER[target] >= number and (own, where, target) not in LATE: yield f'{where or "top"} imports {target}, which comes later'
+
+
+@every
+def test_exported_cells_import_only_what_comes_before(path):
+    assert list(problems(path)) == []
+
+
+@every
+def test_a_notebook_does_not_import_its_own_module(path):
+    own = f'decodelab.{module_name(path)}'
+    found = [source for source in cells(path) for _, module, names in imports(python(source))
+             if module == own or module == 'decodelab' and module_name(path) in names]
+    assert found == []
+
+
+def python(source):
+    "A cell as a tree; magics and cells in other languages count as empty."
+    source = '\n'.join(l for l in source.splitlines() if not l.startswith(('%', '!')))
+    try: return ast.parse(source)
+    except SyntaxError: return ast.Module([], [])
+
+
+def test_the_check_sees_what_it_should(tmp_path):
+    import nbformat
+    from nbformat.v4 import new_code_cell, new_notebook
+    bad = ['from decodelab.plot import x', 'def f():\n    import decodelab.metrics', 'import fastcore.basics', 'from decodelab import decode',
+           'class Trace:\n    def metrics(self):\n        from decodelab.metrics import metrics', 'from .plot import x']
+    nb = new_notebook(cells=[new_code_cell('#| export\n' + source) for source in bad + ['import json\nfrom decodelab import __version__']])
+    nbformat.write(nb, tmp_path/'01_models.ipynb')
+    fake = {'core': 0, 'models': 1, 'metrics': 4, 'plot': 5}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), 'NUMBER', fake)
+        assert len(list(problems(tmp_path/'01_models.ipynb'))) == len(bad)
+        nbformat.write(nb, tmp_path/'00_core.ipynb')
+        assert len(list(problems(tmp_path/'00_core.ipynb'))) == len(bad) - 1 # the one method that may look forward
+
+
+def test_numbers_and_modules_are_unique():
+    assert [n for n, k in Counter(p.stem[:2] for p in notebooks()).items() if k > 1] == []
+    assert [n for n, k in Counter(module_name(p) for p in notebooks()).items() if k > 1] == []
+
+
+@every
+def test_the_first_cell_names_the_module(path):
+    exports = [s.split()[2] for source in cells(path) for s in source.splitlines() if s.startswith('#| default_exp')]
+    assert exports == [module_name(path)] and cells(path)[0].startswith('#| default_exp')
+    assert not [d for source in cells(path) for d in directives(source) if d == 'exports']
+    targets = [l for source in cells(path) for l in source.splitlines() if l.startswith('#| export') and len(l.split()) > 2]
+    assert targets == [] # a cell exported into another notebook's module
+
+
+def test_what_is_imported_is_declared():
+    import re, sys
+    normal = dict(sklearn='scikit-learn', yaml='pyyaml', PIL='pillow')
+    declared = {re.split(r'[<>=!~\[ ;]', d)[0].lower() for d in project()['project']['dependencies']}
+    used = {module.split('.')[0] for p in notebooks() for _, module, _ in exported_imports(p)} - set(sys.stdlib_module_names) - {'decodelab'}
+    assert {normal.get(u, u) for u in used} <= declared
+
+
+def test_the_modules_are_the_notebooks():
+    assert {p.stem for p in (ROOT/'decodelab').glob('*.py')} - {'__init__', '_modidx'} == set(NUMBER)

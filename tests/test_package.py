@@ -1,0 +1,178 @@
+"What someone who installs the package gets: its names, its imports, its files, and one statement of its versions."
+import re, shutil, subprocess, sys, zipfile
+from configparser import ConfigParser
+
+import pytest, yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import decodelab
+from repo import ROOT, exported_names, module_name, notebooks, project, tracked
+
+MODULES = [module_name(p) for p in notebooks()]
+# What a user is promised to find at the top, as far as it exists.
+PROMISED = '''load pair LM Session decode decode_batch generate Trace Step Stop Request
+    Greedy Sample BeamSearch DiverseBeamSearch ConstrainedBeamSearch ContrastiveSearch DoLa ContrastiveDecoding Speculative
+    AssistantDrafter PromptLookup SuffixDrafter EarlyExit UniversalDrafter TreeDrafter LookaheadDrafter SyntheticDrafter
+    ExactMatch TokenVerifier BlockVerifier MultiDraftVerifier TypicalAcceptance Lenience
+    FixedLookahead HeuristicLookahead ConfidenceLookahead RocLookahead EntropyLookahead CumulativeLookahead ClassifierLookahead
+    CostAwareLookahead OracleLookahead Temperature TopK TopP MinP RepetitionPenalty Rules
+    GreenList Gumbel SynthID Unigram detect bench summary certify tune_lookahead DraftTable'''.split()
+
+
+def python(code, *args):
+    "What a fresh interpreter prints, without the variables of a test run."
+    run = subprocess.run([sys.executable, '-c', code, *args], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout
+
+
+# Names
+
+def test_every_public_name_resolves():
+    assert set(dir(decodelab)) >= set(decodelab.__all__)
+    for name in decodelab.__all__:
+        value = getattr(decodelab, name)
+        assert getattr(value, '__module__', None) == f'decodelab.{decodelab._public[name]}', name
+    with pytest.raises(AttributeError, match='nothing_of_the_kind'): decodelab.nothing_of_the_kind
+
+
+def test_the_table_agrees_with_the_notebooks():
+    defined = {m: exported_names(ROOT/'decodelab'/f'{m}.py') for m in MODULES}
+    for name, module in decodelab._public.items(): assert name in defined.get(module, []), f'{module} does not export {name}'
+    homes = {name: [m for m in MODULES if name in defined[m]] for name in PROMISED}
+    assert {n: h for n, h in homes.items() if len(h) > 1} == {}
+    missing = {n: h[0] for n, h in homes.items() if h and decodelab._public.get(n) != h[0]}
+    assert missing == {}, 'add these to the table in decodelab/__init__.py'
+
+
+def test_a_module_never_hides_the_function_of_its_name():
+    both = sorted(set(decodelab._public) & set(MODULES))
+    code = '''if 1:
+        import importlib, sys
+        import decodelab
+        for name in sys.argv[1:]:
+            importlib.import_module('decodelab.' + decodelab._public[name])
+            module = importlib.import_module('decodelab.' + name)
+            value = getattr(decodelab, name)
+            assert value is getattr(module, name) and not isinstance(value, type(sys)), name
+    '''
+    python(code, *both)
+
+
+# Imports
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = "import sys; before = set(sys.modules); import decodelab; print(*{m.split('.')[0] for m in set(sys.modules) - before})"
+    heavy = {'torch', 'transformers', 'numpy', 'pandas', 'matplotlib', 'sklearn', 'scipy', 'accelerate', 'tokenizers', 'safetensors'}
+    assert heavy & set(python(code).split()) == set()
+
+
+def test_everything_imports_without_the_tools_of_development():
+    code = '''if 1:
+        import importlib, sys
+        class Without:
+            "A finder for which some packages are not installed."
+            def __init__(self, finder): self.finder = finder
+            def __getattr__(self, name): return getattr(self.finder, name)
+            def find_spec(self, name, *args):
+                return None if name.split('.')[0] in ('nbdev', 'fastcore', 'execnb', 'IPython', 'ipykernel', 'pytest') else self.finder.find_spec(name, *args)
+        sys.meta_path[:] = [Without(f) for f in sys.meta_path]
+        try: import IPython
+        except ModuleNotFoundError: pass
+        else: raise SystemExit('IPython is still there')
+        for name in sys.argv[1:]: importlib.import_module('decodelab.' + name)
+        import decodelab
+        for name in decodelab.__all__: getattr(decodelab, name)
+        print('done')
+    '''
+    assert python(code, *MODULES).split()[-1] == 'done'
+
+
+# Files
+
+@pytest.fixture(scope='module')
+def wheel(tmp_path_factory):
+    "A wheel built, without network, from what git tracks (all of the tree outside a checkout)."
+    source, out = tmp_path_factory.mktemp('source'), tmp_path_factory.mktemp('wheel')
+    names = tracked() or [p.relative_to(ROOT) for p in ROOT.rglob('*') if p.is_file() and '.' not in p.parts[len(ROOT.parts)][0]]
+    for name in names:
+        if name.parts[0] in ('decodelab', 'pyproject.toml', 'README.md', 'LICENSE'):
+            (source/name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT/name, source/name)
+    args = 'wheel --quiet --no-build-isolation --no-deps --no-index --disable-pip-version-check -w'.split()
+    subprocess.run([sys.executable, '-m', 'pip', *args, str(out), str(source)], check=True)
+    return zipfile.ZipFile(next(out.glob('*.whl')))
+
+
+def read(wheel, ending): return wheel.read(next(n for n in wheel.namelist() if n.endswith(ending))).decode()
+
+
+def test_the_wheel_holds_modules_weights_and_data(wheel):
+    held = {n for n in wheel.namelist() if n.startswith('decodelab/')}
+    names = tracked()
+    wanted = {p.as_posix() for p in names if p.parts[0] == 'decodelab'} if names else {f'decodelab/{m}.py' for m in MODULES}
+    assert held == wanted
+    assert sum(i.compress_size for i in wheel.infolist()) < 40e6
+    assert any(n.endswith('licenses/LICENSE') for n in wheel.namelist())
+
+
+def test_the_wheel_says_what_it_needs_and_offers(wheel):
+    metadata, entry = read(wheel, '/METADATA'), read(wheel, '/entry_points.txt')
+    needs = [Requirement(l.partition(': ')[2]) for l in metadata.splitlines() if l.startswith('Requires-Dist')]
+    assert not {r.name for r in needs if not r.marker} & {'nbdev', 'fastcore', 'execnb', 'ghapi', 'ipython', 'jupyterlab', 'pytest'}
+    assert f'Version: {decodelab.__version__}' in metadata and 'License-Expression: Apache-2.0' in metadata
+    assert 'decodelab = decodelab.cli:main' in entry and 'decodelab = decodelab._modidx:d' in entry
+
+
+def test_the_weights_are_small():
+    weights = [p for p in (ROOT/'decodelab').rglob('*.safetensors')]
+    assert sum(p.stat().st_size for p in weights) < 28e6
+
+
+# Versions
+
+def pins():
+    "Canonical name -> the exact version of constraints.txt."
+    rows = [l.split('#')[0].strip() for l in (ROOT/'constraints.txt').read_text().splitlines()]
+    return {canonicalize_name(n): v for n, v in (r.split('==') for r in rows if r)}
+
+
+def requirements():
+    meta = project()['project']
+    every = meta['dependencies'] + sum(meta['optional-dependencies'].values(), [])
+    return [r for r in map(Requirement, every) if r.name != meta['name']]
+
+
+def test_every_requirement_has_a_pin_that_meets_it():
+    assert [str(r) for r in requirements() if canonicalize_name(r.name) not in pins()] == []
+    assert [str(r) for r in requirements() if not r.specifier.contains(pins()[canonicalize_name(r.name)])] == []
+
+
+def test_conda_gets_the_same():
+    spec = yaml.safe_load((ROOT/'environment.yml').read_text())
+    pip = next(d['pip'] for d in spec['dependencies'] if isinstance(d, dict))
+    conda = [d for d in spec['dependencies'] if isinstance(d, str)]
+    assert pip == ['-c constraints.txt', '-e .[dev]'] # all versions come from the two files that pip reads
+    assert {re.split('[=<>]', d)[0] for d in conda} == {'python', 'pip', 'quarto'}
+    version = next(d.split('=')[1] for d in conda if d.startswith('python='))
+    assert Requirement(f'python{project()["project"]["requires-python"]}').specifier.contains(version)
+
+
+def test_nbdev_and_the_package_agree():
+    settings = ConfigParser()
+    settings.read(ROOT/'settings.ini')
+    settings, meta = settings['DEFAULT'], project()['project']
+    assert settings['version'] == decodelab.__version__ and f'## {decodelab.__version__}' in (ROOT/'CHANGELOG.md').read_text()
+    assert meta['requires-python'] == f'>={settings["min_python"]}' and meta['description'] == settings['description']
+    assert meta['name'] == settings['lib_name'] and settings['update_pyproject'] == 'False' and settings['tst_flags'].split() == ['gpu', 'slow', 'net']
+
+
+# Places
+
+def test_no_file_names_a_place_of_its_author():
+    names = tracked()
+    if names is None: pytest.skip('not a git checkout')
+    texts = {n: (ROOT/n).read_bytes() for n in names if n.suffix != '.safetensors'}
+    homes = re.compile(rb'(?<![\w.-])/(?:root|work|home/\w+|Users/\w+)/|file:/' + b'//')
+    assert {str(n): m.group() for n, t in texts.items() if (m := homes.search(t))} == {}
