@@ -1,4 +1,4 @@
-"The file name is the address: an exported cell imports from smaller numbers only, and never what only developers have."
+"The file name is the address: an exported cell imports only from notebooks that come before, and never what only developers have."
 import ast
 from collections import Counter
 
@@ -6,7 +6,7 @@ import pytest
 
 from repo import ROOT, cells, directives, is_exported, module_name, notebooks, project
 
-NUMBER = {module_name(p): int(p.stem[:2]) for p in notebooks()}
+ORDER = [module_name(p) for p in notebooks()] # chapters of one number follow each other by name
 LATE = {('core', 'Trace.metrics', 'metrics'), ('core', 'Trace._repr_html_', 'plot')} # the two methods that look forward
 every = pytest.mark.parametrize('path', notebooks(), ids=lambda p: p.stem)
 
@@ -28,14 +28,15 @@ def exported_imports(path):
 
 def problems(path):
     "What the exported cells of a notebook import and may not."
-    own, number = module_name(path), int(path.stem[:2])
+    own = module_name(path)
+    before = ORDER[:ORDER.index(own)]
     for where, module, names in exported_imports(path):
         top, _, target = module.partition('.')
         if top in ('nbdev', 'fastcore', 'IPython', 'execnb'): yield f'{where or "top"} imports {module}'
         if top != 'decodelab': continue
         if not target and set(names) <= {'__version__'} and names: continue
-        if target not in NUMBER: yield f'{where or "top"} imports {module} {names}: name the module that defines it'
-        elif NUMBER[target] >= number and (own, where, target) not in LATE: yield f'{where or "top"} imports {target}, which comes later'
+        if target not in ORDER: yield f'{where or "top"} imports {module} {names}: name the module that defines it'
+        elif target not in before and (own, where, target) not in LATE: yield f'{where or "top"} imports {target}, which comes later'
 
 
 @every
@@ -65,16 +66,14 @@ def test_the_check_sees_what_it_should(tmp_path):
            'class Trace:\n    def metrics(self):\n        from decodelab.metrics import metrics', 'from .plot import x']
     nb = new_notebook(cells=[new_code_cell('#| export\n' + source) for source in bad + ['import json\nfrom decodelab import __version__']])
     nbformat.write(nb, tmp_path/'01_models.ipynb')
-    fake = {'core': 0, 'models': 1, 'metrics': 4, 'plot': 5}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), 'NUMBER', fake)
+        patch.setitem(globals(), 'ORDER', ['core', 'models', 'metrics', 'plot'])
         assert len(list(problems(tmp_path/'01_models.ipynb'))) == len(bad)
         nbformat.write(nb, tmp_path/'00_core.ipynb')
         assert len(list(problems(tmp_path/'00_core.ipynb'))) == len(bad) - 1 # the one method that may look forward
 
 
-def test_numbers_and_modules_are_unique():
-    assert [n for n, k in Counter(p.stem[:2] for p in notebooks()).items() if k > 1] == []
+def test_no_two_notebooks_make_one_module():
     assert [n for n, k in Counter(module_name(p) for p in notebooks()).items() if k > 1] == []
 
 
@@ -96,4 +95,4 @@ def test_what_is_imported_is_declared():
 
 
 def test_the_modules_are_the_notebooks():
-    assert {p.stem for p in (ROOT/'decodelab').glob('*.py')} - {'__init__', '_modidx'} == set(NUMBER)
+    assert {p.stem for p in (ROOT/'decodelab').glob('*.py')} - {'__init__', '_modidx'} == set(ORDER)
