@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['counts', 'mean', 'rates', 'draft_cost', 'metrics', 'expected_tokens', 'position_acceptance', 'speeds',
-           'ratio_of_medians', 'mean_of_ratios', 'pooled', 'paired', 'Interval', 'speedup', 'identical', 'slowdowns']
+           'ratio_of_medians', 'mean_of_ratios', 'pooled', 'paired', 'Interval', 'speedup', 'identical',
+           'prompt_ratios', 'slowdowns']
 
 # %% ../nbs/04_metrics.ipynb #ba345512
 import math
@@ -157,9 +158,13 @@ def identical(
     same = both.tokens.map(tuple) == both.tokens_baseline.map(tuple)
     return float(same.groupby(both.prompt).all().mean())
 
-def slowdowns(frame, strategy:str, baseline:str) -> int:
-    "Number of prompts whose median speed is below the baseline's."
+def prompt_ratios(frame, strategy:str, baseline:str):
+    "Series by prompt: median tokens per second over its repeats, ours over the baseline's."
     both = paired(frame, strategy, baseline)
     both = both.assign(speed=both.new_tokens / both.seconds, speed_baseline=both.new_tokens_baseline / both.seconds_baseline)
     medians = both.groupby('prompt')[['speed', 'speed_baseline']].median()
-    return int((medians.speed < medians.speed_baseline).sum())
+    return (medians.speed / medians.speed_baseline).rename('ratio')
+
+def slowdowns(frame, strategy:str, baseline:str) -> int:
+    "Number of prompts whose median speed is below the baseline's."
+    return int((prompt_ratios(frame, strategy, baseline) < 1).sum())
