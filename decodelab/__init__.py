@@ -7,6 +7,18 @@ import importlib, sys, types
 _public = {name: module for module, names in {
     'core': 'Request Step Stop Trace decode',
     'models': 'LM Session load pair',
+    'corpus': 'builtin_prompts',
+    'rule': 'Temperature TopK TopP MinP Typical EpsilonCutoff EtaCutoff TopH TopNSigma XTC',
+    'rule_context': 'RepetitionPenalty NoRepeatNgram DRY',
+    'rule_memory': 'Guidance Mirostat',
+    'rules': 'Rules rules_from',
+    'bench': 'bench summary',
+    'sampling': 'Greedy Sample',
+    'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
+    'verifiers': 'TokenVerifier',
+    'assistant': 'AssistantDrafter',
+    'prompt_lookup': 'PromptLookup',
+    'certify': 'certify Certificate check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
 __all__ = list(_public)

@@ -1,5 +1,5 @@
 "What the tests and scripts here know about the repository: where it is, its notebooks, its tracked files."
-import ast, re, subprocess, tomllib
+import ast, functools, re, subprocess, tomllib
 from pathlib import Path
 
 import nbformat
@@ -12,6 +12,7 @@ def notebooks(folder='nbs', pattern='[0-9]*.ipynb'):
     return sorted((ROOT/folder).glob(pattern))
 
 
+@functools.cache
 def cells(path, kind='code'):
     "Source of the cells of one kind."
     return [c.source for c in nbformat.read(path, 4).cells if c.cell_type == kind]
@@ -36,10 +37,11 @@ def module_name(path):
 
 
 def exported_names(path):
-    "The `__all__` of a generated module."
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == '__all__': return ast.literal_eval(node.value)
-    return []
+    "The `__all__` of a generated module, without the functions that it makes methods of a class."
+    assigned = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.Assign)]
+    methods = {v.id for n in assigned if not isinstance(n.targets[0], ast.Name) for v in ast.walk(n.value) if isinstance(v, ast.Name)}
+    every = next((ast.literal_eval(n.value) for n in assigned if ast.unparse(n.targets[0]) == '__all__'), [])
+    return [name for name in every if name not in methods]
 
 
 def tracked():
