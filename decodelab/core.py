@@ -31,8 +31,9 @@ class Rng:
     def categorical(self,
         weights:torch.Tensor, # `(V,)`, not negative, not all zero; they need not sum to one
     ) -> int:
-        "An index drawn with probability proportional to `weights`."
-        return torch.multinomial(weights, 1, generator=self.generator).item()
+        "An index drawn with probability proportional to `weights`; raises `ValueError` where they are no weights."
+        try: return torch.multinomial(weights, 1, generator=self.generator).item()
+        except RuntimeError as error: raise ValueError(f'no usable probabilities ({error}): the model gave no usable logits, or the rules forbid every token') from None
 
 # %% ../nbs/00_core.ipynb #022d485e
 @dataclass
