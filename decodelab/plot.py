@@ -212,6 +212,7 @@ def plot_speed(
     ax.set(yticks=range(len(others)), yticklabels=[short(n) for n in reversed(others)], ylim=(-.4, len(others) - .4))
     return ratio_scale(ax)
 
+# %% ../nbs/05_plot.ipynb #0c979d88
 def speed_row(ax, y:float, dots:np.ndarray, overall:Interval):
     "One strategy: the ratios of its prompts as dots, the overall speedup and its interval just above them."
     ax.plot(dots, y - .12 + .16 * ((np.arange(len(dots)) * .618) % 1 - .5), 'o', ms=3.5, color=SERIES[0], alpha=.55, mew=0)
@@ -229,7 +230,7 @@ def ratio_scale(ax):
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}×'))
     return ax
 
-# %% ../nbs/05_plot.ipynb #28f4fd1c
+# %% ../nbs/05_plot.ipynb #484b5406
 def write_whole(path, text:str):
     "Write a text file whole or not at all: a temporary file beside it, then one rename."
     path = Path(path)
@@ -248,7 +249,7 @@ def figure_html(ax) -> str:
     ax.figure.savefig(file, format='png', dpi=144)
     return f'<img alt="{escape(ax.get_title(loc="left"))}" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
 
-# %% ../nbs/05_plot.ipynb #484b5406
+# %% ../nbs/05_plot.ipynb #98a9b042
 PAGE = ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     '<title>{title}</title><style>:root{{color-scheme:light dark}}body{{max-width:60em;margin:2em auto;padding:0 1em;font:15px/1.5 system-ui,sans-serif}}'
     'table{{border-collapse:collapse;font-size:13px}}td,th{{padding:.25em .7em;text-align:right;border-bottom:1px solid rgba(128,128,128,.4)}}'
