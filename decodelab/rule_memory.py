@@ -64,8 +64,9 @@ class MirostatState:
         if begin < self.prompt: raise ValueError('mirostat starts at the end of the prompt: give no rows of scores from inside it')
         same = common_prefix(self.ids, ids)
         self.mus = self.mus[:max(0, min(same, begin) - self.prompt) + 1]
-        self.oldest = max([self.oldest, *(n + 1 for n in self.rows if n < begin - REMEMBER)])   # rows before this were dropped
-        self.rows = {n: row for n, row in self.rows.items() if self.oldest <= n <= same and n < begin}
+        old = begin - REMEMBER
+        self.oldest = min(begin, max([self.oldest, *(n + 1 for n in self.rows if n < old)]))   # rows before this were dropped
+        self.rows = {n: row for n, row in self.rows.items() if old <= n <= same}
         self.ids = list(ids)
 
     def mu(self, n:int) -> float:

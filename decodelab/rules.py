@@ -147,7 +147,7 @@ def rules_from(
         raise ValueError(f'{Rules(sampling)} act on sampling, and the configuration does not say whether to sample: say do_sample=True or False')
     return Rules(rules + (sampling if do_sample or (do_sample is None and config.do_sample) else []) + last)
 
-# %% ../nbs/03_rules.ipynb #0704a463
+# %% ../nbs/03_rules.ipynb #bb98f4e7
 def to_config(
     rules:Rules,
     base:GenerationConfig|None=None, # what else to say: budget, beams; its own rules are replaced
