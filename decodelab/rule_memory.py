@@ -70,12 +70,12 @@ class MirostatState:
         self.ids = list(ids)
 
     def mu(self, n:int) -> float:
-        "The threshold after the first `n` ids; a position whose scores were never shown leaves it as it was."
+        "The threshold after the first `n` ids; a token that was impossible, or whose scores were never shown, leaves it as it was."
         while len(self.mus) <= n - self.prompt:
             at = self.prompt + len(self.mus) - 1
             if at not in self.rows and at < self.oldest: raise ValueError(f'the text changed more than {REMEMBER} tokens back: start the rule anew')
-            error = self.rows[at][self.ids[at]].item() - self.tau if at in self.rows else 0.
-            self.mus.append(self.mus[-1] - self.eta * error)
+            bits = self.rows[at][self.ids[at]].item() if at in self.rows else self.tau
+            self.mus.append(self.mus[-1] - self.eta * (bits - self.tau if math.isfinite(bits) else 0.))
         return self.mus[n - self.prompt]
 
 # %% ../nbs/03_rule_memory.ipynb #c3015092
@@ -87,8 +87,8 @@ def steer(state:MirostatState, ids:list[int], scores:torch.Tensor) -> torch.Tens
     keep = torch.empty_like(scores, dtype=torch.bool)
     for n, (row, kept) in enumerate(zip(surprise, keep), begin):
         torch.le(row, row.min().clamp(min=state.mu(n)), out=kept)
-        state.rows[n] = row.masked_fill(~kept, math.inf)
-        state.rows[n] += torch.exp2(-state.rows[n]).sum().log2()
+        mass = torch.exp2(-row[kept]).sum()
+        state.rows[n] = torch.where(kept, row + mass.log2(), row)   # after the cut; a token outside it, forced by another rule, as before it
     return scores.masked_fill(~keep, -math.inf)
 
 MirostatState.__call__ = steer
