@@ -247,7 +247,7 @@ def figure_html(ax) -> str:
     "The figure of some axes as an image inside the page, its title as the words for those who cannot see it."
     file = io.BytesIO()
     ax.figure.savefig(file, format='png', dpi=144)
-    return f'<img alt="{escape(ax.get_title(loc="left"))}" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
+    return f'<img width="{ax.figure.get_figwidth() * 100:.0f}" alt="{escape(ax.get_title(loc="left"))}" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
 
 # %% ../nbs/05_plot.ipynb #98a9b042
 PAGE = ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -262,7 +262,7 @@ def part_html(
     if isinstance(part, Trace): return trace_html(part)
     if isinstance(part, str): return f'<p>{escape(part)}</p>'
     if hasattr(part, 'get_figure'): return figure_html(part)
-    if hasattr(part, 'to_html'): return f'<div class="wide">{part.to_html(border=0, float_format="{:.3g}".format)}</div>'
+    if hasattr(part, 'to_html'): return f'<div class="wide">{part.to_html(border=0, na_rep="–", float_format="{:.3g}".format)}</div>'
     raise TypeError(f'cannot put a {type(part).__name__} on a page: give a Trace, axes, a DataFrame or a string')
 
 def save_html(
