@@ -30,7 +30,8 @@ class Guided:
     def __call__(self, ids, scores):
         p = scores.log_softmax(-1)
         if self.scale == 1: return p
-        u = self.session.logits(self.context + ids[self.prompt:], last=len(scores)).to(scores).log_softmax(-1)
+        other = self.session.logits(self.context + ids[self.prompt:], last=len(scores)).to(scores)[:, :p.shape[-1]]
+        u = torch.nn.functional.pad(other.log_softmax(-1), (0, p.shape[-1] - other.shape[-1]))   # scores may be wider than the model
         return self.scale * (p - u) + u
 
 # %% ../nbs/03_rule_memory.ipynb #dd7bdb88
