@@ -5,20 +5,23 @@ import importlib, sys, types
 
 # Public name -> module that defines it. A module is imported when one of its names is first asked for.
 _public = {name: module for module, names in {
-    'core': 'Request Step Stop Trace decode',
+    'core': 'Request Rng Step Stop Trace decode',
     'models': 'LM Session load pair',
     'corpus': 'builtin_prompts',
-    'rule': 'Temperature TopK TopP MinP Typical EpsilonCutoff EtaCutoff TopH TopNSigma XTC',
-    'rule_context': 'RepetitionPenalty NoRepeatNgram DRY',
+    'rule': 'Temperature TopK TopP MinP Typical EpsilonCutoff EtaCutoff TopH TopNSigma XTC RemoveInvalid Renormalize',
+    'rule_context': 'RepetitionPenalty NoRepeatNgram EncoderRepetitionPenalty EncoderNoRepeatNgram DRY SequenceBias BadWords PrefixConstrained Suppress '
+                    'BeginSuppress MinLength MinNewTokens ForcedBOS ForcedEOS ExponentialDecay',
     'rule_memory': 'Guidance Mirostat',
-    'rules': 'Rules rules_from',
-    'bench': 'bench summary',
+    'rules': 'Rules rules_from to_config',
+    'plot': 'plot_tokens plot_acceptance plot_speed save_html',
+    'bench': 'bench summary load_run',
+    'peer': 'TransformersGenerate',
     'sampling': 'Greedy Sample',
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
     'verifiers': 'TokenVerifier',
     'assistant': 'AssistantDrafter',
     'prompt_lookup': 'PromptLookup',
-    'certify': 'certify Certificate check_strategy check_rule check_drafter check_verifier',
+    'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
 __all__ = list(_public)

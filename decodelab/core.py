@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['VERSION', 'Rng', 'Step', 'Stop', 'as_stop', 'Stopper', 'Request', 'synchronize', 'Strategy', 'pieces', 'Trace',
-           'to_frame', 'to_json', 'from_json', 'trace_repr', 'check_prompt', 'run', 'decode', 'with_texts']
+           'to_frame', 'to_json', 'from_json', 'trace_repr', 'check_prompt', 'run', 'next_step', 'decode', 'with_texts']
 
 # %% ../nbs/00_core.ipynb #09285743
-import json, time
+import json, math, time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
@@ -32,8 +32,10 @@ class Rng:
         weights:torch.Tensor, # `(V,)`, not negative, not all zero; they need not sum to one
     ) -> int:
         "An index drawn with probability proportional to `weights`; raises `ValueError` where they are no weights."
-        try: return torch.multinomial(weights, 1, generator=self.generator).item()
-        except RuntimeError as error: raise ValueError(f'no usable probabilities ({error}): the model gave no usable logits, or the rules forbid every token') from None
+        upto = weights.cumsum(0, dtype=torch.float64)
+        total = upto[-1].item()
+        if not 0 < total < math.inf: raise ValueError(f'the weights sum to {total}: the model gave no usable logits, or the rules forbid every token')
+        return torch.searchsorted(upto, self.uniform() * total, right=True).item()
 
 # %% ../nbs/00_core.ipynb #022d485e
 @dataclass
@@ -60,7 +62,7 @@ class Step:
     def origins(self) -> list[str]:
         "Where each token came from: `plain`, `accepted`, `corrected` or `bonus`."
         last = 'plain' if not self.drafted else 'corrected' if self.rejected else 'bonus'
-        return (['accepted'] * self.accepted + [last])[:len(self.tokens)]
+        return (['accepted'] * self.accepted + [last] * len(self.tokens))[:len(self.tokens)]
 
 # %% ../nbs/00_core.ipynb #3bb4368c
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def pieces(
 ) -> list[str]:
     "The text each of `tokens` completes; tokens inside an unfinished character get an empty string."
     out, ids = [], list(prompt[-8:])
-    seen = decode(ids) if ids else ''
+    seen = decode(ids).rstrip('\ufffd') if ids else ''
     for i, token in enumerate(tokens):
         ids.append(token)
         text = decode(ids)
@@ -147,7 +149,7 @@ def pieces(
         out.append('' if unfinished else text[len(seen):])
         if not unfinished:
             ids = ids[-8:]
-            seen = decode(ids)
+            seen = decode(ids).rstrip('\ufffd')
     return out
 
 # %% ../nbs/00_core.ipynb #a20fec27
@@ -244,8 +246,8 @@ def check_prompt(
 # %% ../nbs/00_core.ipynb #3bc3b6ca
 def run(request:Request, strategy:Strategy) -> Iterator[tuple[Step, str]]:
     "Yield each step, cut where the text ends, with the reason for the end (empty while it goes on)."
-    stopper, tokens, last = Stopper(request.stop, request.lm, request.clock), [], request.clock()
-    for step in strategy.decode(request):
+    stopper, tokens, last, steps = Stopper(request.stop, request.lm, request.clock), [], request.clock(), strategy.decode(request)
+    while (step := next_step(steps)) is not None:
         reason = ''
         for n, token in enumerate(step.tokens, 1):
             tokens.append(token)
@@ -255,6 +257,11 @@ def run(request:Request, strategy:Strategy) -> Iterator[tuple[Step, str]]:
         step, last = replace(step.cut(n), seconds=now - last), now
         yield step, reason
         if reason: return
+
+@torch.inference_mode()
+def next_step(steps:Iterator[Step]) -> Step|None:
+    "The next step, with no record kept for gradients; None at the end."
+    return next(steps, None)
 
 # %% ../nbs/00_core.ipynb #984c8698
 def decode(

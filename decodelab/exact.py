@@ -90,6 +90,7 @@ class ExactReading:
     def rows(self, ids, last):
         self.passes += 1
         return [self.lm.row(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
+    def next(self, ids): return self.rows(ids, 1)[0]
 
 class ExactSample:
     "Plain sampling from a table; the base of an exact certificate."

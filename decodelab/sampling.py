@@ -25,6 +25,11 @@ class Reading:
         scores = self.applied(ids, self.session.logits(ids, last))
         return scores.softmax(-1) if self.probabilities else scores
 
+    def next(self, ids:list[int]) -> torch.Tensor:
+        "`(V,)` after `ids`. Rules with memory also see the rows of earlier tokens that are only read now."
+        unread = len(ids) - len(self.session) if len(self.session) else 1
+        return self.rows(ids, max(1, unread))[-1]
+
     @property
     def passes(self) -> int:
         "Passes so far, with those the rules made (guidance reads a second text)."
@@ -58,7 +63,7 @@ class Base:
         reading, ids, rng = self.start(request), list(request.prompt), self.chance(request.rng)
         while True:
             passes = reading.passes
-            ids.append(rng.categorical(reading.rows(ids, 1)[0]))
+            ids.append(rng.categorical(reading.next(ids)))
             yield Step(ids[-1:], target_passes=reading.passes - passes)
 
     def __repr__(self): return f'{type(self).__name__}({", ".join(map(repr, self.rules))})'
