@@ -9,11 +9,12 @@ __all__ = ['EMBEDDED', 'SNAPSHOTS', 'PROBE', 'growing_cache', 'LM', 'encode', 't
 
 # %% ../nbs/01_models.ipynb #ca9d8eef
 import bisect, copy, inspect, os, re
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-EMBEDDED = Path(__file__).parent / 'weights' if '__file__' in globals() else Path('weights')
+EMBEDDED = Path(find_spec('decodelab').origin).parent / 'weights' # one folder for each model that ships with the package
 
 # %% ../nbs/01_models.ipynb #77183b0d
 def growing_cache():
@@ -56,15 +57,12 @@ class LM:
         if config.is_encoder_decoder: raise ValueError(f'{type(model).__name__} is an encoder–decoder: give a decoder-only (causal) model')
         if model.training: raise ValueError('the model is in training mode, where dropout makes every pass another: call model.eval() first')
         self.model, self.tokenizer, self.name, self.revision = model, tokenizer, name or type(model).__name__, revision
+        self.device, self.dtype = model.device, model.dtype # asked at every step, and slow to find out: move a model before wrapping it
         text = config.get_text_config(decoder=True)
         self.vocab_size, self.context = text.vocab_size, getattr(text, 'max_position_embeddings', None)
         eos = model.generation_config.eos_token_id if model.can_generate() else config.eos_token_id
         self.eos = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
-    @property
-    def device(self): return self.model.device
-    @property
-    def dtype(self): return self.model.dtype
     def __repr__(self): return f'LM({self.name!r}, {self.model.num_parameters():,} parameters, {self.dtype}, {self.device})'
     def session(self) -> 'Session':
         "A new text, nothing read yet."

@@ -4,7 +4,7 @@ cd "$(dirname "$0")/.." || exit 1
 export OMP_NUM_THREADS=1 # two notebooks at a time on two cores
 failed=
 python tests/drift.py || failed="$failed drift"
-nbdev_test --n_workers 2 || failed="$failed notebooks"
+nbdev_test --n_workers 2 --timing || failed="$failed notebooks"
 DECODELAB_SCALE=pico python tests/experiments.py || failed="$failed experiments"
 python -m pytest -q || failed="$failed pytest"
 if [ -n "$failed" ]; then echo "failed:$failed" >&2; exit 1; fi
