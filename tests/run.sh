@@ -1,7 +1,7 @@
 #!/bin/sh
 # Everything that is checked, in the order that explains a failure best. Ends with pytest's count; exits 1 if any stage failed.
 cd "$(dirname "$0")/.." || exit 1
-export OMP_NUM_THREADS=1 # two notebooks at a time on two cores
+export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 # two notebooks at a time on two cores; nothing here needs a network
 failed=
 python tests/drift.py || failed="$failed drift"
 nbdev_test --n_workers 2 --timing || failed="$failed notebooks"
