@@ -36,12 +36,12 @@ def module_name(path):
     return re.sub(r'^\d+_', '', path.stem)
 
 
-def exported_names(path):
-    "The `__all__` of a generated module, without the functions that it makes methods of a class."
+def exported_names(path, methods=True):
+    "The `__all__` of a generated module; without the functions that it makes methods of a class, if asked."
     assigned = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.Assign)]
-    methods = {v.id for n in assigned if not isinstance(n.targets[0], ast.Name) for v in ast.walk(n.value) if isinstance(v, ast.Name)}
     every = next((ast.literal_eval(n.value) for n in assigned if ast.unparse(n.targets[0]) == '__all__'), [])
-    return [name for name in every if name not in methods]
+    attached = {v.id for n in assigned if not isinstance(n.targets[0], ast.Name) for v in ast.walk(n.value) if isinstance(v, ast.Name)}
+    return [name for name in every if methods or name not in attached]
 
 
 def tracked():
