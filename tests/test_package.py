@@ -41,7 +41,7 @@ def test_the_table_agrees_with_the_notebooks():
     defined = {m: exported_names(ROOT/'decodelab'/f'{m}.py') for m in MODULES}
     for name, module in decodelab._public.items(): assert name in defined.get(module, []), f'{module} does not export {name}'
     defined = {m: exported_names(ROOT/'decodelab'/f'{m}.py', methods=False) for m in MODULES}
-    homes = {name: [m for m in MODULES if name in defined[m]] for name in PROMISED}
+    homes = {name: [m for m in MODULES if name in defined[m] and m != 'cli'] for name in PROMISED} # there, functions are commands
     assert {n: h for n, h in homes.items() if len(h) > 1} == {}
     missing = {n: h[0] for n, h in homes.items() if h and decodelab._public.get(n) != h[0]}
     assert missing == {}, 'add these to the table in decodelab/__init__.py'
