@@ -6,7 +6,7 @@
 __all__ = ['HELD_OUT', 'PACKAGES', 'SKIP', 'DATA', 'PROMPTS', 'sources', 'corpus', 'train_tokenizer', 'pack', 'builtin_prompts',
            'cut_prompts']
 
-# %% ../nbs/02_corpus.ipynb #89a047b1
+# %% ../nbs/02_corpus.ipynb #8af8d2a2
 import hashlib, json, sysconfig
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +17,9 @@ HELD_OUT = ('bisect calendar cmd colorsys configparser csv fractions graphlib gz
             'shelve statistics string tempfile textwrap timeit').split()
 PACKAGES = 'numpy pandas sklearn matplotlib scipy networkx torch transformers accelerate huggingface_hub'.split()
 SKIP = {'test', 'tests', 'testing', 'idle_test', 'site-packages', '__pycache__', 'encodings', 'pydoc_data', 'lib2to3', 'turtledemo'}
-DATA = Path(__file__).parent / 'data' if '__file__' in globals() else Path('data')
+DATA = Path(find_spec('decodelab').origin).parent / 'data'
 
-# %% ../nbs/02_corpus.ipynb #9f19c3de
+# %% ../nbs/02_corpus.ipynb #91aa86a8
 def sources(root:Path, limit:int) -> list[tuple[str, str]]:
     "Python sources below `root` as `(relative path, text)`, up to `limit` bytes."
     names = {str(p.relative_to(root)): p for p in root.rglob('*.py') if not SKIP & set(p.relative_to(root).parts)}
@@ -32,17 +32,18 @@ def sources(root:Path, limit:int) -> list[tuple[str, str]]:
         out.append((name, text))
     return out
 
+# %% ../nbs/02_corpus.ipynb #c1b5641c
 def corpus(cap:int=4_000_000) -> tuple[list, list]:
     "`(train, held_out)` lists of `(name, text)`: the standard library twice, and up to `cap` bytes of each package that is installed."
     standard = sources(Path(sysconfig.get_paths()['stdlib']), 10 ** 9)
     held = {f'{m}.py' for m in HELD_OUT}
-    train = 2 * [f for f in standard if f[0] not in held]
+    ours, others = [f for f in standard if f[0] not in held], []
     for package in PACKAGES:
         if spec := find_spec(package):
-            train += [(f'{package}/{n}', t) for n, t in sources(Path(spec.submodule_search_locations[0]), cap)]
-    return train, sorted(f for f in standard if f[0] in held)
+            others += [(f'{package}/{n}', t) for n, t in sources(Path(spec.submodule_search_locations[0]), cap)]
+    return ours + others + ours, sorted(f for f in standard if f[0] in held)
 
-# %% ../nbs/02_corpus.ipynb #c1b5641c
+# %% ../nbs/02_corpus.ipynb #41388ca0
 def train_tokenizer(
     texts:list[str],
     vocab_size:int, # at least 258: the bytes and the two special tokens
@@ -58,14 +59,14 @@ def train_tokenizer(
     return PreTrainedTokenizerFast(tokenizer_object=tok, bos_token='<|end|>', eos_token='<|end|>', pad_token='<|pad|>',
                                    clean_up_tokenization_spaces=False, model_max_length=1024)
 
-# %% ../nbs/02_corpus.ipynb #70590dc0
+# %% ../nbs/02_corpus.ipynb #dc7d9b39
 def pack(tokenizer, texts:list[str], seed:int) -> np.ndarray:
     "All ids in one array: the texts in a seeded order, each after `<|end|>`."
     order = np.random.default_rng(seed).permutation(len(texts))
     encoded = tokenizer([texts[i] for i in order], add_special_tokens=False, verbose=False)['input_ids']
     return np.concatenate([np.array([0, *ids], dtype=np.uint16) for ids in encoded])
 
-# %% ../nbs/02_corpus.ipynb #dc7d9b39
+# %% ../nbs/02_corpus.ipynb #a0c69a1d
 def builtin_prompts(
     kind:str|None=None, # 'code', 'docstring', 'repetitive'; None: all
 ) -> list[str]:
@@ -75,6 +76,7 @@ def builtin_prompts(
     if kind is not None and kind not in kinds: raise ValueError(f'no prompts of kind {kind!r}: give one of {", ".join(kinds)}')
     return [r['prompt'] for r in rows if kind in (None, r['kind'])]
 
+# %% ../nbs/02_corpus.ipynb #76d923bc
 def cut_prompts() -> list[dict]:
     "Cut the prompts from the held-out modules of the running Python; how `prompts.jsonl` was made."
     held, rows = dict(corpus(cap=0)[1]), []
@@ -87,8 +89,8 @@ def cut_prompts() -> list[dict]:
             rows.append(dict(kind=kind, source=f'{name}.py', prompt=part))
     return rows
 
-# %% ../nbs/02_corpus.ipynb #41b73c4c
+# %% ../nbs/02_corpus.ipynb #e907fb94
 PROMPTS = dict(
     code=[('heapq', 'def heappush', 11), ('fractions', 'class Fraction', 9), ('queue', 'class Queue', 16), ('textwrap', 'def dedent', 14)],
-    docstring=[('statistics', 'def mean', 6), ('bisect', 'def insort_right', 8), ('calendar', 'class TextCalendar', 10), ('tempfile', 'def mkstemp', 5)],
+    docstring=[('statistics', 'def mean', 6), ('bisect', 'def insort_right', 8), ('calendar', 'class TextCalendar', 9), ('tempfile', 'def mkstemp', 5)],
     repetitive=[('colorsys', 'def rgb_to_hls', 24), ('csv', 'class DictWriter', 26), ('sched', 'class scheduler', 22), ('graphlib', 'class _NodeInfo', 24)])

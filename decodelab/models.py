@@ -7,7 +7,7 @@ __all__ = ['EMBEDDED', 'SNAPSHOTS', 'PROBE', 'growing_cache', 'LM', 'encode', 't
            'check', 'feed', 'bites', 'rollback', 'snapshot', 'branch', 'keep', 'locate', 'load', 'hub_commit',
            'not_loaded', 'mismatch', 'pair']
 
-# %% ../nbs/01_models.ipynb #ca9d8eef
+# %% ../nbs/01_models.ipynb #0aa8e44c
 import bisect, copy, inspect, os, re
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 
 EMBEDDED = Path(find_spec('decodelab').origin).parent / 'weights' # one folder for each model that ships with the package
 
-# %% ../nbs/01_models.ipynb #77183b0d
+# %% ../nbs/01_models.ipynb #648a1f39
 def growing_cache():
     "A transformers `Cache` whose layers are preallocated, double when full, and can be cut at no cost."
     from transformers.cache_utils import Cache, DynamicLayer
@@ -44,7 +44,7 @@ def growing_cache():
 
     return Cache(layer_class_to_replicate=GrowingLayer)
 
-# %% ../nbs/01_models.ipynb #f001dba7
+# %% ../nbs/01_models.ipynb #b500bf2e
 class LM:
     "A decoder-only Hugging Face model with its tokenizer; `session()` reads texts with it."
     def __init__(self,
@@ -68,7 +68,7 @@ class LM:
         "A new text, nothing read yet."
         return Session(self)
 
-# %% ../nbs/01_models.ipynb #b500bf2e
+# %% ../nbs/01_models.ipynb #ca5a631d
 def encode(lm:LM, text:str) -> list[int]:
     "The ids of `text`, with the begin-of-text id where the tokenizer adds one."
     if lm.tokenizer is None: raise ValueError(f'{lm.name} was wrapped without a tokenizer: give the prompt as a list of ids')
@@ -81,14 +81,14 @@ def text_of(lm:LM, ids:list[int]) -> str:
 
 LM.encode, LM.decode = encode, text_of
 
-# %% ../nbs/01_models.ipynb #e04bd013
+# %% ../nbs/01_models.ipynb #5d40961c
 def common_prefix(a:list[int], b:list[int]) -> int:
     "The length of the longest common prefix; compares slices, so a long match costs no Python loop."
     n = min(len(a), len(b))
     if a[:n] == b[:n]: return n
     return bisect.bisect_left(range(n), True, key=lambda i: a[:i + 1] != b[:i + 1])
 
-# %% ../nbs/01_models.ipynb #61c2b3c4
+# %% ../nbs/01_models.ipynb #6f3570c7
 SNAPSHOTS = 24
 
 def cache_kind(model) -> str:
@@ -101,7 +101,7 @@ def cache_kind(model) -> str:
     simple = layers <= {'full_attention', 'sliding_attention', 'chunked_attention'} and not getattr(model, '_is_stateful', False)
     return 'growing' if simple else 'snapshots'
 
-# %% ../nbs/01_models.ipynb #f4b25b56
+# %% ../nbs/01_models.ipynb #0dbecfc3
 class Session:
     "One text (or several of one length, read together) and the cache of what the model has read of it."
     def __init__(self, lm:LM):
@@ -130,7 +130,7 @@ class Session:
         else: out = torch.cat([self.feed(rows, a, b, min(last, b - a)) for a, b in self.bites(seen, len(rows[0]), last)], 1)
         return out if out.dtype == torch.float64 else out.float()
 
-# %% ../nbs/01_models.ipynb #0dbecfc3
+# %% ../nbs/01_models.ipynb #37d84743
 def check(session:Session, rows:list[list[int]], last:int):
     "Raise `ValueError` for what cannot be read."
     if len(rows) != len(session.rows): raise ValueError(f'{len(rows)} texts for a session of {len(session.rows)}: use branch() or keep() first')
@@ -153,7 +153,7 @@ def bites(session:Session, start:int, end:int, last:int):
 
 Session.check, Session.feed, Session.bites = check, feed, bites
 
-# %% ../nbs/01_models.ipynb #b0d5de25
+# %% ../nbs/01_models.ipynb #f6980217
 def rollback(session:Session, n:int) -> int:
     "Forget all but the first `n` tokens; returns how many are still read (fewer than `n` after a snapshot)."
     if not 0 <= n <= len(session): raise ValueError(f'cannot roll back to {n} of {len(session)} tokens')
@@ -173,7 +173,7 @@ def snapshot(session:Session):
 
 Session.rollback, Session.snapshot = rollback, snapshot
 
-# %% ../nbs/01_models.ipynb #74921d0f
+# %% ../nbs/01_models.ipynb #611c3823
 def branch(session:Session, k:int) -> Session:
     "A new session with `k` rows, each a copy of this one's single row."
     if len(session.rows) != 1: raise ValueError(f'this session has {len(session.rows)} rows already: branch a session of one')
@@ -193,7 +193,7 @@ def keep(session:Session, rows:list[int]) -> Session:
 
 Session.branch, Session.keep = branch, keep
 
-# %% ../nbs/01_models.ipynb #f020b379
+# %% ../nbs/01_models.ipynb #5e229c38
 def locate(name:str, revision:str|None, trust_remote_code:bool) -> str:
     "Where the model is: an embedded one's folder, or `name` as given; refuses unpinned remote code."
     if trust_remote_code and not os.path.isdir(name) and not re.fullmatch('[0-9a-f]{40}', revision or ''):
@@ -203,6 +203,7 @@ def locate(name:str, revision:str|None, trust_remote_code:bool) -> str:
         return str(EMBEDDED / name)
     return name
 
+# %% ../nbs/01_models.ipynb #c346c929
 def load(
     name_or_path:str|Path, # 'pico', a local folder, or a name on the Hugging Face Hub
     device:str|None=None, # None: an accelerator if there is one
@@ -231,7 +232,7 @@ def not_loaded(name:str, error:Exception) -> str:
     embedded = ', '.join(sorted(p.parent.name for p in EMBEDDED.glob('*/config.json')))
     return f'cannot load {name!r} ({str(error).strip().splitlines()[0]}): give an embedded model ({embedded}), a local folder or a Hub name'
 
-# %% ../nbs/01_models.ipynb #eb5eb91e
+# %% ../nbs/01_models.ipynb #0f253f51
 PROBE = 'def f(x):\n    return "naïve café 日本語 🙂", 12345  # comment\n'
 
 def mismatch(a:LM, b:LM) -> str:

@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['NgramIndex', 'PromptLookup', 'LookupDrafting']
 
-# %% ../nbs/23_prompt_lookup.ipynb #9883f86a
+# %% ../nbs/23_prompt_lookup.ipynb #cf09afb5
 from .core import Request
 from .sampling import Base
 from .speculative import Draft
 
-# %% ../nbs/23_prompt_lookup.ipynb #a05c6b4f
+# %% ../nbs/23_prompt_lookup.ipynb #7dd384a3
 class NgramIndex:
     "Where each n-gram of a growing text was last followed by something."
     def __init__(self, min_ngram:int, max_ngram:int):
@@ -29,7 +29,7 @@ class NgramIndex:
             if n <= len(ids) and (at := self.places.get(tuple(ids[-n:]))): return at, n
         return 0, 0
 
-# %% ../nbs/23_prompt_lookup.ipynb #9e8f15cc
+# %% ../nbs/23_prompt_lookup.ipynb #048eb858
 class PromptLookup:
     "Draft by copying what followed the last n tokens earlier in the text (Saxena 2023)."
     def __init__(self,
@@ -45,7 +45,7 @@ class PromptLookup:
 
     def __repr__(self): return f'PromptLookup(max_ngram={self.max_ngram}, min_ngram={self.min_ngram})'
 
-# %% ../nbs/23_prompt_lookup.ipynb #6e89704b
+# %% ../nbs/23_prompt_lookup.ipynb #b1395b06
 class LookupDrafting:
     "Prompt lookup at work on one text."
     def __init__(self, index:NgramIndex): self.index = index

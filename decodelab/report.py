@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['COLUMNS', 'prompt_in', 'read_prompts', 'cell', 'table', 'words', 'reason', 'save_json', 'save_page']
 
-# %% ../nbs/60_report.ipynb #1d3cd5be
+# %% ../nbs/60_report.ipynb #cd19aa7e
 import json, math
 from pathlib import Path
 
 from .core import decode
 from .plot import plot_acceptance, plot_speed, save_html, write_whole
 
-# %% ../nbs/60_report.ipynb #0a3539f0
+# %% ../nbs/60_report.ipynb #4665660b
 def prompt_in(line:str) -> str:
     "The prompt of one JSON line; raises `ValueError` if there is none."
     try: record = json.loads(line)
@@ -23,6 +23,7 @@ def prompt_in(line:str) -> str:
     if not isinstance(prompt, str) or not prompt.strip(): raise ValueError("has no text under 'prompt', 'text' or 'turns'")
     return prompt
 
+# %% ../nbs/60_report.ipynb #7fcef53d
 def read_prompts(path) -> list[str]:
     "The prompts of a text or JSON-lines file; raises `ValueError` naming the first bad line."
     try: lines = Path(path).read_text(encoding='utf-8').splitlines()
@@ -35,7 +36,7 @@ def read_prompts(path) -> list[str]:
     if not prompts: raise ValueError(f'there are no prompts in {path}')
     return prompts
 
-# %% ../nbs/60_report.ipynb #d3717084
+# %% ../nbs/60_report.ipynb #29e110c5
 COLUMNS = dict(tokens_per_second='tok/s', speedup='speedup', block_efficiency='tokens/pass', acceptance_rate='acceptance', identical='identical', slowdowns='slower on')
 
 def cell(column:str, row, sampled:bool) -> str:
@@ -47,6 +48,7 @@ def cell(column:str, row, sampled:bool) -> str:
     if column == 'slowdowns': return f'{value:.0f} of {row.prompts:.0f}'
     return f'{value:.0%}' if column == 'acceptance_rate' else f'{value:.1f}' if column == 'tokens_per_second' else f'{value:.2f}'
 
+# %% ../nbs/60_report.ipynb #2419f825
 def table(
     found, # from `bench.summary`
     sampled:bool=False, # texts differ by design: 'identical' is not shown
@@ -56,7 +58,7 @@ def table(
     widths = [max(map(len, column)) for column in zip(*rows)]
     return '\n'.join('  '.join(v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(r, widths))).rstrip() for r in rows)
 
-# %% ../nbs/60_report.ipynb #45b2f831
+# %% ../nbs/60_report.ipynb #abac5e0c
 def words(found, sampled:bool=False) -> list[str]:
     "What a summary says, in sentences; the first row is the baseline."
     plain, others = found.index[0], found.iloc[1:]
@@ -69,6 +71,7 @@ def words(found, sampled:bool=False) -> list[str]:
     else: out.append(f'Word for word the same text as {plain}: {", ".join(same) if len(same) else "none"}.')
     return out + [reason(name, row, plain) for name, row in others.iterrows() if not math.isnan(row.acceptance_rate)]
 
+# %% ../nbs/60_report.ipynb #bb74a4bf
 def reason(name:str, row, plain:str) -> str:
     "Why one speculative strategy was as fast as it was."
     cost = '' if math.isnan(row.draft_cost) else f' A draft pass cost {row.draft_cost:.2f} of a target pass.'
@@ -76,12 +79,13 @@ def reason(name:str, row, plain:str) -> str:
     if row.slowdowns: said += f' Slower than {plain} on {row.slowdowns:.0f} of {row.prompts:.0f} prompts.'
     return said
 
-# %% ../nbs/60_report.ipynb #d34a2392
+# %% ../nbs/60_report.ipynb #fd94cc8a
 def save_json(path, found, provenance:dict):
     "Every figure of a summary with its provenance, as JSON."
     rows = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in found.reset_index().to_dict('records')]
     write_whole(path, json.dumps(dict(decodelab_summary=1, provenance=provenance, summary=rows), indent=1, ensure_ascii=False) + '\n')
 
+# %% ../nbs/60_report.ipynb #c4b8b7c1
 def save_page(path, frame, found, provenance:dict, traces:list, sampled:bool=False):
     "A self-contained page: sentences, table, figures, traces, provenance."
     from matplotlib.figure import Figure

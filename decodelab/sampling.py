@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Reading', 'Argmax', 'Base', 'Greedy', 'Sample']
 
-# %% ../nbs/10_sampling.ipynb #90c8b721
+# %% ../nbs/10_sampling.ipynb #449356e4
 import math
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ import torch
 from .core import Request, Rng, Step
 from .rules import Rules
 
-# %% ../nbs/10_sampling.ipynb #faa92f67
+# %% ../nbs/10_sampling.ipynb #dc406232
 class Reading:
     "One text read by one model under rules: rows of scores or of probabilities."
     def __init__(self, request:Request, rules:Rules, probabilities:bool):
@@ -35,7 +35,7 @@ class Reading:
         "Passes so far, with those the rules made (guidance reads a second text)."
         return self.session.passes + self.applied.passes
 
-# %% ../nbs/10_sampling.ipynb #d94c82fa
+# %% ../nbs/10_sampling.ipynb #8a5d5b46
 class Argmax:
     "A source of randomness without any: always the largest weight, the first one on a tie."
     def categorical(self, weights:torch.Tensor) -> int:
@@ -46,7 +46,7 @@ class Argmax:
 
     def uniform(self): raise ValueError('greedy search has no random numbers: use a sampling base, or ExactMatch with this one')
 
-# %% ../nbs/10_sampling.ipynb #8a58980f
+# %% ../nbs/10_sampling.ipynb #36649661
 class Base:
     "Plain decoding, one token per pass; the standard that a speculative scheme promises to keep."
     greedy:bool
@@ -68,7 +68,7 @@ class Base:
 
     def __repr__(self): return f'{type(self).__name__}({", ".join(map(repr, self.rules))})'
 
-# %% ../nbs/10_sampling.ipynb #36649661
+# %% ../nbs/10_sampling.ipynb #b74c039f
 class Greedy(Base):
     "Always the token with the largest score."
     greedy = True

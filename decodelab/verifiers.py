@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['residual', 'TokenVerifier']
 
-# %% ../nbs/21_verifiers.ipynb #59c62442
+# %% ../nbs/21_verifiers.ipynb #07962b45
 from .core import Rng
 from .speculative import Draft, Verdict
 
-# %% ../nbs/21_verifiers.ipynb #fe0fe3a4
+# %% ../nbs/21_verifiers.ipynb #0854bd34
 def residual(p, q, x:int):
     "What `p` `(V,)` has left over after `q` `(V,)`, not normalised; `q` None stands for all weight on `x`."
     if q is not None: rest = (p - q).clip(min=0)
@@ -18,7 +18,7 @@ def residual(p, q, x:int):
         rest[x] = 0
     return rest if rest.sum() > 0 else p    # p and q agree to the last bit: nothing is left over, and p is as good
 
-# %% ../nbs/21_verifiers.ipynb #fcbf2dab
+# %% ../nbs/21_verifiers.ipynb #8fd91938
 class TokenVerifier:
     "Rejection at each position in turn; lossless for a sampling base (arXiv 2211.17192, algorithm 1)."
     def verify(self, p, draft:Draft, rng:Rng) -> Verdict:

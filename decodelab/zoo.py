@@ -21,10 +21,10 @@ from .models import EMBEDDED, LM, load
 # %% ../nbs/02_zoo.ipynb #faed40d5
 RECIPES = {
     'pico': dict(vocab_size=4096, hidden_size=256, num_hidden_layers=8, intermediate_size=704, num_attention_heads=4, num_key_value_heads=2),
-    'pico-draft': dict(vocab_size=4096, hidden_size=128, num_hidden_layers=1, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
+    'pico-draft': dict(vocab_size=4096, hidden_size=128, num_hidden_layers=2, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
     'pico-alt': dict(vocab_size=1024, hidden_size=128, num_hidden_layers=1, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
 }
-TOKENS = {'pico': 14_000_000, 'pico-draft': 10_000_000, 'pico-alt': 10_000_000} # how much text each reads
+TOKENS = {'pico': 14_000_000, 'pico-draft': 8_000_000, 'pico-alt': 10_000_000} # how much text each reads
 STAGES = ((.70, 32, 256), (.88, 16, 512), (1., 8, 1024))   # up to this share of the tokens: rows, length
 
 def new_model(name:str, seed:int):
@@ -237,4 +237,4 @@ def main(argv=None):
     return main(['zoo', *(sys.argv[1:] if argv is None else argv)])
 
 # %% ../nbs/02_zoo.ipynb #7976920e
-if __name__ == '__main__': sys.exit(main())
+if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook

@@ -10,6 +10,7 @@ from repo import ROOT, cells, directives, is_exported, module_name, notebooks, p
 ORDER = [module_name(p) for p in notebooks()] # chapters of one number follow each other by name
 LATE = { # (module, function, what it imports): all that looks forward
     ('core', 'Trace.metrics', 'metrics'), ('core', 'Trace._repr_html_', 'plot'),
+    ('zoo', 'main', 'cli'), # python -m decodelab.zoo is the command's zoo
     ('speculative', 'default_verifier', 'verifiers'), # a sampling base is verified by rejection
 }
 every = pytest.mark.parametrize('path', notebooks(), ids=lambda p: p.stem)
