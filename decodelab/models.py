@@ -14,6 +14,8 @@ from pathlib import Path
 
 import torch
 
+from .layers import Direct, why_not
+
 EMBEDDED = Path(find_spec('decodelab').origin).parent / 'weights' # one folder for each model that ships with the package
 
 # %% ../nbs/01_models.ipynb #648a1f39
@@ -60,6 +62,8 @@ class LM:
         self.device, self.dtype = model.device, model.dtype # asked at every step, and slow to find out: move a model before wrapping it
         text = config.get_text_config(decoder=True)
         self.vocab_size, self.context = text.vocab_size, getattr(text, 'max_position_embeddings', None)
+        self.engine = why_not(model) # why its layers are not called by hand; empty if they are
+        self.direct = None if self.engine else Direct(model)
         eos = model.generation_config.eos_token_id if model.can_generate() else config.eos_token_id
         self.eos = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
@@ -140,11 +144,13 @@ def check(session:Session, rows:list[list[int]], last:int):
 def feed(session:Session, rows:list[list[int]], start:int, end:int, last:int) -> torch.Tensor:
     "One pass over ids `start:end` of every row; logits `(rows, last, V)`."
     ids = torch.tensor([r[start:end] for r in rows], device=session.lm.device)
-    out = session.lm.model(input_ids=ids, use_cache=True, logits_to_keep=last, **{session.cache_name: session.cache})
+    direct = session.lm.direct
+    if direct and direct.free(): logits = direct(ids, session.cache, start, last)
+    else: logits = session.lm.model(input_ids=ids, use_cache=True, logits_to_keep=last, **{session.cache_name: session.cache}).logits[:, -last:]
     for mine, r in zip(session.rows, rows): mine.extend(r[start:end])
     session.passes += 1
     if session.kind == 'snapshots': session.snapshot()
-    return out.logits[:, -last:]
+    return logits
 
 def bites(session:Session, start:int, end:int, last:int):
     "How a recurrent model reads ids `start:end`: a whole prompt at once, later ids one at a time."
