@@ -6,11 +6,11 @@
 __all__ = ['strategies_for', 'compare', 'three_traces', 'json_of', 'generate', 'certificate', 'zoo', 'number', 'common',
            'arguments', 'add_compare', 'add_generate', 'add_certify', 'add_zoo', 'main', 'quiet']
 
-# %% ../nbs/61_cli.ipynb #a6ff3eda
+# %% ../nbs/61_cli.ipynb #d2d2b511
 import argparse, sys, time
 from pathlib import Path
 
-# %% ../nbs/61_cli.ipynb #d01d7750
+# %% ../nbs/61_cli.ipynb #31571b94
 def strategies_for(
     names:str|None, # comma-separated; None: all
     draft, # an `LM`, or None where nothing needs one
@@ -28,7 +28,7 @@ def strategies_for(
     if unknown := [n for n in wanted if n not in known]: raise ValueError(f'no strategy {unknown[0]!r} at temperature {temperature:g}: choose from {", ".join(known)}')
     return {n: s for n, s in known.items() if n in wanted or n == plain}
 
-# %% ../nbs/61_cli.ipynb #0c079d85
+# %% ../nbs/61_cli.ipynb #bdb36ca5
 def compare(args) -> int:
     "Run the comparison, print the table, write run folder, JSON and page."
     from decodelab import bench, builtin_prompts, load, summary
@@ -39,7 +39,7 @@ def compare(args) -> int:
     found = strategies_for(args.strategies, load(args.draft, device=args.device) if needs_draft else None, args.temperature, args.lookahead)
     print(f'{target}, {len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats; runs in {out}', flush=True)
     args.folder = out
-    frame = bench(target, prompts, found, args.max_new_tokens, args.repeats, args.seed, out=out)
+    frame = bench(target, prompts, found, args.max_new_tokens, args.repeats, args.seed, out, progress=sys.stderr.isatty())
     result, provenance, sampled = summary(frame), json_of(out / 'provenance.json'), args.temperature > 0
     print('\n' + table(result, sampled) + '\n')
     for sentence in words(result, sampled): print(sentence)
@@ -60,7 +60,7 @@ def json_of(path) -> dict:
     import json
     return json.loads(Path(path).read_text(encoding='utf-8'))
 
-# %% ../nbs/61_cli.ipynb #ab5575a6
+# %% ../nbs/61_cli.ipynb #dc8ce6b2
 def generate(args) -> int:
     "Print the text of one prompt; save its trace where asked."
     from decodelab import decode, load
@@ -85,7 +85,7 @@ def certificate(args) -> int:
     print(found)
     return 0 if found.lossless else 1
 
-# %% ../nbs/61_cli.ipynb #dc8ce6b2
+# %% ../nbs/61_cli.ipynb #928b804d
 def zoo(args) -> int:
     "List the embedded models, or train one again."
     from decodelab.models import EMBEDDED
@@ -99,7 +99,7 @@ def zoo(args) -> int:
             print(f'{folder.name:12} {config["model_type"]}, {config["num_hidden_layers"]} layers of {config["hidden_size"]}, vocabulary {config["vocab_size"]}, {size / 1e6:.1f} MB')
     return 0
 
-# %% ../nbs/61_cli.ipynb #98268048
+# %% ../nbs/61_cli.ipynb #8314bd15
 def number(low:int):
     "An argument type: a whole number of at least `low`."
     def whole(text):
@@ -121,7 +121,7 @@ def common(parser, tokens:int, temperature:float=0.):
     add('--device', default=None, help="'cpu', 'cuda', … (default: an accelerator if there is one)")
     return parser
 
-# %% ../nbs/61_cli.ipynb #8314bd15
+# %% ../nbs/61_cli.ipynb #3f630795
 def arguments() -> argparse.ArgumentParser:
     "The parser of the `decodelab` command."
     from decodelab import __version__
@@ -144,7 +144,7 @@ def add_compare(add):
     add('--json', metavar='FILE', help='where to write the summary (default: summary.json in the run folder)')
     add('--html', metavar='FILE', help='where to write the report (default: report.html in the run folder)')
 
-# %% ../nbs/61_cli.ipynb #3f630795
+# %% ../nbs/61_cli.ipynb #6bdfcde8
 def add_generate(add):
     "The arguments of `generate`."
     add('prompt', help="the text to continue; '-' reads it from standard input")
@@ -168,7 +168,7 @@ def add_zoo(add):
     add('--seed', type=int, default=0, metavar='S')
     add('--compile', action='store_true', help='compile the layers with torch.compile: faster where a C++ compiler is at hand')
 
-# %% ../nbs/61_cli.ipynb #742305d2
+# %% ../nbs/61_cli.ipynb #2db9d7c6
 def main(argv=None) -> int:
     "Run the command; returns the exit status."
     parser = arguments()
@@ -190,5 +190,5 @@ def quiet():
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
-# %% ../nbs/61_cli.ipynb #2db9d7c6
-if __name__ == '__main__': sys.exit(main())
+# %% ../nbs/61_cli.ipynb #e8812888
+if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook

@@ -86,7 +86,7 @@ def cut_prompts() -> list[dict]:
             at = next(i for i, line in enumerate(text) if line.startswith(start))
             part = ''.join(text[at:at + lines])
             if kind == 'repetitive': part += '\n\n' + ''.join(text[at:at + 3])
-            rows.append(dict(kind=kind, source=f'{name}.py', prompt=part))
+            rows.append(dict(kind=kind, source=f'{name}.py', prompt=part.rstrip()))
     return rows
 
 # %% ../nbs/02_corpus.ipynb #e907fb94

@@ -131,7 +131,7 @@ class Session:
         seen = min(min(map(common_prefix, self.rows, rows)), len(rows[0]) - last)
         if seen < len(self): seen = self.rollback(seen)
         if self.kind == 'growing': out = self.feed(rows, seen, len(rows[0]), last)
-        else: out = torch.cat([self.feed(rows, a, b, min(last, b - a)) for a, b in self.bites(seen, len(rows[0]), last)], 1)
+        else: out = torch.cat([self.feed(rows, a, b, 1) for a, b in self.bites(seen, len(rows[0]), last)], 1)[:, -last:]
         return out if out.dtype == torch.float64 else out.float()
 
 # %% ../nbs/01_models.ipynb #37d84743

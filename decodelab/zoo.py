@@ -7,7 +7,7 @@ __all__ = ['RECIPES', 'TOKENS', 'STAGES', 'new_model', 'layer_drop', 'forward', 
            'continuations', 'optimizers', 'lr_factor', 'schedule', 'batch', 'save_checkpoint', 'load_checkpoint',
            'bits_per_byte', 'fit', 'descend', 'log', 'train', 'data_for', 'pico_says', 'loss_for', 'main']
 
-# %% ../nbs/02_zoo.ipynb #64564e6c
+# %% ../nbs/02_zoo.ipynb #0ac048c8
 import hashlib, json, math, os, sys, time
 from pathlib import Path
 
@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from .corpus import PACKAGES, corpus, pack, train_tokenizer
 from .models import EMBEDDED, LM, load
 
-# %% ../nbs/02_zoo.ipynb #faed40d5
+# %% ../nbs/02_zoo.ipynb #6b61db2f
 RECIPES = {
     'pico': dict(vocab_size=4096, hidden_size=256, num_hidden_layers=8, intermediate_size=704, num_attention_heads=4, num_key_value_heads=2),
     'pico-draft': dict(vocab_size=4096, hidden_size=128, num_hidden_layers=2, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
     'pico-alt': dict(vocab_size=1024, hidden_size=128, num_hidden_layers=1, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
 }
-TOKENS = {'pico': 14_000_000, 'pico-draft': 8_000_000, 'pico-alt': 10_000_000} # how much text each reads
+TOKENS = {'pico': 14_000_000, 'pico-draft': 15_000_000, 'pico-alt': 10_000_000} # how much text each reads
 STAGES = ((.70, 32, 256), (.88, 16, 512), (1., 8, 1024))   # up to this share of the tokens: rows, length
 
 def new_model(name:str, seed:int):
@@ -36,7 +36,7 @@ def new_model(name:str, seed:int):
         return LlamaForCausalLM(LlamaConfig(**RECIPES[name], max_position_embeddings=1024, tie_word_embeddings=True, rope_theta=10_000.,
                                             bos_token_id=0, eos_token_id=0, pad_token_id=1, initializer_range=.02))
 
-# %% ../nbs/02_zoo.ipynb #b7108c01
+# %% ../nbs/02_zoo.ipynb #669ebf4e
 def layer_drop(n:int, p_max:float=.1) -> list[float]:
     "The dropout rate of each of `n` layers (arXiv 2404.16710, equation 2 without the curriculum)."
     return [p_max * (math.exp(i * math.log(2) / max(n - 1, 1)) - 1) for i in range(n)]
@@ -61,14 +61,14 @@ def text_loss(model, ids, exit_layer=None, drop=(), loss=cross_entropy):
     head, out = model.lm_head.weight, loss(last, model.lm_head.weight, ids[:, 1:])
     return out if early is None else out + .3 * loss(early, head, ids[:len(early), 1:])
 
-# %% ../nbs/02_zoo.ipynb #6ae259e7
+# %% ../nbs/02_zoo.ipynb #37a9a3fa
 def distil_loss(student, teacher, ids):
     "Half KL divergence from the teacher's distribution, half cross-entropy against its first choice."
     with torch.no_grad(): logits = F.linear(forward(teacher, ids[:, :-1])[0], teacher.lm_head.weight).flatten(0, 1).float()
     q = F.linear(forward(student, ids[:, :-1])[0], student.lm_head.weight).flatten(0, 1).float().log_softmax(-1)
     return .5 * F.kl_div(q, logits.log_softmax(-1), log_target=True, reduction='batchmean') + .5 * F.nll_loss(q, logits.argmax(-1))
 
-# %% ../nbs/02_zoo.ipynb #856c1004
+# %% ../nbs/02_zoo.ipynb #5570c136
 def continuations(lm:LM, ids:np.ndarray, batches:int, seed:int=0, rows:int=64, prompt:int=48, length:int=256) -> np.ndarray:
     "`batches · rows` texts of `length` ids, the first `prompt` from the corpus `ids` and the rest from `lm`."
     draw, chance, out = np.random.default_rng(seed), torch.Generator(lm.device).manual_seed(seed), []
@@ -82,7 +82,7 @@ def continuations(lm:LM, ids:np.ndarray, batches:int, seed:int=0, rows:int=64, p
         out += texts
     return np.array(out, dtype=np.uint16).ravel()
 
-# %% ../nbs/02_zoo.ipynb #17638008
+# %% ../nbs/02_zoo.ipynb #35ca11f8
 def optimizers(model) -> list:
     "Muon for the layers' matrices, AdamW for the rest."
     inner = [p for n, p in model.named_parameters() if p.ndim == 2 and 'embed' not in n]
@@ -106,7 +106,7 @@ def batch(ids:np.ndarray, at:int, rows:int, length:int, device) -> torch.Tensor:
     starts = (at + length * np.arange(rows)) % (len(ids) - length - 1)
     return torch.from_numpy(np.stack([ids[s:s + length + 1] for s in starts]).astype(np.int64)).to(device)
 
-# %% ../nbs/02_zoo.ipynb #49eecc4c
+# %% ../nbs/02_zoo.ipynb #7416a507
 def save_checkpoint(folder:Path, model, opts:list, state:dict):
     "Weights, optimizer state and position in one file, replaced whole."
     from safetensors.torch import save_file
@@ -131,7 +131,7 @@ def load_checkpoint(folder:Path, model, opts:list) -> dict:
         opt.load_state_dict(filled)
     return state
 
-# %% ../nbs/02_zoo.ipynb #7416a507
+# %% ../nbs/02_zoo.ipynb #57b6d465
 @torch.no_grad()
 def bits_per_byte(model, ids:np.ndarray, n_bytes:int, length:int=512) -> float:
     "Over held-out `ids` that stand for `n_bytes` of text, each window of `length` read from nothing."
@@ -157,7 +157,7 @@ def fit(model, loss, ids:np.ndarray, held:tuple[np.ndarray, int], folder:Path, t
             if step % (4 * every) == 4 * every - 1 or last: save_checkpoint(folder, model, opts, dict(at=done, seconds=time.time() - since))
     return model
 
-# %% ../nbs/02_zoo.ipynb #57b6d465
+# %% ../nbs/02_zoo.ipynb #433c6b0b
 def descend(model, opts:list, loss, ids, step:int, seed:int) -> float:
     "One optimizer step; returns the loss."
     with torch.autocast(model.device.type, torch.bfloat16): value = loss(model, ids, step, np.random.default_rng((seed, step)))
@@ -174,7 +174,7 @@ def log(folder:Path, model, held, step:int, tokens:int, loss:float, seconds:floa
     if held is not None: row['held_out_bpb'] = round(bits_per_byte(model, *held), 4)
     with open(folder / 'log.jsonl', 'a', encoding='utf-8') as f: f.write(json.dumps(row) + '\n')
 
-# %% ../nbs/02_zoo.ipynb #5a66fd66
+# %% ../nbs/02_zoo.ipynb #e7bf3d99
 def train(
     name:str, # 'pico', 'pico-draft', 'pico-alt'
     folder:str|Path|None=None, # where the run lives; None: zoo-runs/NAME
@@ -194,7 +194,7 @@ def train(
     tokenizer.save_pretrained(folder)
     return folder
 
-# %% ../nbs/02_zoo.ipynb #e7bf3d99
+# %% ../nbs/02_zoo.ipynb #e244d374
 def data_for(name:str, folder:Path, device:str) -> tuple:
     "`(tokenizer, ids, (held-out ids, their bytes))`; the corpus, and for the drafts what `pico` makes of it."
     texts, held = corpus()
@@ -221,7 +221,7 @@ def pico_says(folder:Path, device:str, batches:int=48) -> np.ndarray:
         os.replace(folder / 'pico-says.tmp.npy', kept)
     return np.load(kept, allow_pickle=False)
 
-# %% ../nbs/02_zoo.ipynb #e244d374
+# %% ../nbs/02_zoo.ipynb #7976920e
 def loss_for(name:str, device:str):
     "The loss of each recipe: LayerSkip for `pico`, distillation for `pico-draft`, plain for `pico-alt`."
     if name == 'pico-draft':
@@ -236,5 +236,5 @@ def main(argv=None):
     from decodelab.cli import main
     return main(['zoo', *(sys.argv[1:] if argv is None else argv)])
 
-# %% ../nbs/02_zoo.ipynb #7976920e
+# %% ../nbs/02_zoo.ipynb #e64b7313
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook

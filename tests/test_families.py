@@ -32,14 +32,15 @@ def test_tokens_equal_those_of_generate(family):
         for strategy in [Greedy(), *fast(draft), Speculative(AssistantDrafter(lm))]: assert decode(lm, prompt, strategy, NEW).tokens == want, strategy
 
 
-def recurrent():
+def recurrent() -> list:
     "Two models whose past cannot be cut."
     shape = dict(vocab_size=64, hidden_size=32, num_attention_heads=4, intermediate_size=48, initializer_range=.15, eos_token_id=None, bos_token_id=None)
     mixed = dict(num_hidden_layers=4, num_key_value_heads=2, head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
                  linear_value_head_dim=8, num_experts=2, moe_intermediate_size=16, shared_expert_intermediate_size=16, mlp_only_layers=[0, 1, 2, 3])
-    for config in (MambaConfig(**shape, num_hidden_layers=2, state_size=4), Qwen3NextConfig(**shape | mixed)):
+    def new(config):
         torch.manual_seed(0)
-        yield LM(AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval())
+        return LM(AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval())
+    return [new(MambaConfig(**shape, num_hidden_layers=2, state_size=4)), new(Qwen3NextConfig(**shape | mixed))]
 
 
 @pytest.mark.parametrize('lm', recurrent(), ids=lambda lm: lm.name)
@@ -79,7 +80,8 @@ def test_stops_cut_inside_a_block_where_plain_decoding_stops():
     prompt = 'class Stack:\n    def __init__(self):\n'
     text = decode(lm, prompt, Greedy(), 40)
     tokens = text.tokens
-    for stop in ('self', ['__', ')'], Stop(when=lambda ids: len(ids) >= 3 and ids[-1] == tokens[17]), Stop(eos=(tokens[9],)), lambda ids: len(ids) == 6):
+    inside = text.text[25:33]   # spans several tokens
+    for stop in (inside, ['never', inside[2:]], Stop(when=lambda ids: ids[-1] == tokens[17]), Stop(eos=(tokens[9],)), lambda ids: len(ids) == 6):
         plain = decode(lm, prompt, Greedy(), 40, stop=stop)
         assert plain.stopped != 'length' and len(plain.tokens) < 40
         for strategy in fast(draft):
