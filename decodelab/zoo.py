@@ -24,7 +24,7 @@ RECIPES = {
     'pico-draft': dict(vocab_size=4096, hidden_size=128, num_hidden_layers=2, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
     'pico-alt': dict(vocab_size=1024, hidden_size=128, num_hidden_layers=1, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
 }
-TOKENS = {'pico': 14_000_000, 'pico-draft': 15_000_000, 'pico-alt': 10_000_000} # how much text each reads
+TOKENS = {'pico': 14_000_000, 'pico-draft': 13_000_000, 'pico-alt': 10_000_000} # how much text each reads
 STAGES = ((.70, 32, 256), (.88, 16, 512), (1., 8, 1024))   # up to this share of the tokens: rows, length
 
 def new_model(name:str, seed:int):
