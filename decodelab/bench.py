@@ -6,7 +6,7 @@
 __all__ = ['plan', 'digest', 'fingerprint', 'commit_here', 'provenance', 'stable', 'row', 'frame_of', 'read_rows', 'differences',
            'resume', 'append', 'load_run', 'progress_bar', 'check_bench', 'bench', 'summary']
 
-# %% ../nbs/06_bench.ipynb #caf9df71
+# %% ../nbs/06_bench.ipynb #a1a88aca
 import hashlib, inspect, json, math, os, platform, re, subprocess, sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
@@ -20,7 +20,7 @@ from .core import Trace, as_stop, check_prompt, decode
 from .metrics import counts, identical, pooled, rates, slowdowns, speedup
 from .plot import write_whole
 
-# %% ../nbs/06_bench.ipynb #b04bf167
+# %% ../nbs/06_bench.ipynb #39a23abc
 def plan(
     names:Sequence[str], # of the strategies
     prompts:int, # how many
@@ -32,7 +32,7 @@ def plan(
             shift = (repeat + prompt) % len(names)
             for order, name in enumerate([*names[shift:], *names[:shift]]): yield repeat, prompt, order, name
 
-# %% ../nbs/06_bench.ipynb #086fe612
+# %% ../nbs/06_bench.ipynb #d554d688
 def digest(data:str) -> str:
     "A short hash of a text."
     return hashlib.sha256(data.encode()).hexdigest()[:16]
@@ -50,7 +50,7 @@ def commit_here() -> str|None:
     except FileNotFoundError: return None
     return git('describe', '--always', '--dirty', '--abbrev=40').stdout.strip() if tracked else None
 
-# %% ../nbs/06_bench.ipynb #d554d688
+# %% ../nbs/06_bench.ipynb #8162252f
 def provenance(lm, prompts:list[list[int]], strategies:dict, max_new_tokens:int, repeats:int, seed:int, stop) -> dict:
     "Model, settings, machine and versions of a bench, as JSON."
     device, model = torch.device(lm.device), getattr(lm, 'model', None)
@@ -60,14 +60,14 @@ def provenance(lm, prompts:list[list[int]], strategies:dict, max_new_tokens:int,
         max_new_tokens=max_new_tokens, repeats=repeats, first_seed=seed, stop=stable(as_stop(stop)),
         prompts=dict(count=len(prompts), sha256=digest(json.dumps(prompts))), strategies={name: stable(s) for name, s in strategies.items()},
         decodelab=__version__, python=platform.python_version(), torch=torch.__version__, transformers=version('transformers'),
-        commit=commit_here(), date=datetime.now(timezone.utc).isoformat(timespec='seconds'), argv=sys.argv)
+        commit=commit_here(), date=datetime.now(timezone.utc).isoformat(timespec='seconds'), argv=[Path(sys.argv[0]).name, *sys.argv[1:]])
     return json.loads(json.dumps(out))
 
 def stable(thing) -> str:
     "The repr, without the addresses in memory that change from run to run."
     return re.sub(r' at 0x[0-9a-f]+', '', repr(thing))
 
-# %% ../nbs/06_bench.ipynb #5356387e
+# %% ../nbs/06_bench.ipynb #56f0dfa1
 def row(
     trace:Trace,
     **where, # strategy, prompt, repeat, order
@@ -86,7 +86,7 @@ def frame_of(rows:list[dict], about:dict):
     frame[numbers] = frame[numbers].astype(float)
     return frame.assign(**{k: v for k, v in about.items() if k not in frame and not isinstance(v, (dict, list))})
 
-# %% ../nbs/06_bench.ipynb #9f825914
+# %% ../nbs/06_bench.ipynb #028749a8
 def read_rows(path) -> tuple[list[dict], int]:
     "The rows of a run and the bytes they fill; a last line without its end is not a row."
     data = Path(path).read_bytes() if Path(path).exists() else b''
@@ -103,7 +103,7 @@ def differences(old:dict, new:dict, prefix:str='') -> Iterator[str]:
         if isinstance(a, dict) and isinstance(b, dict): yield from differences(a, b, f'{prefix}{key}.')
         elif a != b: yield f'{prefix}{key} was {a!r} and is now {b!r}'
 
-# %% ../nbs/06_bench.ipynb #028749a8
+# %% ../nbs/06_bench.ipynb #1f3f6d08
 def resume(folder:Path, about:dict) -> tuple[list[dict], dict]:
     "Rows and provenance of a run folder, made if new; drops a torn line, raises `ValueError` if the settings differ."
     rows, known = folder / 'rows.jsonl', folder / 'provenance.json'
@@ -131,7 +131,7 @@ def load_run(folder):
     if not rows or not known.exists(): raise ValueError(f'there are no runs in {folder}: give a folder that bench(out=…) wrote to')
     return frame_of(rows, json.loads(known.read_text(encoding='utf-8')))
 
-# %% ../nbs/06_bench.ipynb #5f21e0c1
+# %% ../nbs/06_bench.ipynb #c14ff8f2
 def progress_bar(todo:list, total:int, wanted:bool):
     "The runs to do, under a progress bar where someone is watching."
     from tqdm import tqdm
@@ -145,7 +145,7 @@ def check_bench(lm, prompts, strategies:dict, max_new_tokens:int, repeats:int) -
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1: raise ValueError(f'repeats is {repeats!r}: give a whole number of 1 or more')
     return [check_prompt(lm, p, max_new_tokens) for p in prompts]
 
-# %% ../nbs/06_bench.ipynb #c14ff8f2
+# %% ../nbs/06_bench.ipynb #52f9b6d2
 def bench(
     lm, # the target
     prompts, # strings, lists of ids or 1-D tensors
@@ -170,7 +170,7 @@ def bench(
         if out is not None: append(Path(out) / 'rows.jsonl', rows[-1])
     return frame_of(rows, about)
 
-# %% ../nbs/06_bench.ipynb #47bcc639
+# %% ../nbs/06_bench.ipynb #4afb9242
 def summary(
     frame, # from `bench` or `load_run`
     baseline:str|None=None, # what the others are compared with; the first strategy by default

@@ -44,7 +44,8 @@ def script(tmp_path, monkeypatch):
 
 def stopped(script, out, sig, rows=5):
     "Start a slow bench in a process of its own, send it a signal after some rows; its exit status, its lines, what it said."
-    process = subprocess.Popen([sys.executable, script, str(out), '10'], stderr=subprocess.PIPE, text=True)
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)   # a shell's background job is started with SIGINT ignored, and hands that on
+    process = subprocess.Popen([sys.executable, script, str(out), '10'], stderr=subprocess.PIPE, text=True, preexec_fn=heed)
     try:
         deadline = time.monotonic() + 60
         while not (out/'rows.jsonl').exists() or (out/'rows.jsonl').read_bytes().count(b'\n') < rows:
