@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['EMBEDDED', 'SNAPSHOTS', 'PROBE', 'growing_cache', 'LM', 'encode', 'text_of', 'common_prefix', 'cache_kind', 'Session',
            'check', 'feed', 'bites', 'rollback', 'snapshot', 'branch', 'keep', 'locate', 'load', 'hub_commit',
-           'not_loaded', 'mismatch', 'pair']
+           'no_bars', 'not_loaded', 'mismatch', 'pair']
 
 # %% ../nbs/01_models.ipynb #0aa8e44c
 import bisect, copy, inspect, os, re
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -222,8 +223,9 @@ def load(
     device = torch.device(device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else 'cpu'))
     where, hub = locate(str(name_or_path), revision, trust_remote_code), dict(revision=revision, trust_remote_code=trust_remote_code)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, **hub)
-        model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or (torch.float32 if device.type == 'cpu' else 'auto'), use_safetensors=True, **hub)
+        with no_bars(where != str(name_or_path)):
+            tokenizer = AutoTokenizer.from_pretrained(where, **hub)
+            model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or (torch.float32 if device.type == 'cpu' else 'auto'), use_safetensors=True, **hub)
     except (OSError, ValueError) as error: raise ValueError(not_loaded(str(name_or_path), error)) from error
     return LM(model.to(device).eval(), tokenizer, str(name_or_path), hub_commit(where, revision))
 
@@ -233,12 +235,23 @@ def hub_commit(name:str, revision:str|None) -> str|None:
     found = None if os.path.isdir(name) else re.search('snapshots.([0-9a-f]{40})', cached_file(name, 'config.json', revision=revision))
     return found and found[1]
 
+# %% ../nbs/01_models.ipynb #57b76df3
+@contextmanager
+def no_bars(wanted:bool):
+    "Without transformers' progress bars while the block runs; an embedded model is there at once."
+    from transformers.utils import logging
+    shown = logging.is_progress_bar_enabled()
+    if wanted: logging.disable_progress_bar()
+    try: yield
+    finally:
+        if wanted and shown: logging.enable_progress_bar()
+
 def not_loaded(name:str, error:Exception) -> str:
     "One sentence on what could not be loaded and what there is."
     embedded = ', '.join(sorted(p.parent.name for p in EMBEDDED.glob('*/config.json')))
     return f'cannot load {name!r} ({str(error).strip().splitlines()[0]}): give an embedded model ({embedded}), a local folder or a Hub name'
 
-# %% ../nbs/01_models.ipynb #0f253f51
+# %% ../nbs/01_models.ipynb #bacfbca8
 PROBE = 'def f(x):\n    return "naïve café 日本語 🙂", 12345  # comment\n'
 
 def mismatch(a:LM, b:LM) -> str:
