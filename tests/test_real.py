@@ -1,0 +1,51 @@
+"On checkpoints that nobody here trained, where a folder `shared` with them lies beside the checkout."
+import json
+
+import pytest
+import torch
+
+from decodelab import FixedLookahead, Greedy, PromptLookup, AssistantDrafter, Speculative, certify, decode, load, pair
+from decodelab.report import read_prompts
+from repo import ROOT
+
+DATA = ROOT.parent/'shared'/'data'
+pytestmark = pytest.mark.skipif(not (DATA/'models').is_dir(), reason='no folder shared/data/models beside the checkout')
+PROMPTS = ['Once upon a time', 'One day, a little girl named Lily', 'The sun was']
+
+
+@pytest.fixture(scope='module', params=['stories260K', 'babyllama361'])
+def lm(request): return load(DATA/'models'/request.param, device='cpu', dtype=torch.float64)
+
+
+def test_texts_are_those_of_generate_and_of_plain_greedy(lm):
+    for prompt in PROMPTS:
+        ids = lm.encode(prompt)
+        theirs = lm.model.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False, pad_token_id=0)[0, len(ids):].tolist()
+        plain = decode(lm, prompt, Greedy(), 48)
+        assert plain.tokens == theirs and plain.text and lm.decode(ids + plain.tokens).endswith(plain.text)
+        for drafter in (PromptLookup(), AssistantDrafter(lm)):
+            fast = decode(lm, prompt, Speculative(drafter, lookahead=FixedLookahead(4)), 48)
+            assert (fast.tokens, fast.text) == (plain.tokens, plain.text)
+        assert sum(s.accepted for s in fast.steps) == sum(s.drafted for s in fast.steps) > 0   # a draft that is the target
+
+
+def test_a_certificate_on_a_real_model(lm):
+    found = certify(Speculative(PromptLookup()), lm, PROMPTS, max_new_tokens=16)
+    assert found.lossless and found.checks[-1].says.startswith('3 of 3')
+
+
+def test_strangers_are_refused(lm):
+    other = load(DATA/'models'/('babyllama361' if lm.vocab_size == 512 else 'stories260K'), device='cpu')
+    with pytest.raises(ValueError, match='UniversalDrafter'): pair(lm, other)
+    with pytest.raises(ValueError, match='cannot draft for'): decode(lm, 'Once', Speculative(AssistantDrafter(load('pico-draft', device='cpu'))), 4)
+    # as many tokens as the target, in another order: what a check of sizes lets pass
+    twin = load(DATA/'models'/lm.name.split('/')[-1], device='cpu')
+    vocab = twin.tokenizer.get_vocab()
+    twin.tokenizer.get_vocab = lambda: {t: len(vocab) - 1 - i for t, i in vocab.items()}
+    with pytest.raises(ValueError, match='have other ids'): pair(lm, twin)
+
+
+def test_prompts_of_real_benchmarks_are_read():
+    questions = read_prompts(DATA/'spec_bench'/'question.jsonl')
+    first = json.loads((DATA/'spec_bench'/'question.jsonl').read_text().splitlines()[0])
+    assert len(questions) == 480 and questions[0] == first['turns'][0]
