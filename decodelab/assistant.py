@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Fitted', 'AssistantDrafter', 'AssistantDrafting', 'confidence']
 
-# %% ../nbs/22_assistant.ipynb #a88c9e6e
+# %% ../nbs/22_assistant.ipynb #9991b1e8
 import torch
 from dataclasses import replace
 from weakref import WeakSet
@@ -15,7 +15,7 @@ from .models import LM, pair
 from .sampling import Base, Reading
 from .speculative import Draft, draft_chain
 
-# %% ../nbs/22_assistant.ipynb #6eb127e3
+# %% ../nbs/22_assistant.ipynb #fc099b06
 class Fitted(Reading):
     "A draft's reading whose scores are brought to the target's width before the rules are applied."
     def __init__(self, request:Request, reading:Reading, width:int):
@@ -29,7 +29,7 @@ class Fitted(Reading):
         scores = self.applied(ids, scores)
         return scores.softmax(-1) if self.probabilities else scores
 
-# %% ../nbs/22_assistant.ipynb #3d9b7a18
+# %% ../nbs/22_assistant.ipynb #de7e37e1
 class AssistantDrafter:
     "A smaller model with the target's tokenizer drafts token by token (arXiv 2211.17192; arXiv 2302.01318)."
     def __init__(self,
@@ -52,7 +52,7 @@ class AssistantDrafter:
     def __repr__(self):
         return f'AssistantDrafter({self.lm.name!r}{f", base={self.base!r}" if self.base else ""})'
 
-# %% ../nbs/22_assistant.ipynb #de7e37e1
+# %% ../nbs/22_assistant.ipynb #82f32bab
 class AssistantDrafting:
     "The draft model at work on one text."
     def __init__(self, reading:Reading, base:Base, by_chance:bool): self.reading, self.base, self.by_chance = reading, base, by_chance

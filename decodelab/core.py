@@ -6,7 +6,7 @@
 __all__ = ['VERSION', 'Rng', 'Step', 'Stop', 'as_stop', 'Stopper', 'Request', 'synchronize', 'Strategy', 'pieces', 'Trace',
            'to_frame', 'to_json', 'from_json', 'trace_repr', 'check_prompt', 'run', 'next_step', 'decode', 'with_texts']
 
-# %% ../nbs/00_core.ipynb #09285743
+# %% ../nbs/00_core.ipynb #1aea03dc
 import json, math, time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-# %% ../nbs/00_core.ipynb #5abe9e2d
+# %% ../nbs/00_core.ipynb #bf9465f5
 class Rng:
     "A seeded source of randomness with two verbs, on top of a `torch.Generator`."
     def __init__(self,
@@ -37,7 +37,7 @@ class Rng:
         if not 0 < total < math.inf: raise ValueError(f'the weights sum to {total}: the model gave no usable logits, or the rules forbid every token')
         return torch.searchsorted(upto, self.uniform() * total, right=True).item()
 
-# %% ../nbs/00_core.ipynb #022d485e
+# %% ../nbs/00_core.ipynb #afdd7140
 @dataclass
 class Step:
     "What one step of a strategy emitted and what it cost."
@@ -64,7 +64,7 @@ class Step:
         last = 'plain' if not self.drafted else 'corrected' if self.rejected else 'bonus'
         return (['accepted'] * self.accepted + [last] * len(self.tokens))[:len(self.tokens)]
 
-# %% ../nbs/00_core.ipynb #3bb4368c
+# %% ../nbs/00_core.ipynb #6b559017
 @dataclass(frozen=True)
 class Stop:
     "The rules that end a text, besides the budget of new tokens."
@@ -89,7 +89,7 @@ def as_stop(
     if callable(stop): return Stop(when=stop)
     raise TypeError(f'stop is {stop!r}: give a Stop, a string, a list of strings or a function of the new ids')
 
-# %% ../nbs/00_core.ipynb #67e73457
+# %% ../nbs/00_core.ipynb #86767f71
 class Stopper:
     "Asks the rules of `stop` after each new token; `reason` says which one ended the text."
     def __init__(self, stop:Stop, lm, clock:Callable[[], float]):
@@ -109,7 +109,7 @@ class Stopper:
         if stop.seconds is not None and self.clock() - self.start >= stop.seconds: return 'time'
         return ''
 
-# %% ../nbs/00_core.ipynb #5d72d410
+# %% ../nbs/00_core.ipynb #7e32d67c
 @dataclass
 class Request:
     "One text to decode."
@@ -133,7 +133,7 @@ class Strategy(Protocol):
     "Anything with a `decode` that yields steps for one request and keeps no state of it."
     def decode(self, request:Request) -> Iterator[Step]: ...
 
-# %% ../nbs/00_core.ipynb #494ed435
+# %% ../nbs/00_core.ipynb #9c5781b7
 def pieces(
     decode:Callable[[list[int]], str], # ids → text
     prompt:Sequence[int],
@@ -152,7 +152,7 @@ def pieces(
             seen = decode(ids).rstrip('\ufffd')
     return out
 
-# %% ../nbs/00_core.ipynb #a20fec27
+# %% ../nbs/00_core.ipynb #e062e4fa
 VERSION = 1
 
 @dataclass
@@ -186,7 +186,7 @@ class Trace:
         from decodelab.plot import trace_html
         return trace_html(self)
 
-# %% ../nbs/00_core.ipynb #d0383b9b
+# %% ../nbs/00_core.ipynb #f24e9ad0
 def to_frame(
     trace:Trace,
     by:str='step', # 'step': a row per step; 'token': a row per new token
@@ -200,7 +200,7 @@ def to_frame(
 
 Trace.to_frame = to_frame
 
-# %% ../nbs/00_core.ipynb #858867a3
+# %% ../nbs/00_core.ipynb #72209f56
 def to_json(trace:Trace, indent:int|None=None) -> str:
     "The trace as JSON text."
     return json.dumps(dict(decodelab_trace=VERSION) | asdict(trace), ensure_ascii=False, indent=indent)
@@ -216,7 +216,7 @@ def from_json(text:str) -> Trace:
 
 Trace.to_json, Trace.from_json = to_json, staticmethod(from_json)
 
-# %% ../nbs/00_core.ipynb #72209f56
+# %% ../nbs/00_core.ipynb #5bc819a3
 def trace_repr(trace:Trace) -> str:
     "Two lines of plain text: what was said, what it cost."
     passes = sum(s.target_passes for s in trace.steps)
@@ -227,7 +227,7 @@ def trace_repr(trace:Trace) -> str:
 
 Trace.__repr__ = trace_repr
 
-# %% ../nbs/00_core.ipynb #b3b8a46b
+# %% ../nbs/00_core.ipynb #3bc3b6ca
 def check_prompt(
     lm, prompt, # a string, a list of ids or a 1-D tensor
     max_new_tokens:int,
@@ -243,7 +243,7 @@ def check_prompt(
         raise ValueError(f'{len(ids)} prompt tokens and {max_new_tokens} new ones do not fit in the context of {lm.context}: shorten one')
     return ids
 
-# %% ../nbs/00_core.ipynb #3bc3b6ca
+# %% ../nbs/00_core.ipynb #984c8698
 def run(request:Request, strategy:Strategy) -> Iterator[tuple[Step, str]]:
     "Yield each step, cut where the text ends, with the reason for the end (empty while it goes on)."
     stopper, tokens, last, steps = Stopper(request.stop, request.lm, request.clock), [], request.clock(), strategy.decode(request)
@@ -263,7 +263,7 @@ def next_step(steps:Iterator[Step]) -> Step|None:
     "The next step, with no record kept for gradients; None at the end."
     return next(steps, None)
 
-# %% ../nbs/00_core.ipynb #984c8698
+# %% ../nbs/00_core.ipynb #a004783b
 def decode(
     lm, # the target, an `LM`
     prompt, # a string, a list of ids or a 1-D tensor

@@ -6,7 +6,7 @@
 __all__ = ['GoOn', 'Draft', 'Verdict', 'Drafting', 'Drafter', 'Verifier', 'Lookahead', 'FixedLookahead', 'ExactMatch',
            'Speculative', 'round_of', 'limited', 'default_verifier', 'draft_chain']
 
-# %% ../nbs/20_speculative.ipynb #bb868e78
+# %% ../nbs/20_speculative.ipynb #24bdc33e
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from .core import Request, Rng, Step
 from .sampling import Base, Greedy
 
-# %% ../nbs/20_speculative.ipynb #dd992964
+# %% ../nbs/20_speculative.ipynb #19002b66
 @dataclass
 class Draft:
     "A proposal: `k` tokens, and the distribution each was drawn from."
@@ -30,7 +30,7 @@ class Verdict:
     accepted: int
     token: int
 
-# %% ../nbs/20_speculative.ipynb #19002b66
+# %% ../nbs/20_speculative.ipynb #39c5e406
 GoOn = Callable[[int, Any, int | None], bool]   # (tokens drafted so far, the last one's row, the last one) → draft another?
 
 class Drafting(Protocol):
@@ -51,7 +51,7 @@ class Lookahead(Protocol):
     def go_on(self, i:int, row, token:int | None) -> bool: ...
     def update(self, step:Step): ...
 
-# %% ../nbs/20_speculative.ipynb #52461ac5
+# %% ../nbs/20_speculative.ipynb #0f1646fa
 class FixedLookahead:
     "Always draft `k` tokens (fewer only where the text is about to end)."
     def __init__(self, k:int=5):
@@ -62,7 +62,7 @@ class FixedLookahead:
     def update(self, step): pass
     def __repr__(self): return f'FixedLookahead({self.k})'
 
-# %% ../nbs/20_speculative.ipynb #338e308a
+# %% ../nbs/20_speculative.ipynb #202011e5
 class ExactMatch:
     "Keep the draft while it equals the target's own choices; lossless for any base."
     def verify(self, p, draft:Draft, rng:Rng) -> Verdict:
@@ -71,7 +71,7 @@ class ExactMatch:
         return Verdict(len(draft.tokens), rng.categorical(p[len(draft.tokens)]))
     def __repr__(self): return 'ExactMatch()'
 
-# %% ../nbs/20_speculative.ipynb #9ae7929a
+# %% ../nbs/20_speculative.ipynb #4e880a2b
 class Speculative:
     "Says what `base` says, faster: a drafter proposes, the target verifies several tokens in one pass."
     def __init__(self,
@@ -96,7 +96,7 @@ class Speculative:
     def __repr__(self):
         return f'Speculative({self.drafter!r}, base={self.base!r}, verifier={self.verifier or default_verifier(self.base)!r}, lookahead={self.lookahead!r})'
 
-# %% ../nbs/20_speculative.ipynb #4e880a2b
+# %% ../nbs/20_speculative.ipynb #29c27991
 def round_of(ids, target, drafting, verifier, go_on, rng, clock) -> Step:
     "Draft, read and verify once after the committed `ids`."
     start, passes = clock(), target.passes
@@ -117,7 +117,7 @@ def default_verifier(base:Base) -> Verifier:
     from decodelab.verifiers import TokenVerifier
     return ExactMatch() if base.greedy else TokenVerifier()
 
-# %% ../nbs/20_speculative.ipynb #7c5a9448
+# %% ../nbs/20_speculative.ipynb #0f58269f
 def draft_chain(
     row_after:Callable[[list[int]], Any], # ids → the drafter's row `(V,)` for the next token
     ids:list[int], # the committed text
