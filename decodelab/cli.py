@@ -78,10 +78,11 @@ def certificate(args) -> int:
     "Print the certificate of a speculative strategy; 1 if it is lossy."
     import torch
     from decodelab import builtin_prompts, certify, load
-    draft = load(args.draft, device='cpu', dtype=torch.float64)
+    device = args.device or 'cpu'
+    draft = load(args.draft, device=device, dtype=torch.float64) if args.strategy == 'assisted' else None
     strategy = strategies_for(args.strategy, draft, args.temperature, args.lookahead)[args.strategy]
-    own = dict(lm=load(args.target, device='cpu', dtype=torch.float64), prompts=builtin_prompts()) if args.on_target else {}
-    found = certify(strategy, samples=args.samples, seed=args.seed, **own)
+    own = dict(lm=load(args.target, device=device, dtype=torch.float64), prompts=builtin_prompts()) if args.on_target else {}
+    found = certify(strategy, max_new_tokens=args.max_new_tokens, samples=args.samples, seed=args.seed, **own)
     print(found)
     return 0 if found.lossless else 1
 
@@ -94,6 +95,7 @@ def zoo(args) -> int:
         folder = train(args.name, args.folder, args.tokens, args.device or 'cpu', args.seed, args.compile)
         print(f'{args.name} is in {folder}: load it with load({str(folder)!r})')
     else:
+        if given := [k for k in ('folder', 'tokens', 'device', 'seed', 'compile') if getattr(args, k)]: raise ValueError(f'zoo list takes no --{given[0]}: it is for zoo train')
         for folder in sorted(p.parent for p in EMBEDDED.glob('*/config.json')):
             config, size = json_of(folder / 'config.json'), sum(f.stat().st_size for f in folder.glob('*.safetensors'))
             print(f'{folder.name:12} {config["model_type"]}, {config["num_hidden_layers"]} layers of {config["hidden_size"]}, vocabulary {config["vocab_size"]}, {size / 1e6:.1f} MB')
