@@ -37,7 +37,7 @@ class AssistantDrafter:
         base:Base|None=None, # how it draws; None: as the target does
     ): self.lm, self.base, self.agreed_ = lm, base, WeakSet()
 
-    def start(self, request:Request, base:Base) -> 'AssistantDrafting':
+    def start(self, request:Request, base:Base, target) -> 'AssistantDrafting':
         "Begin to draft for one text; raises `ValueError` where the two models do not fit."
         if request.lm not in self.agreed_:
             pair(request.lm, self.lm)

@@ -232,7 +232,8 @@ def check_drafter(drafter, lm:LM, prompts:list[list[int]], base, k:int=4):
     models = [lm.model] + [v.model for v in vars(drafter).values() if isinstance(v, LM)]
     before = [{n: v.clone() for n, v in m.state_dict().items()} for m in models]
     for prompt in prompts:
-        drafting = drafter.start(Request(lm, prompt, 2 * k, Rng(0)), base)
+        request = Request(lm, prompt, 2 * k, Rng(0))
+        drafting = drafter.start(request, base, base.start(request))
         draft = drafting.draft(list(prompt), lambda i, row, token: i < k, base.chance(Rng(0)))
         assert len(draft.tokens) <= k, f'{drafter!r} drafts {len(draft.tokens)} tokens where {k} were allowed'
         assert all(0 <= t < lm.vocab_size for t in draft.tokens), f'{drafter!r} drafts ids outside the vocabulary'

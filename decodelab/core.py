@@ -119,6 +119,11 @@ class Request:
     rng: Rng
     stop: Stop = Stop()
     encoder: Any = None # inputs of an encoder, for encoder–decoder models
+    hub: Any = None # opens sessions that are read together with those of other texts (`08_batch`); None: each by itself
+
+    def session(self):
+        "A new session of the request's model: how strategies, drafters and rules come by theirs."
+        return self.hub.session(self.lm) if self.hub else self.lm.session()
 
     def clock(self) -> float:
         "Seconds now, after the device has finished what it was given."

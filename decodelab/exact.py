@@ -6,7 +6,7 @@
 __all__ = ['Law', 'Enumerator', 'Interval', 'outcomes', 'ExactLM', 'ExactReading', 'ExactSample', 'ExactGreedy', 'joint',
            'completed', 'total_variation']
 
-# %% ../nbs/06_exact.ipynb #03500a03
+# %% ../nbs/06_exact.ipynb #671f2d12
 import itertools, random
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -15,7 +15,7 @@ import numpy as np
 
 from .core import Request, Stop
 
-# %% ../nbs/06_exact.ipynb #f0abfcc4
+# %% ../nbs/06_exact.ipynb #5eff06af
 class Enumerator:
     "Stands in for `Rng` along one path of choices; `weight` is the path's probability."
     def __init__(self, path:tuple[int, ...]=()):
@@ -38,7 +38,7 @@ class Enumerator:
 
     def uniform(self) -> 'Interval': return Interval(self)
 
-# %% ../nbs/06_exact.ipynb #5eff06af
+# %% ../nbs/06_exact.ipynb #19da1baa
 class Interval:
     "A uniform number of which only an interval is known; a comparison narrows it."
     def __init__(self, rng:Enumerator): self.rng, self.low, self.high = rng, Fraction(0), Fraction(1)
@@ -65,7 +65,7 @@ def outcomes(run:Callable) -> Iterator[tuple[object, Fraction]]:
         paths += rng.untried
         yield value, rng.weight
 
-# %% ../nbs/06_exact.ipynb #fe9963ad
+# %% ../nbs/06_exact.ipynb #907b27d6
 class ExactLM:
     "A model given by a table: context → probabilities as fractions, made up from a seed."
     tokenizer, eos, context, device = None, (), None, 'cpu'
@@ -82,7 +82,7 @@ class ExactLM:
             self.known[key] = np.array([Fraction(w, sum(weights)) for w in weights])
         return self.known[key]
 
-# %% ../nbs/06_exact.ipynb #907b27d6
+# %% ../nbs/06_exact.ipynb #80dfe43e
 class ExactReading:
     "Reads a table instead of a model."
     probabilities = True
@@ -105,7 +105,7 @@ class ExactGreedy(ExactSample):
     def chance(self, rng): return self
     def categorical(self, weights): return int(np.argmax(weights))
 
-# %% ../nbs/06_exact.ipynb #2bf033d3
+# %% ../nbs/06_exact.ipynb #ee464192
 Law = dict[tuple[int, ...], Fraction]
 
 def joint(strategy, lm:ExactLM, prompt:list[int], n:int, rounds:int|None=None) -> Law:

@@ -39,7 +39,7 @@ class PromptLookup:
         if not 1 <= min_ngram <= max_ngram: raise ValueError(f'n-grams of {min_ngram} to {max_ngram} tokens: give 1 <= min_ngram <= max_ngram')
         self.max_ngram, self.min_ngram = max_ngram, min_ngram
 
-    def start(self, request:Request, base:Base) -> 'LookupDrafting':
+    def start(self, request:Request, base:Base, target) -> 'LookupDrafting':
         "Begin an index over the request's text."
         return LookupDrafting(NgramIndex(self.min_ngram, self.max_ngram))
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['REMEMBER', 'Guided', 'Guidance', 'MirostatState', 'steer', 'Mirostat']
 
-# %% ../nbs/03_rule_memory.ipynb #e846859a
+# %% ../nbs/03_rule_memory.ipynb #e221af2b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import torch
 from .models import common_prefix
 from .rule import Rule
 
-# %% ../nbs/03_rule_memory.ipynb #34b536da
+# %% ../nbs/03_rule_memory.ipynb #dd7bdb88
 class Guided:
     "Guidance for one text; `passes` counts what the second session has cost."
     def __init__(self,
@@ -23,7 +23,7 @@ class Guided:
         context:list[int], # read in place of the prompt
         request,
     ):
-        self.scale, self.context, self.prompt, self.session = scale, context, len(request.prompt), request.lm.session()
+        self.scale, self.context, self.prompt, self.session = scale, context, len(request.prompt), request.session()
 
     @property
     def passes(self): return self.session.passes
@@ -34,7 +34,7 @@ class Guided:
         u = torch.nn.functional.pad(other.log_softmax(-1), (0, p.shape[-1] - other.shape[-1]))   # scores may be wider than the model
         return self.scale * (p - u) + u
 
-# %% ../nbs/03_rule_memory.ipynb #dd7bdb88
+# %% ../nbs/03_rule_memory.ipynb #bcb7bd86
 @dataclass(frozen=True, repr=False)
 class Guidance(Rule):
     "Classifier-free guidance (Sanchez et al. 2023, arXiv 2306.17806); gives log-probabilities, not normalised."
@@ -51,7 +51,7 @@ class Guidance(Rule):
             raise ValueError(f'the unconditional context is {given!r}: give at least one token of the model')
         return Guided(self.scale, context, request)
 
-# %% ../nbs/03_rule_memory.ipynb #e36cb491
+# %% ../nbs/03_rule_memory.ipynb #c3015092
 REMEMBER = 64
 
 class MirostatState:
@@ -79,7 +79,7 @@ class MirostatState:
             self.mus.append(self.mus[-1] - self.eta * (bits - self.tau if math.isfinite(bits) else 0.))
         return self.mus[n - self.prompt]
 
-# %% ../nbs/03_rule_memory.ipynb #c3015092
+# %% ../nbs/03_rule_memory.ipynb #2995feae
 def steer(state:MirostatState, ids:list[int], scores:torch.Tensor) -> torch.Tensor:
     "Cut each row of `scores` `(r, V)` at its own threshold, walking along the drafted tokens."
     begin = len(ids) - len(scores) + 1

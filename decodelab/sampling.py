@@ -18,7 +18,7 @@ from .rules import Rules
 class Reading:
     "One text read by one model under rules: rows of scores or of probabilities."
     def __init__(self, request:Request, rules:Rules, probabilities:bool):
-        self.session, self.applied, self.probabilities = request.lm.session(), rules.start(request), probabilities
+        self.session, self.applied, self.probabilities = request.session(), rules.start(request), probabilities
 
     def rows(self, ids:list[int], last:int) -> torch.Tensor:
         "`(last, V)` after each of the last `last` prefixes of `ids`."

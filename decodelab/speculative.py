@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GoOn', 'Draft', 'Verdict', 'Drafting', 'Drafter', 'Verifier', 'Lookahead', 'FixedLookahead', 'ExactMatch',
-           'Speculative', 'round_of', 'limited', 'default_verifier', 'draft_chain']
+           'Speculative', 'round_of', 'limited', 'default_verifier', 'fitting', 'draft_chain']
 
 # %% ../nbs/20_speculative.ipynb #24bdc33e
 from collections.abc import Callable, Iterator
@@ -38,11 +38,13 @@ class Drafting(Protocol):
     def draft(self, ids:list[int], go_on:GoOn, rng:Rng) -> Draft: ...
 
 class Drafter(Protocol):
-    "Proposes tokens. Holds no state of a text: that is in the `Drafting` it starts."
-    def start(self, request:Request, base:Base) -> Drafting: ...
+    "Proposes tokens. Holds no state of a text: that is in the `Drafting` it starts; `target` is what the target reads with."
+    def start(self, request:Request, base:Base, target) -> Drafting: ...
 
 class Verifier(Protocol):
     "Compares a draft with the target's rows `p` `(k+1, V)`."
+    greedy: bool # can it judge scores without chance, or only probabilities?
+    lossless: bool # is the text still the base's own?
     def verify(self, p, draft:Draft, rng:Rng) -> Verdict: ...
 
 class Lookahead(Protocol):
@@ -65,6 +67,7 @@ class FixedLookahead:
 # %% ../nbs/20_speculative.ipynb #202011e5
 class ExactMatch:
     "Keep the draft while it equals the target's own choices; lossless for any base."
+    greedy = lossless = True
     def verify(self, p, draft:Draft, rng:Rng) -> Verdict:
         for i, x in enumerate(draft.tokens):
             if (token := rng.categorical(p[i])) != x: return Verdict(i, token)
@@ -83,8 +86,9 @@ class Speculative:
 
     def decode(self, request:Request) -> Iterator[Step]:
         "One step per target pass."
-        target, drafting = self.base.start(request), self.drafter.start(request, self.base)
-        verifier, lookahead, rng = self.verifier or default_verifier(self.base), self.lookahead.start(), self.base.chance(request.rng)
+        verifier, lookahead, rng = fitting(self.verifier or default_verifier(self.base), self.base), self.lookahead.start(), self.base.chance(request.rng)
+        target = self.base.start(request)
+        drafting = self.drafter.start(request, self.base, target)
         ids, end = list(request.prompt), len(request.prompt) + request.max_new_tokens
         while len(ids) < end:
             go_on = limited(lookahead, end - len(ids) - 1, request)
@@ -116,6 +120,11 @@ def default_verifier(base:Base) -> Verifier:
     "`ExactMatch` for a greedy base, `TokenVerifier` for a sampling one."
     from decodelab.verifiers import TokenVerifier
     return ExactMatch() if base.greedy else TokenVerifier()
+
+def fitting(verifier:Verifier, base:Base) -> Verifier:
+    "The verifier; raises `ValueError` where it weighs probabilities and the base has none."
+    if not base.greedy or getattr(verifier, 'greedy', True): return verifier
+    raise ValueError(f'{verifier!r} weighs probabilities and {base!r} has none: use a base that samples, or ExactMatch()')
 
 # %% ../nbs/20_speculative.ipynb #0f58269f
 def draft_chain(

@@ -21,6 +21,7 @@ def residual(p, q, x:int):
 # %% ../nbs/21_verifiers.ipynb #8fd91938
 class TokenVerifier:
     "Rejection at each position in turn; lossless for a sampling base (arXiv 2211.17192, algorithm 1)."
+    greedy, lossless = False, True
     def verify(self, p, draft:Draft, rng:Rng) -> Verdict:
         "`p` `(k+1, V)`: the target's probabilities before each drafted token and after the last."
         for i, x in enumerate(draft.tokens):
