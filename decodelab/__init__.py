@@ -18,7 +18,7 @@ _public = {name: module for module, names in {
     'peer': 'TransformersGenerate',
     'sampling': 'Greedy Sample',
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
-    'verifiers': 'TokenVerifier',
+    'verifiers': 'TokenVerifier BlockVerifier',
     'assistant': 'AssistantDrafter',
     'prompt_lookup': 'PromptLookup',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
