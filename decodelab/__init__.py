@@ -16,6 +16,7 @@ _public = {name: module for module, names in {
     'plot': 'plot_tokens plot_acceptance plot_speed save_html',
     'bench': 'bench summary load_run',
     'peer': 'TransformersGenerate',
+    'batch': 'decode_batch Batch',
     'sampling': 'Greedy Sample',
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
     'verifiers': 'TokenVerifier BlockVerifier',

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['VERSION', 'Rng', 'Step', 'Stop', 'as_stop', 'Stopper', 'Request', 'synchronize', 'Strategy', 'pieces', 'Trace',
-           'to_frame', 'to_json', 'from_json', 'trace_repr', 'check_prompt', 'run', 'next_step', 'decode', 'with_texts']
+           'to_frame', 'to_json', 'from_json', 'trace_repr', 'check_prompt', 'run', 'next_step', 'decode', 'traced',
+           'with_texts']
 
 # %% ../nbs/00_core.ipynb #1aea03dc
 import json, math, time
@@ -279,12 +280,15 @@ def decode(
 ) -> Trace:
     "Decode one text and return its trace."
     ids = check_prompt(lm, prompt, max_new_tokens)
-    request = Request(lm, ids, max_new_tokens, Rng(seed, lm.device), as_stop(stop))
-    trace, start = Trace(ids, [], about=dict(model=lm.name, strategy=repr(strategy), seed=seed, max_new_tokens=max_new_tokens)), request.clock()
-    steps = run(request, strategy)
-    for step, trace.stopped in steps: trace.steps.append(step)
+    return traced(Request(lm, ids, max_new_tokens, Rng(seed, lm.device), as_stop(stop)), strategy)
+
+def traced(request:Request, strategy:Strategy) -> Trace:
+    "The trace of one request, run to its end."
+    about = dict(model=request.lm.name, strategy=repr(strategy), seed=request.rng.seed, max_new_tokens=request.max_new_tokens)
+    trace, start = Trace(request.prompt, [], about=about), request.clock()
+    for step, trace.stopped in run(request, strategy): trace.steps.append(step)
     trace.seconds = request.clock() - start
-    return with_texts(trace, lm.decode)
+    return with_texts(trace, request.lm.decode)
 
 def with_texts(trace:Trace, decode:Callable[[list[int]], str]) -> Trace:
     "Fill in the texts of the prompt, of each token and of each refused tail."
