@@ -36,12 +36,9 @@ class SlotCache(Cache):
         "Write `(m, heads, n, D)` and return what the rows may look at, `(m, heads, end, D)`."
         if layer not in self.buffers or self.buffers[layer][0].shape[0] < self.room[0] or self.buffers[layer][0].shape[2] < self.room[1]:
             self.buffers[layer] = tuple(self.wider(layer, i, new) for i, new in enumerate((keys, values)))
-        out = []
-        for buffer, new in zip(self.buffers[layer], (keys, values)):
-            buffer[self.slots[:, None], :, self.places] = new.transpose(1, 2)
-            seen = buffer[:, :, :self.end]
-            out.append(seen[:len(self.slots)] if self.whole else seen[self.slots])
-        return tuple(out)
+        for buffer, new in zip(self.buffers[layer], (keys, values)): buffer[self.slots[:, None], :, self.places] = new.transpose(1, 2)
+        seen = (buffer[:, :, :self.end] for buffer in self.buffers[layer])
+        return tuple(s[:len(self.slots)] if self.whole else s[self.slots] for s in seen)
 
     def wider(self, layer:int, i:int, new:torch.Tensor) -> torch.Tensor:
         "A buffer of the size of `room`, with what the old one held."
