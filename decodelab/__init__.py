@@ -21,7 +21,7 @@ _public = {name: module for module, names in {
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
     'verifiers': 'TokenVerifier BlockVerifier',
     'assistant': 'AssistantDrafter',
-    'prompt_lookup': 'PromptLookup',
+    'prompt_lookup': 'PromptLookup Datastore NewestMatch FrequentMatch',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
