@@ -20,6 +20,7 @@ _public = {name: module for module, names in {
     'sampling': 'Greedy Sample',
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
     'verifiers': 'TokenVerifier BlockVerifier',
+    'verifiers_lossy': 'TypicalAcceptance Lenience',
     'assistant': 'AssistantDrafter',
     'prompt_lookup': 'PromptLookup Datastore NewestMatch FrequentMatch',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',

@@ -34,12 +34,15 @@ class Certificate:
     "What was checked about a strategy, and whether it keeps its base's distribution."
     strategy: str
     checks: list[Check] = field(default_factory=list)
+    declared: str = '' # the verifier that says of itself that it is lossy, if it does
 
     @property
-    def lossless(self) -> bool: return bool(self.checks) and all(c.passed for c in self.checks)
+    def lossless(self) -> bool: return bool(self.checks) and not self.declared and all(c.passed for c in self.checks)
     @property
     def distance(self) -> float: return max((c.distance for c in self.checks if c.kind != 'statistical'), default=math.nan)
-    def __repr__(self): return f'{"lossless" if self.lossless else "LOSSY"}: ' + '; '.join(c.says for c in self.checks) + f'\n  {self.strategy}'
+    def __repr__(self):
+        verdict = 'lossless' if self.lossless else f'LOSSY, as declared by {self.declared}' if self.declared else 'LOSSY'
+        return f'{verdict}: ' + '; '.join(c.says for c in self.checks) + f'\n  {self.strategy}'
 
 # %% ../nbs/07_certify.ipynb #325dcbba
 def pooled(expected:np.ndarray, *others:np.ndarray, least:float=5.) -> list[np.ndarray]:
@@ -178,7 +181,8 @@ def certify(
     "Certify that a strategy keeps its base's distribution; raises `ValueError` for what has no base."
     if not hasattr(strategy, 'base'): raise ValueError(f'{strategy!r} has no base that it promises to keep: certify a Speculative strategy')
     if (lm is None) != (prompts is None): raise ValueError('give a target and prompts for it together, or neither')
-    found = Certificate(repr(strategy))
+    verifier = getattr(strategy, 'verifier', None)
+    found = Certificate(repr(strategy), declared='' if getattr(verifier, 'lossless', True) else repr(verifier))
     if not strategy.base.greedy:
         found.checks.append(exact_check(strategy))
         small = random_lm(seed=seed, vocab_size=8, scale=.3)
