@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from .core import Request, Rng, Step
 from .sampling import Base, Greedy
+from .strict import Strict
 
 # %% ../nbs/20_speculative.ipynb #19002b66
 @dataclass
@@ -82,12 +83,13 @@ class Speculative:
         base:Base=Greedy(), # the decoding that is kept: `Greedy(rules)` or `Sample(rules)`
         verifier:Verifier|None=None, # None: `ExactMatch` for a greedy base, `TokenVerifier` for a sampling one
         lookahead:Lookahead=FixedLookahead(5), # how many tokens to draft
-    ): self.drafter, self.base, self.verifier, self.lookahead = drafter, base, verifier, lookahead
+        strict:bool=False, # greedy text to the last bit in low precision: close decisions are read again, one token a pass (`10_strict`)
+    ): self.drafter, self.base, self.verifier, self.lookahead, self.strict = drafter, base, verifier, lookahead, strict
 
     def decode(self, request:Request) -> Iterator[Step]:
         "One step per target pass."
         verifier, lookahead, rng = fitting(self.verifier or default_verifier(self.base), self.base), self.lookahead.start(), self.base.chance(request.rng)
-        target = self.base.start(request)
+        target = Strict(self.base.start(request), request) if self.strict else self.base.start(request)
         drafting = self.drafter.start(request, self.base, target)
         ids, end = list(request.prompt), len(request.prompt) + request.max_new_tokens
         while len(ids) < end:
@@ -98,7 +100,7 @@ class Speculative:
             yield step
 
     def __repr__(self):
-        return f'Speculative({self.drafter!r}, base={self.base!r}, verifier={self.verifier or default_verifier(self.base)!r}, lookahead={self.lookahead!r})'
+        return f'Speculative({self.drafter!r}, base={self.base!r}, verifier={self.verifier or default_verifier(self.base)!r}, lookahead={self.lookahead!r}{", strict=True" * self.strict})'
 
 # %% ../nbs/20_speculative.ipynb #29c27991
 def round_of(ids, target, drafting, verifier, go_on, rng, clock) -> Step:
