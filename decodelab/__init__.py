@@ -23,9 +23,11 @@ _public = {name: module for module, names in {
     'verifiers_lossy': 'TypicalAcceptance Lenience',
     'assistant': 'AssistantDrafter',
     'prompt_lookup': 'PromptLookup Datastore NewestMatch FrequentMatch',
+    'early_exit': 'EarlyExit',
     'suffix': 'SuffixDrafter SuffixMemory',
     'overlap': 'overlap plot_overlap',
     'synthetic': 'SyntheticDrafter continuations',
+    'universal': 'UniversalDrafter',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 

@@ -183,14 +183,15 @@ def certify(
     if (lm is None) != (prompts is None): raise ValueError('give a target and prompts for it together, or neither')
     verifier = getattr(strategy, 'verifier', None)
     found = Certificate(repr(strategy), declared='' if getattr(verifier, 'lossless', True) else repr(verifier))
+    deep = max(2, getattr(strategy.drafter, 'layer', 1) + 1) # an early exit needs layers after it
     if not strategy.base.greedy:
         found.checks.append(exact_check(strategy))
-        small = random_lm(seed=seed, vocab_size=8, scale=.3)
+        small = random_lm(seed=seed, vocab_size=8, scale=.3, layers=deep)
         twin = on_model(strategy, random_lm(seed=seed + 1, vocab_size=8, layers=1, scale=.3))
         found.checks.append(statistical_check(twin, small, [1, 2, 1], samples=samples, seed=seed))
     else:
         drafts = on_model(strategy, random_lm(seed=seed + 9, layers=1))
-        found.checks.append(identity_check(drafts, [random_lm(f, seed) for f in FAMILIES], [[1], [3, 4, 5, 3, 4]], max_new_tokens))
+        found.checks.append(identity_check(drafts, [random_lm(f, seed, layers=deep) for f in FAMILIES], [[1], [3, 4, 5, 3, 4]], max_new_tokens))
     if lm is not None:
         ids = [lm.encode(p) if isinstance(p, str) else list(p) for p in prompts]
         found.checks.append(identity_check(strategy, [lm], ids, max_new_tokens) if strategy.base.greedy else

@@ -50,7 +50,8 @@ class Leaving:
     @torch.no_grad()
     def early(self, ids:list[int], layer:int, last:int=1) -> torch.Tensor:
         "Logits `(last, V)` of leaving after layer `layer`, for each of the last `last` prefixes of `ids`; raises `ValueError` where that cannot be."
-        self.may_leave(ids, layer, last)
+        self.check([ids], last)
+        self.may_leave(layer)
         if self.ahead is None or self.ahead.layer != layer:
             self.forget()
             self.ahead = Ahead(layer, len(self))
@@ -119,9 +120,8 @@ def part(session, x:torch.Tensor, begin:int, start:int, stop:int) -> torch.Tenso
     where = places[None, begin:]
     return session.lm.parts.run(x, session.cache, where, masks(session.lm.text_config, places, where), start, stop)
 
-def may_leave(session, ids:list[int], layer:int, last:int):
-    "Raise `ValueError` for what cannot be left early."
-    session.check([ids], last)
+def may_leave(session, layer:int):
+    "Raise `ValueError` where a text cannot be left after layer `layer`."
     name, depth = session.lm.name, session.lm.depth
     if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer < depth:
         raise ValueError(f'exit layer {layer!r}: {name} has {depth} layers, so give a whole number from 1 to {depth - 1}' if depth > 1 else f'{name} has one layer: there is none to leave after')

@@ -58,6 +58,10 @@ class Base:
         "Begin to read the request's text under the rules."
         return Reading(request, self.rules, probabilities=not self.greedy)
 
+    def shaped(self, scores:torch.Tensor) -> torch.Tensor:
+        "Scores after the rules as this base wants its rows: as they are, or as probabilities. For drafters that read in their own way."
+        return scores if self.greedy else scores.softmax(-1)
+
     def decode(self, request:Request) -> Iterator[Step]:
         "One step and one target pass per token."
         reading, ids, rng = self.start(request), list(request.prompt), self.chance(request.rng)
