@@ -85,7 +85,6 @@ def extend(sam:SuffixAutomaton, token:int):
     if token == END:
         sam.place = ROOT, 0
         return
-    parent, length = sam.settle(parent, length)             # appending may have split it
     child = state = sam.next[parent][token]
     while state:
         sam.count[state] += 1
