@@ -117,8 +117,9 @@ def back(session, hidden:torch.Tensor, begin:int, layer:int, last:int) -> torch.
 def part(session, x:torch.Tensor, begin:int, start:int, stop:int) -> torch.Tensor:
     "Hidden states `(1, n, D)` of one text after layer `stop - 1`."
     places = torch.arange(begin + x.shape[1], device=x.device)
-    where = places[None, begin:]
-    return session.lm.parts.run(x, session.cache, where, masks(session.lm.text_config, places, where), start, stop)
+    where, bare = places[None, begin:], session.lm.direct and (begin == 0 or x.shape[1] == 1) # the kernel's own flag does
+    looks = dict(full_attention=None) if bare else masks(session.lm.text_config, places, where)
+    return session.lm.parts.run(x, session.cache, where, looks, start, stop)
 
 def may_leave(session, layer:int):
     "Raise `ValueError` where a text cannot be left after layer `layer`."
