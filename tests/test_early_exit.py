@@ -3,7 +3,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from decodelab import (EarlyExit, FixedLookahead, Greedy, LM, MinP, Mirostat, RepetitionPenalty, Sample, Speculative, Stop, Temperature, TopP, certify, decode, load,
+from decodelab import (EarlyExit, FixedLookahead, Greedy, LM, MinP, Mirostat, RepetitionPenalty, Sample, Speculative, Stop, Temperature, TopP, certify, decode, decode_batch, load,
                        random_lm)
 from decodelab.certify import FAMILIES, statistical_check
 from decodelab.depth import Sections
@@ -123,6 +123,13 @@ def test_every_layer_reads_each_token_once():
     trace = decode(lm, prompt, Speculative(EarlyExit(1), lookahead=FixedLookahead(4)), 40)
     for hook in hooks: hook.remove()
     assert fed == [len(prompt) - 1 + sum(s.drafted + 1 for s in trace.steps)] * 3
+
+
+@every_family
+def test_texts_in_a_batch_leave_early_together(family):
+    lm, prompts = random_lm(family, layers=3), [[1], [3, 4, 5], list(range(1, 30)), [9, 9]]
+    traces = decode_batch(lm, prompts, Speculative(EarlyExit(1), lookahead=FixedLookahead(3)), max_new_tokens=12, batch_size=3)
+    assert [t.tokens for t in traces] == [decode(lm, p, Greedy(), 12).tokens for p in prompts]
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
