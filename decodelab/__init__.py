@@ -11,6 +11,7 @@ _public = {name: module for module, names in {
     'rule': 'Temperature TopK TopP MinP Typical EpsilonCutoff EtaCutoff TopH TopNSigma XTC RemoveInvalid Renormalize',
     'rule_context': 'RepetitionPenalty NoRepeatNgram EncoderRepetitionPenalty EncoderNoRepeatNgram DRY SequenceBias BadWords PrefixConstrained Suppress '
                     'BeginSuppress MinLength MinNewTokens ForcedBOS ForcedEOS ExponentialDecay',
+    'rule_grammar': 'JsonGrammar',
     'rule_memory': 'Guidance Mirostat',
     'rules': 'Rules rules_from to_config',
     'plot': 'plot_tokens plot_acceptance plot_speed save_html',
