@@ -29,6 +29,7 @@ _public = {name: module for module, names in {
     'overlap': 'overlap plot_overlap',
     'synthetic': 'SyntheticDrafter continuations',
     'universal': 'UniversalDrafter',
+    'universal_intersection': 'IntersectionDrafter',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
