@@ -92,6 +92,10 @@ class Joined(Session):
         "Logits `(last, V)` of hidden states that go on at `layer`."
         return self.pool.wait(Ask(self, hidden, begin, last, layer)).logits
 
+    def exit(self, hidden):
+        "Logits `(n, V)` of hidden states that leave early: the head alone."
+        return self.pool.wait(Ask(self, hidden, 0, len(hidden), self.lm.depth)).logits
+
     def branch(self, k):
         "A session of its own with `k` rows, which reads the text again: only single texts are joined."
         return Session(self.lm).branch(k)
@@ -152,7 +156,7 @@ def read(pool:Pool, asks:list[Ask]):
     if start == 0: x = torch.tensor([[0] * (n - len(a.x)) + a.x for a in asks], device=device)
     else: x = torch.stack([pad(a.x, (0, 0, n - len(a.x), 0)) for a in asks]) # (m, n, D)
     where, places = where.to(device), torch.arange(-1, end - 1, device=device)
-    x = parts.run(x, pool.cache, where, masks(pool.lm.text_config, places, where), start, stop or pool.lm.depth)
+    if start < pool.lm.depth: x = parts.run(x, pool.cache, where, masks(pool.lm.text_config, places, where), start, stop or pool.lm.depth)
     logits = parts.head(x[:, -max(a.last for a in asks):]) if asks[0].last else x # (m, last, V)
     for a, row, h in zip(asks, logits, x): a.logits, a.hidden = row[-a.last:], h[-len(a.x):]
     tokens = sum(len(a.x) for a in asks)
@@ -180,7 +184,7 @@ class Hub:
     def serve(self) -> list[Ask]:
         "Run the cheapest passes that are waited for; the asks that are answered."
         pool = min((p for p in self.pools.values() if p.waiting), key=lambda p: p.size)
-        kind = lambda a: (a.stop is None, a.start) # the front layers before the rest
+        kind = lambda a: (a.stop is None and a.start < pool.lm.depth, a.start) # drafts by the front layers before the rest
         first = min(map(kind, pool.waiting))
         now = [a for a in pool.waiting if kind(a) == first]
         pool.waiting = [a for a in pool.waiting if kind(a) != first]

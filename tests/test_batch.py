@@ -4,9 +4,9 @@ import random
 import pytest
 import torch
 
-import decodelab
-from decodelab import (AssistantDrafter, ExactMatch, FixedLookahead, Greedy, Guidance, LM, Mirostat, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, Temperature,
-                       TopP, decode, decode_batch, load, random_lm)
+from decodelab import (AssistantDrafter, BlockVerifier, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, Lenience, LM, Mirostat, PromptLookup,
+                       RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter, Temperature, TopP, TypicalAcceptance, UniversalDrafter, decode, decode_batch,
+                       load, random_lm)
 from decodelab.certify import FAMILIES
 
 SIZES = (1, 2, 7, 32)
@@ -36,10 +36,10 @@ def strategies(lm, draft):
     drafters = [AssistantDrafter(draft), PromptLookup(), *(make(lm, draft) for make in OTHERS)]
     for base in (Greedy(), Greedy([RepetitionPenalty(1.3)]), Sample(WARM)):
         yield base
-        yield from (Speculative(d, base=base, lookahead=FixedLookahead(3)) for d in drafters)
+        yield from (Speculative(d, base=base, lookahead=FixedLookahead(3)) for d in drafters if base.greedy or not isinstance(d, SyntheticDrafter))
 
 
-OTHERS = []
+OTHERS = [lambda lm, draft: SuffixDrafter(factor=3.), lambda lm, draft: EarlyExit(1), lambda lm, draft: SyntheticDrafter(.7)]
 
 
 @pytest.mark.parametrize('family', FAMILIES)
@@ -61,6 +61,20 @@ def test_lengths_from_1_to_500():
     for base in (Greedy(), Sample(WARM)):
         batch = same(lm, texts, Speculative(AssistantDrafter(draft), base=base, lookahead=FixedLookahead(4)), sizes=(7,), n=8)
     assert max(c['padded'] / c['tokens'] for c in batch.costs) < 1.6
+
+
+def test_drafts_with_another_tokenizer():
+    lm, alt = load('pico', device='cpu', dtype=torch.float64), load('pico-alt', device='cpu', dtype=torch.float64)
+    texts = [lm.encode(t) for t in ('def f(x):', 'import os\n', 'class A:\n    """', 'for name in sorted(')]
+    for strategy in (Speculative(UniversalDrafter(alt)), Speculative(UniversalDrafter(alt), base=Sample(WARM)), Speculative(IntersectionDrafter(alt), base=Sample(WARM))):
+        batch = same(lm, texts, strategy, sizes=(3,))
+        assert len(batch.costs) == 2 and all(c['rows'] > c['passes'] for c in batch.costs)
+
+
+def test_every_verifier():
+    lm, draft = random_lm(), random_lm(seed=1, layers=1)
+    for verifier in (BlockVerifier(), TypicalAcceptance(), Lenience(.5)):
+        same(lm, prompts(64), Speculative(AssistantDrafter(draft), base=Sample(WARM), verifier=verifier), sizes=(4,))
 
 
 def test_rules_with_memory_and_other_verifiers():
