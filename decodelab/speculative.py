@@ -89,7 +89,7 @@ class Speculative:
     def decode(self, request:Request) -> Iterator[Step]:
         "One step per target pass."
         verifier, lookahead, rng = fitting(self.verifier or default_verifier(self.base), self.base), self.lookahead.start(), self.base.chance(request.rng)
-        target = Strict(self.base.start(request), request) if self.strict else self.base.start(request)
+        target = Strict(self.base, request) if self.strict else self.base.start(request)
         drafting = self.drafter.start(request, self.base, target)
         ids, end = list(request.prompt), len(request.prompt) + request.max_new_tokens
         while len(ids) < end:
