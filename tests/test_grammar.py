@@ -2,10 +2,11 @@
 import json
 
 import pytest
+import torch
 from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
 
-from decodelab import (AssistantDrafter, BlockVerifier, ExactMatch, FixedLookahead, Greedy, Guidance, JsonGrammar, Mirostat, PromptLookup, RepetitionPenalty,
-                       Sample, Speculative, Stop, Temperature, TopP, decode, decode_batch, load, random_lm)
+from decodelab import (AssistantDrafter, BlockVerifier, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, JsonGrammar, Mirostat, PromptLookup,
+                       RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, Temperature, TopP, UniversalDrafter, decode, decode_batch, load, random_lm)
 from decodelab.certify import g_test
 from decodelab.core import Request, Rng
 from decodelab.rule_grammar import NEEDED, Lexicon, complete, said, texts
@@ -51,6 +52,16 @@ def test_greedy_texts_are_those_of_plain_decoding_alone_and_in_batches(models):
             traces = [decode(lm, p, strategy, 20) for p in PROMPTS]
             assert [t.tokens for t in traces] == [t.tokens for t in plain] and sum(s.accepted < s.drafted for t in traces for s in t.steps)
     for size in (1, 3, 7): assert [t.tokens for t in decode_batch(lm, PROMPTS * 2, strategy, size, 20)] == [t.tokens for t in plain * 2]
+
+
+def test_every_other_drafter_and_strict_texts(models):
+    lm, alt, half = models[0], load('pico-alt', device='cpu'), load('pico', device='cpu', dtype=torch.bfloat16)
+    base = Greedy([RepetitionPenalty(1.3), GRAMMAR])
+    plain = [decode(lm, p, base, 20).tokens for p in PROMPTS[:3]]
+    for drafter in (EarlyExit(2), SuffixDrafter(), UniversalDrafter(alt), IntersectionDrafter(alt)):
+        assert [t.tokens for t in decode_batch(lm, PROMPTS[:3], Speculative(drafter, base=base), 3, 20)] == plain, drafter
+        assert is_json(decode(lm, PROMPTS[0], Speculative(drafter, base=Sample([GRAMMAR])), 16, seed=1))
+    for prompt in PROMPTS[:2]: assert decode(half, prompt, Speculative(PromptLookup(), base=base, strict=True), 20).tokens == decode(half, prompt, base, 20).tokens
 
 
 def test_drawn_texts_are_those_of_plain_decoding_where_they_can_be(models):
