@@ -63,13 +63,15 @@ def masks(
     return dict(full_attention=full[:, None]) | (dict(sliding_attention=(full & (queries - keys < window))[:, None]) if window else {})
 
 def run(direct:Direct, x:torch.Tensor, cache, where:torch.Tensor, masks:dict, start:int, stop:int) -> torch.Tensor:
-    "Hidden states `(rows, n, D)` after layer `stop - 1`, of ids `(rows, n)` if `start` is 0, else of the hidden states before layer `start`."
+    "Hidden states `(rows, n, D)` after layer `stop - 1`, of ids `(rows, n)` if `start` is 0, else of the hidden states before layer `start`; a mask of None hides nothing."
     at, base = where.clamp(min=0), direct.model.model
     if direct.places is None or int(at.max()) >= len(direct.places): direct.prepare(int(at.max()) + 1)
     rope = tuple(t[0, at] for t in direct.tables) # (rows, n, D of a head)
     if start == 0: x = base.embed_tokens(x)
+    may = masks['full_attention']
+    added = may if may is None else torch.zeros(may.shape, dtype=x.dtype, device=x.device).masked_fill_(~may, -torch.inf) # once, not in every layer
     for layer in base.layers[start:stop]:
-        x = layer(x, attention_mask=masks['full_attention'], position_embeddings=rope, position_ids=at, past_key_values=cache, use_cache=True)
+        x = layer(x, attention_mask=added, position_embeddings=rope, position_ids=at, past_key_values=cache, use_cache=True)
     return x
 
 def head(direct:Direct, x:torch.Tensor) -> torch.Tensor:
