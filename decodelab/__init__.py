@@ -30,6 +30,7 @@ _public = {name: module for module, names in {
     'synthetic': 'SyntheticDrafter continuations',
     'universal': 'UniversalDrafter',
     'universal_intersection': 'IntersectionDrafter',
+    'universal_strings': 'StringRejectionDrafter',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 

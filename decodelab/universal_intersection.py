@@ -38,7 +38,7 @@ class MappedDrafting:
         tokens, rows, passes, rng = [], [], self.reading.passes, self.base.chance(rng)
         self.text.follow(ids)
         while go_on(len(tokens), rows[-1] if rows else None, tokens[-1] if tokens else None):
-            own = self.text.own + [self.text.words.same[t] for t in tokens]
+            own = self.text.own + [d for t in tokens for d in self.text.words.said(t)]
             row = None if not own or self.context and len(own) >= self.context else self.row(ids + tokens, own)
             if row is None: break
             rows.append(row)
