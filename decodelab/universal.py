@@ -152,7 +152,7 @@ class UniversalDrafting:
             if n and tokens[n - 1] in self.ends: asked = None, tokens[n - 1]
         return Draft(tokens[:n], None, self.confidence(tokens[:n], drafted, chances), self.reading.passes - passes, dict(draft_tokens=len(chances)))
 
-# %% ../nbs/25_universal.ipynb #1d3d4090
+# %% ../nbs/25_universal.ipynb #090d2e05
 def speech(self, ids, drafted:list, chances:list, rng):
     "Yield (target tokens so far, row, draft token) after each draft token, as long as that leads anywhere; fills `drafted` and `chances`."
     own, words, most, at = list(self.text.follow(ids)), self.text.words, 0, 0
@@ -170,7 +170,7 @@ def speech(self, ids, drafted:list, chances:list, rng):
 
 UniversalDrafting.speech = speech
 
-# %% ../nbs/25_universal.ipynb #cdbeae3c
+# %% ../nbs/25_universal.ipynb #1d3d4090
 def chance_of(row, token:int, probabilities:bool) -> float:
     "The probability of `token` in a row of probabilities or scores."
     return float(row[token]) if probabilities else float((row[token] - row.logsumexp(-1)).exp())
