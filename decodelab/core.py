@@ -146,16 +146,19 @@ def pieces(
     tokens:Sequence[int],
 ) -> list[str]:
     "The text each of `tokens` completes; tokens inside an unfinished character get an empty string."
-    out, ids = [], list(prompt[-8:])
+    out, ids, pending = [], list(prompt[-8:]), 0
     seen = decode(ids).rstrip('\ufffd') if ids else ''
     for i, token in enumerate(tokens):
         ids.append(token)
         text = decode(ids)
-        unfinished = text.endswith('\ufffd') and len(ids) < 16 and i + 1 < len(tokens)
+        unfinished = text.endswith('\ufffd') and pending < 8 and i + 1 < len(tokens)
         out.append('' if unfinished else text[len(seen):])
+        pending = pending + 1 if unfinished else 0
         if not unfinished:
-            ids = ids[-8:]
-            seen = decode(ids).rstrip('\ufffd')
+            seen = text.rstrip('\ufffd')
+            if len(ids) > 24: # a decoder takes as long as its input: go on with the last few
+                ids = ids[-8:]
+                seen = decode(ids).rstrip('\ufffd')
     return out
 
 # %% ../nbs/00_core.ipynb #e062e4fa
@@ -260,7 +263,8 @@ def run(request:Request, strategy:Strategy) -> Iterator[tuple[Step, str]]:
             reason = stopper.reason(tokens) or ('length' if len(tokens) == request.max_new_tokens else '')
             if reason: break
         now = request.clock()
-        step, last = replace(step.cut(n), seconds=now - last), now
+        step = step.cut(n)
+        step.seconds, last = now - last, now
         yield step, reason
         if reason: return
 
