@@ -6,7 +6,7 @@
 __all__ = ['PROCESSORS', 'SAMPLING', 'LAST', 'RULE_LIKE', 'flat', 'Rules', 'Applied', 'passes', 'Key', 'make', 'made', 'refuse',
            'details_of', 'rules_from', 'to_config']
 
-# %% ../nbs/03_rules.ipynb #84ccb4cf
+# %% ../nbs/03_rules.ipynb #0e1813db
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -22,7 +22,7 @@ from .rule_context import (BadWords, BeginSuppress, DRY, EncoderNoRepeatNgram, E
     MinLength, MinNewTokens, NoRepeatNgram, PrefixConstrained, RepetitionPenalty, SequenceBias, Suppress)
 from .rule_memory import Guidance, Mirostat
 
-# %% ../nbs/03_rules.ipynb #f03011c3
+# %% ../nbs/03_rules.ipynb #3fcec2be
 def flat(rules) -> Iterator[Rule | Callable]:
     "The rules of nested lists in order; raises `TypeError` for what is no rule."
     for rule in rules if isinstance(rules, (list, tuple)) else [rules]:
@@ -52,14 +52,14 @@ class Applied:
             else: scores = part(ids, scores)
         return scores
 
-# %% ../nbs/03_rules.ipynb #9fa7ecdc
+# %% ../nbs/03_rules.ipynb #571e31a4
 def passes(applied:Applied) -> int:
     "Passes through a model that the rules themselves have made."
     return sum(getattr(part, 'passes', 0) for part in applied.parts)
 
 Applied.passes = property(passes)
 
-# %% ../nbs/03_rules.ipynb #575fa763
+# %% ../nbs/03_rules.ipynb #4af9b996
 class Key(NamedTuple):
     "One rule of a `GenerationConfig`."
     key: str # its attribute
@@ -85,7 +85,7 @@ PROCESSORS = [
     Key('suppress_tokens', Suppress, 'SuppressTokensLogitsProcessor'),
     Key('begin_suppress_tokens', BeginSuppress, 'SuppressTokensAtBeginLogitsProcessor')]
 
-# %% ../nbs/03_rules.ipynb #4af9b996
+# %% ../nbs/03_rules.ipynb #ae4eada8
 SAMPLING = [
     Key('temperature', Temperature, 'TemperatureLogitsWarper', 1),
     Key('top_h', TopH, 'TopHLogitsWarper'),
@@ -110,7 +110,7 @@ def made(keys:list[Key], values:dict, details:dict, processors:Sequence=()) -> l
     theirs = {key.rule: key.theirs for key in keys}
     return [next((p for p in processors if type(p).__name__ in (type(rule).__name__, theirs[type(rule)])), rule) for rule in rules]
 
-# %% ../nbs/03_rules.ipynb #b2339602
+# %% ../nbs/03_rules.ipynb #6957f0ef
 RULE_LIKE = ('penalty', 'top_', 'min_p', 'sigma', 'xtc', 'dry_', 'mirostat', 'bias', 'cutoff', 'temperature', 'suppress', 'forced_', 'tfs', 'typical')
 
 def refuse(config:GenerationConfig):
@@ -127,7 +127,7 @@ def details_of(config:GenerationConfig) -> dict:
     beams = config.num_beams is not None and config.num_beams > 1
     return dict(eos=eos, min_tokens_to_keep=(1 if eos is None else len(eos)) + 1 if beams else 1, after_forced_bos=config.forced_bos_token_id is not None)
 
-# %% ../nbs/03_rules.ipynb #6957f0ef
+# %% ../nbs/03_rules.ipynb #785eead6
 def rules_from(
     config:GenerationConfig,
     do_sample:bool|None=None, # with the sampling rules? None: as `config` says
@@ -147,7 +147,7 @@ def rules_from(
         raise ValueError(f'{Rules(sampling)} act on sampling, and the configuration does not say whether to sample: say do_sample=True or False')
     return Rules(rules + (sampling if do_sample or (do_sample is None and config.do_sample) else []) + last)
 
-# %% ../nbs/03_rules.ipynb #bb98f4e7
+# %% ../nbs/03_rules.ipynb #688a5e2f
 def to_config(
     rules:Rules,
     base:GenerationConfig|None=None, # what else to say: budget, beams; its own rules are replaced
@@ -158,7 +158,7 @@ def to_config(
         if key.key != 'prefix_allowed_tokens_fn': setattr(config, key.key, None)
     for rule in rules:
         key = next((k for k in table if k.rule is type(rule) and k.key != 'prefix_allowed_tokens_fn'), None)
-        if key is None: raise ValueError(f'a GenerationConfig has no words for {rule!r}: pass it to generate as a logits processor')
+        if key is None: raise ValueError(f'a GenerationConfig has no words for {rule!r}: {"pass it to generate as a logits processor" if callable(rule) else "it remembers a text, so decode with it here"}')
         values = [getattr(rule, f.name) for f in fields(rule)]
         setattr(config, key.key, True if not values else tuple(values[:2]) if key.rule is ExponentialDecay else values[0])
         if getattr(rule, 'eos', None) is not None: config.eos_token_id = rule.eos if isinstance(rule.eos, int) else list(rule.eos)
