@@ -168,7 +168,9 @@ def read(pool:Pool, asks:list[Ask]):
     may = dict(full_attention=None) if alone and n == 1 and pool.lm.direct else masks(pool.lm.text_config, places, where)
     if start < pool.lm.depth: x = parts.run(x, pool.cache, where, may, start, stop or pool.lm.depth)
     logits = parts.head(x[:, -max(a.last for a in asks):]) if asks[0].last else x # (m, last, V)
-    for a, row, h in zip(asks, logits, x): a.logits, a.hidden = row[-a.last:], h[-len(a.x):]
+    for a, answer in zip(asks, logits):
+        if a.last: a.logits = answer[-a.last:]
+        else: a.hidden = answer[-len(a.x):]
     tokens = sum(len(a.x) for a in asks)
     pool.cost = Cost(pool.cost.passes + 1, pool.cost.rows + len(asks), pool.cost.tokens + tokens, pool.cost.padded + len(asks) * n)
 
