@@ -54,11 +54,13 @@ def g_test(
     counts, # `(cells,)` observed
     chances, # `(cells,)` probabilities under the hypothesis
 ) -> tuple[float, int]:
-    "`(p_value, degrees of freedom)` of the G-test; zero if something impossible was seen."
+    "`(p_value, degrees of freedom)` of the G-test; zero if something impossible was seen; raises `ValueError` for too few samples."
     from scipy.stats import chi2
     counts, chances = np.asarray(counts, float), np.asarray(chances, float)
     if counts[chances <= 0].sum() > 0: return 0., 0
     expected, seen = pooled(chances * counts.sum(), counts)
+    if len(seen) < 2 and (chances > 0).sum() > 1: raise ValueError(f'{counts.sum():.0f} samples are too few for {(chances > 0).sum()} cells, of which each needs five: draw more')
+    if len(seen) < 2: return 1., 0
     g = 2 * sum(s * math.log(s / e) for s, e in zip(seen, expected) if s > 0)
     return float(chi2.sf(g, len(seen) - 1)), len(seen) - 1
 
