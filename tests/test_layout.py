@@ -1,5 +1,6 @@
 "The shape of a notebook, as CONTRIBUTING and the conventions ask: small cells, definitions apart from demonstrations, claims that can fail."
 import ast, base64, re
+from collections import Counter
 
 import nbformat, pytest
 
@@ -27,6 +28,22 @@ def test_cells_are_short(path):
 def test_functions_and_modules_are_short(path):
     assert [f'{n.name}: {len(lines(s))} lines' for n, s in functions(path) if len(lines(s)) > LONGEST] == []
     assert len([l for l in lines(path.read_text()) if not l.startswith('# %%')]) <= LARGEST
+
+
+def defined(path):
+    "The names that the top level of a module defines, as often as it does; `X = X | …` goes on with one."
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)): yield node.name
+        elif isinstance(node, ast.Assign):
+            used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+            flat = [t for target in node.targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
+            yield from (t.id for t in flat if isinstance(t, ast.Name) and t.id not in used)
+
+
+@modules
+def test_no_later_cell_takes_a_name_away(path):
+    "A cell may use a name that a later cell of the module defines anew: the notebook passes, the module is wrong."
+    assert [name for name, n in Counter(defined(path)).items() if n > 1] == []
 
 
 @every
