@@ -105,14 +105,24 @@ def test_recurrent_models_are_read_alone():
 
 
 def test_memory_is_bounded_and_reported():
-    lm = random_lm()
-    texts = prompts(64)
+    lm, texts = random_lm(), prompts(64)
+    token = 2 * 2 * 2 * 8 * 8   # keys and values of two layers, two heads of 8 numbers, 8 bytes each
     for size in (1, 2, 8):
         batch = decode_batch(lm, texts, Greedy(), size, 10)
-        token = 2 * 2 * 2 * 8 * 8   # keys and values of two layers, two heads of 8 numbers, 8 bytes each
-        assert batch.cache_bytes <= size * 128 * token   # 100 places, in steps of 64
-    assert decode_batch(lm, texts, Greedy(), 8, 10, cache_tokens=100).cache_bytes <= decode_batch(lm, texts, Greedy(), 1, 10).cache_bytes * 8
-    with pytest.raises(ValueError, match='needs 100 places'): decode_batch(lm, texts, Greedy(), 8, 10, cache_tokens=99)
+        assert 0 < batch.cache_bytes <= size * 128 * token   # 101 places, in steps of 64
+    for order in (texts, texts[::-1]):   # many short texts before a long one, and after it
+        for bound in (128, 192, 300):
+            batch = decode_batch(lm, order, Greedy(), 8, 10, cache_tokens=bound)
+            assert 0 < batch.cache_bytes <= bound * token
+            assert [t.tokens for t in batch] == [decode(lm, p, Greedy(), 10).tokens for p in order]
+    with pytest.raises(ValueError, match='needs 128 places'): decode_batch(lm, texts, Greedy(), 8, 10, cache_tokens=127)
+
+
+def test_texts_that_end_at_odd_times_make_room_for_texts_that_only_the_front_layers_have_read():
+    lm = random_lm(layers=3)
+    for seed, size in ((1, 2), (2, 3), (3, 4)):
+        stop = Stop(eos=tuple(range(seed, 64, 7)))
+        same(lm, prompts(64) + prompts(64, (5, 40, 3, 70, 2, 9)), Speculative(EarlyExit(1), base=Sample(), lookahead=FixedLookahead(3)), sizes=(size,), n=9, stop=stop)
 
 
 def test_an_error_names_the_text_and_leaves_the_models_as_they_were():
