@@ -60,7 +60,7 @@ def test_lengths_from_1_to_500():
     texts = prompts(4096, (1, 500, 3, 211, 17, 80, 350, 2))
     drafters = [AssistantDrafter(draft), PromptLookup(), SuffixDrafter(), EarlyExit(4), UniversalDrafter(alt), IntersectionDrafter(alt)]
     for strategy in [Greedy(), Sample(WARM), *(Speculative(d, base=base, lookahead=FixedLookahead(4)) for d in drafters for base in (Greedy(), Sample(WARM)))]:
-        fit = [t for t in texts if len(t) < 300] if hasattr(strategy, 'drafter') and getattr(strategy.drafter, 'lm', None) is alt else texts # random ids are long in its words
+        fit = [t for t in texts if len(t) < 300] if getattr(getattr(strategy, 'drafter', None), 'lm', None) is alt else texts # random ids are long in its words
         batch = same(lm, fit, strategy, sizes=(7,), n=6)
         assert max(c['padded'] / c['tokens'] for c in batch.costs) < 1.6, batch
 
@@ -118,7 +118,7 @@ def test_memory_is_bounded_and_reported():
     with pytest.raises(ValueError, match='needs 128 places'): decode_batch(lm, texts, Greedy(), 8, 10, cache_tokens=127)
 
 
-def test_texts_that_end_at_odd_times_make_room_for_texts_that_only_the_front_layers_have_read():
+def test_early_exits_that_end_at_odd_times_and_are_refilled():
     lm = random_lm(layers=3)
     for seed, size in ((1, 2), (2, 3), (3, 4)):
         stop = Stop(eos=tuple(range(seed, 64, 7)))
