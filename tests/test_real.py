@@ -4,7 +4,7 @@ import json
 import pytest
 import torch
 
-from decodelab import AssistantDrafter, FixedLookahead, Greedy, PromptLookup, Speculative, SuffixDrafter, certify, decode, load, pair
+from decodelab import AssistantDrafter, EarlyExit, FixedLookahead, Greedy, PromptLookup, Speculative, SuffixDrafter, SyntheticDrafter, certify, decode, load, pair
 from decodelab.report import read_prompts
 from repo import ROOT
 
@@ -23,7 +23,7 @@ def test_texts_are_those_of_generate_and_of_plain_greedy(lm):
         theirs = lm.model.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False, pad_token_id=0)[0, len(ids):].tolist()
         plain = decode(lm, prompt, Greedy(), 48)
         assert plain.tokens == theirs and plain.text and lm.decode(ids + plain.tokens).endswith(plain.text)
-        for drafter in (PromptLookup(), SuffixDrafter(), AssistantDrafter(lm)):
+        for drafter in (PromptLookup(), SuffixDrafter(), EarlyExit(2), SyntheticDrafter(.7), AssistantDrafter(lm)):
             fast = decode(lm, prompt, Speculative(drafter, lookahead=FixedLookahead(4)), 48)
             assert (fast.tokens, fast.text) == (plain.tokens, plain.text)
         assert sum(s.accepted for s in fast.steps) == sum(s.drafted for s in fast.steps) > 0   # a draft that is the target
