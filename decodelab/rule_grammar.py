@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['BLANK', 'DIGIT', 'NUMBER', 'VALUE', 'POWER', 'NEXT', 'START', 'MAY_END', 'LEAD', 'STATES', 'NEEDED', 'step',
-           'complete', 'run', 'bounded', 'said', 'texts', 'Lexicon', 'JsonState', 'JsonGrammar']
+           'complete', 'run', 'bounded', 'said', 'reader', 'texts', 'Lexicon', 'JsonState', 'JsonGrammar']
 
 # %% ../nbs/03_rule_grammar.ipynb #23f4846b
-import math
+import json, math, re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -74,20 +74,28 @@ def said(text:str, bounds:tuple, state:str|None=START) -> str|None:
     return state
 
 # %% ../nbs/03_rule_grammar.ipynb #1f9f01c7
+def reader(rust):
+    "A function (id, name) → bytes that the token writes, for a `tokenizers.Tokenizer`; where its decoder is strange, it is asked."
+    decoder, letters = json.dumps(json.loads(rust.to_str())['decoder'], ensure_ascii=False), {c: b for b, c in bytes_to_unicode().items()}
+    if '"ByteLevel"' in decoder:
+        return lambda i, name: bytes(letters[c] for c in name) if all(c in letters for c in name) else name.encode()
+    if '▁' in decoder:
+        return lambda i, name: bytes([int(name[3:5], 16)]) if re.fullmatch('<0x[0-9A-F]{2}>', name) else name.replace('▁', ' ').encode()
+    anchor = next(i for name, i in sorted(rust.get_vocab().items()) if name.isalnum())
+    before = rust.decode([anchor], skip_special_tokens=False)
+    return lambda i, name: rust.decode([anchor, i], skip_special_tokens=False)[len(before):].encode()
+
 def texts(tokenizer, size:int) -> list[str|None]:
     "What each of the first `size` ids writes, one character a byte; None for special and unknown ones. Raises `ValueError` for other tokenizers."
     rust = getattr(tokenizer, 'backend_tokenizer', None)
     decoder = repr(rust.decoder) if rust else ''
     if 'ByteLevel' not in decoder and '▁' not in decoder:
         raise ValueError(f'{type(tokenizer).__name__} is neither byte-level nor SentencePiece, so what its tokens write is not known: leave JsonGrammar out')
-    letters = {c: chr(b) for b, c in bytes_to_unicode().items()}
-    added, special, out = rust.get_added_tokens_decoder(), set(tokenizer.all_special_ids), []
+    read, added, special, out = reader(rust), rust.get_added_tokens_decoder(), set(tokenizer.all_special_ids), []
     for i in range(size):
         name = rust.id_to_token(i)
-        if name is None or i in special or i in added and added[i].special: out.append(None)
-        elif i in added: out.append(name.encode().decode('latin-1'))
-        elif 'ByteLevel' in decoder: out.append(''.join(letters[c] for c in name))
-        else: out.append(chr(int(name[3:5], 16)) if name.startswith('<0x') and len(name) == 6 else name.replace('▁', ' ').encode().decode('latin-1'))
+        silent = name is None or i in special or i in added and added[i].special
+        out.append(None if silent else (name.encode() if i in added else read(i, name)).decode('latin-1'))
     return out
 
 # %% ../nbs/03_rule_grammar.ipynb #c9efaa54

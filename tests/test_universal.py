@@ -5,10 +5,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from decodelab import (AssistantDrafter, FixedLookahead, Greedy, IntersectionDrafter, RepetitionPenalty, Sample, SequenceBias, Speculative, Stop, StringRejectionDrafter,
                        Temperature, UniversalDrafter, certify, decode, load, overlap, random_lm)
-from decodelab.overlap import Spelling, byte_letters, shared
+from decodelab.overlap import Spelling, shared
 from decodelab.universal import PATIENCE, Dictionary, Translation
 from repo import ROOT
 
@@ -74,7 +75,7 @@ def test_an_interrupted_call_alters_nothing():
 def tiktoken_like(path):
     "Whisper's vocabulary as a byte-level BPE: the merge of each token is the split that its own ranks make."
     ranks = {base64.b64decode(t): int(r) for t, r in (line.split() for line in path.read_text().splitlines() if line)}
-    byte = {b: c for c, b in byte_letters().items()}
+    byte = bytes_to_unicode()
     name = lambda raw: ''.join(byte[b] for b in raw)
     merges = []
     for token, rank in sorted(ranks.items(), key=lambda item: item[1]):
