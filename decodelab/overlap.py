@@ -7,7 +7,7 @@ __all__ = ['MUNCH', 'Spelling', 'head', 'encode', 'plain', 'munch', 'Letters', '
            'plot_overlap']
 
 # %% ../nbs/25_overlap.ipynb #0a3ed81e
-import json, re
+import re
 from itertools import accumulate, permutations
 
 from .rule_grammar import reader
