@@ -17,7 +17,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from transformers.cache_utils import Cache
 
 from .core import Request, Rng, Step, Trace, as_stop, check_prompt, traced
-from .layers import masks
+from .depth import masks
 from .models import LM, Session, cache_kind
 
 # %% ../nbs/08_batch.ipynb #8fed21b0
@@ -139,7 +139,9 @@ class Cost:
 # %% ../nbs/08_batch.ipynb #cd7e6996
 class Pool:
     "The texts that are read together by one model."
-    def __init__(self, lm:LM): self.lm, self.cache, self.sessions, self.waiting, self.cost, self.size = lm, SlotCache(), [], [], Cost(), lm.model.num_parameters()
+    def __init__(self, lm:LM):
+        lm.renew()
+        self.lm, self.cache, self.sessions, self.waiting, self.cost, self.size = lm, SlotCache(), [], [], Cost(), lm.model.num_parameters()
 
     def seat(self, session) -> int:
         "The slot of a new text."
@@ -174,9 +176,11 @@ def read(pool:Pool, asks:list[Ask]):
     pool.cache.aim(slots.to(device), (where + 1).to(device), int(alone), end, asks[-1].session.slot == len(asks) - 1)
     if start == 0: x = torch.tensor([[0] * (n - len(a.x)) + a.x for a in asks], device=device)
     else: x = torch.stack([pad(a.x, (0, 0, n - len(a.x), 0)) for a in asks]) # (m, n, D)
-    where, keys = where.to(device), torch.arange(alone - 1, end - 1, device=device)
-    may = dict(full_attention=None) if alone and n == 1 and pool.lm.direct else masks(pool.lm.text_config, keys, where)
-    if start < pool.lm.depth: x = parts.run(x, pool.cache, where, may, start, stop or pool.lm.depth)
+    if start < pool.lm.depth and alone: x = parts.on(x, pool.cache, asks[0].begin, start, stop or pool.lm.depth)
+    elif start < pool.lm.depth:
+        real = None if int(where.min()) >= 0 else (where >= 0).flatten().nonzero()[:, 0].to(device)
+        where = where.to(device)
+        x = parts.run(x, pool.cache, where, masks(pool.lm.text_config, torch.arange(-1, end - 1, device=device), where), start, stop or pool.lm.depth, real)
     logits = parts.head(x[:, -max(a.last for a in asks):]) if asks[0].last else x # (m, last, V)
     for a, answer in zip(asks, logits):
         if a.last: a.logits = answer[-a.last:]

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .layers import masks
-
 # %% ../nbs/01_leaving.ipynb #71d147c7
 def common_prefix(a:list[int], b:list[int]) -> int:
     "The length of the longest common prefix; compares slices, so a long match costs no Python loop."
@@ -120,10 +118,7 @@ def exit(session, hidden:torch.Tensor) -> torch.Tensor:
 
 def part(session, x:torch.Tensor, begin:int, start:int, stop:int) -> torch.Tensor:
     "Hidden states `(1, n, D)` of one text after layer `stop - 1`."
-    places = torch.arange(begin + x.shape[1], device=x.device)
-    where, bare = places[None, begin:], session.lm.direct and (begin == 0 or x.shape[1] == 1) # the kernel's own flag does
-    looks = dict(full_attention=None) if bare else masks(session.lm.text_config, places, where)
-    return session.lm.parts.run(x, session.cache, where, looks, start, stop)
+    return session.lm.parts.on(x, session.cache, begin, start, stop)
 
 def may_leave(session, layer:int):
     "Raise `ValueError` where a text cannot be left after layer `layer`."

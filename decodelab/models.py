@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from .depth import Sections
-from .layers import Direct, why_not
+from .engine_weights import lean as lean_forward
 from .leaving import Leaving, common_prefix, precise
 
 EMBEDDED = Path(find_spec('decodelab').origin).parent / 'weights' # one folder for each model that ships with the package
@@ -30,24 +30,31 @@ def growing_cache():
         "Keys and values `(rows, heads, length, D)` in buffers with room to spare."
         length = 0
         def update(self, keys, values, *args, **kwargs):
-            end = self.length + keys.shape[-2]
-            if not self.is_initialized or end > self.room[0].shape[-2]: self.grow(keys, values, end)
-            for buffer, new in zip(self.room, (keys, values)): buffer[:, :, self.length:end] = new
-            self.length = end
-            return self.view()
+            start, n = self.length, keys.shape[2]
+            end = self.length = start + n
+            if not self.is_initialized or end > self.room[0].shape[2]: self.grow(keys, values, start, end)
+            ours, theirs = self.room
+            ours.narrow(2, start, n).copy_(keys)
+            theirs.narrow(2, start, n).copy_(values)
+            return ours.narrow(2, 0, end), theirs.narrow(2, 0, end)
 
-        def grow(self, keys, values, end):
-            old = self.view() if self.is_initialized else (keys[:, :, :0], values[:, :, :0])
+        def grow(self, keys, values, start, end):
             size = max(64, 1 << (end - 1).bit_length())
-            self.room = [x.new_empty(*x.shape[:2], size, x.shape[-1]) for x in (keys, values)]
-            for buffer, past in zip(self.room, old): buffer[:, :, :self.length] = past
-            self.is_initialized = True
+            room = [x.new_empty(*x.shape[:2], size, x.shape[-1]) for x in (keys, values)]
+            if start:
+                for new, old in zip(room, self.room): new[:, :, :start] = old[:, :, :start]
+            self.room, self.is_initialized = room, True
 
-        def view(self): return tuple(buffer[:, :, :self.length] for buffer in self.room)
         def get_seq_length(self): return self.length
         def select(self, rows): self.room = [buffer[rows] for buffer in self.room]
 
-    return Cache(layer_class_to_replicate=GrowingLayer)
+    class GrowingCache(Cache):
+        "All layers of one session."
+        def update(self, keys, values, layer, *args, **kwargs):
+            while layer >= len(self.layers): self.layers.append(GrowingLayer())
+            return self.layers[layer].update(keys, values)
+
+    return GrowingCache(layer_class_to_replicate=GrowingLayer)
 
 # %% ../nbs/01_models.ipynb #b500bf2e
 class LM:
@@ -57,6 +64,7 @@ class LM:
         tokenizer=None, # without one, prompts must be ids
         name:str='', # shown in traces; the model's class by default
         revision:str|None=None, # the commit it was loaded from
+        lean:bool=True, # read by the lean forward where it can stand in (`01_engine`); False: always by transformers' own
     ):
         config = model.config
         if config.is_encoder_decoder: raise ValueError(f'{type(model).__name__} is an encoder–decoder: give a decoder-only (causal) model')
@@ -65,19 +73,28 @@ class LM:
         self.device, self.dtype = model.device, model.dtype # asked at every step, and slow to find out: move a model before wrapping it
         text = config.get_text_config(decoder=True)
         self.text_config, self.depth, self.vocab_size, self.context = text, text.num_hidden_layers, text.vocab_size, getattr(text, 'max_position_embeddings', None)
-        self.engine = why_not(model) # why its layers are not called by hand; empty if they are
-        self.direct = self.sections = None if self.engine else Direct(model)
+        self.sections, self.wants_lean = None, lean
+        self.renew()
         eos = model.generation_config.eos_token_id if model.can_generate() else config.eos_token_id
         self.eos = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
 
     def __repr__(self): return f'LM({self.name!r}, {self.model.num_parameters():,} parameters, {self.dtype}, {self.device})'
     def session(self) -> 'Session':
         "A new text, nothing read yet."
+        self.renew()
         return Session(self)
+
+    def renew(self):
+        "Find what reads the model, if that was not done or the model's parts have changed since; `engine` says what and why."
+        if not self.wants_lean: self.lean, self.engine = None, "transformers' forward: lean=False"
+        elif getattr(self, 'lean', None) is None or not self.lean.fresh():
+            try: self.lean, self.engine = lean_forward(self.model), 'lean forward'
+            except ValueError as error: self.lean, self.engine, self.wants_lean = None, f"transformers' forward: {error}", False
 
     @property
     def parts(self):
-        "What reads the model in parts (`Direct` or `Sections`), made when first asked for; raises `ValueError` with the reason if nothing can."
+        "What reads the model in parts, the lean forward or `Sections`; raises `ValueError` with the reason if nothing can."
+        if self.lean and self.lean.free(): return self.lean
         self.sections = self.sections or Sections(self.model)
         return self.sections
 
@@ -148,8 +165,8 @@ def check(session:Session, rows:list[list[int]], last:int):
 def feed(session:Session, rows:list[list[int]], start:int, end:int, last:int) -> torch.Tensor:
     "One pass over ids `start:end` of every row; logits `(rows, last, V)`."
     ids = torch.tensor([r[start:end] for r in rows], device=session.lm.device)
-    direct = session.lm.direct
-    if direct and direct.free(): logits = direct(ids, session.cache, start, last)
+    lean = session.lm.lean
+    if lean and lean.free(): logits = lean(ids, session.cache, start, last)
     else: logits = session.lm.model(input_ids=ids, use_cache=True, logits_to_keep=last, **{session.cache_name: session.cache}).logits[:, -last:]
     for mine, r in zip(session.rows, rows): mine.extend(r[start:end])
     session.passes += 1

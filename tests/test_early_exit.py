@@ -7,7 +7,7 @@ from decodelab import (EarlyExit, FixedLookahead, Greedy, LM, MinP, Mirostat, Re
                        random_lm)
 from decodelab.certify import FAMILIES, statistical_check
 from decodelab.depth import Sections
-from decodelab.layers import masks
+from decodelab.depth import masks
 from repo import ROOT
 
 DATA = ROOT.parent/'shared'/'data'/'models'
