@@ -66,5 +66,4 @@ class AssistantDrafting:
 def confidence(rows:list, tokens:list[int], probabilities:bool) -> list[float]:
     "The drafter's probability of each token it drew."
     if probabilities or not rows: return [float(row[x]) for row, x in zip(rows, tokens)]
-    stacked = torch.stack(rows) # (k, V)
-    return (stacked[range(len(tokens)), tokens] - stacked.logsumexp(-1)).exp().tolist()
+    return torch.stack(rows).softmax(-1)[range(len(tokens)), tokens].tolist() # of (k, V)

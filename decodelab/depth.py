@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['LOOKS', 'FIXED', 'ROUNDING', 'Aside', 'Tap', 'view', 'why_not_parts', 'why_not_config', 'layers_of', 'masks',
-           'Sections', 'fit', 'seen', 'take', 'free', 'why_other', 'split']
+           'Sections', 'fit', 'seen', 'take', 'free', 'why_other', 'unheard', 'split']
 
 # %% ../nbs/01_depth.ipynb #7150da09
 import copy
+from contextlib import contextmanager
 
 import torch
 
@@ -91,7 +92,8 @@ class Sections:
         self.model, self.body, self.held, self.tuples, self.views = model, model.get_decoder(), None, False, {}
         self.path, self.name = next(path for path, m in model.named_modules() if m is self.body), layers_of(self.body)
         self.kinds = sorted(set(get_layer_types_and_kwargs(self.body.config)[0]))
-        if reason := why_other(self): raise ValueError(f'{type(model).__name__} cannot be read in parts: {reason}')
+        with unheard(model): reason = why_other(self)
+        if reason: raise ValueError(f'{type(model).__name__} cannot be read in parts: {reason}')
 
     def on(self, x:torch.Tensor, cache, begin:int, start:int, stop:int) -> torch.Tensor:
         "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens that stand in a row from position `begin` on."
@@ -154,6 +156,15 @@ def why_other(parts:Sections, n:int=5) -> str:
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error: return f'its forward takes no prepared masks ({str(error).splitlines()[0]})'
     off = ((got - want).abs().max() / want.abs().max()).item() if got.shape == want.shape else float('inf')
     return '' if off < ROUNDING.get(parts.model.dtype, .1) else f'in parts its logits are off by {off:.1g} of the largest'
+
+@contextmanager
+def unheard(model):
+    "While the block runs, no hook on the model or its parts hears of it: a trial is nobody's pass."
+    kept = [(m, m._forward_hooks, m._forward_pre_hooks) for m in model.modules()]
+    for m, *_ in kept: m._forward_hooks, m._forward_pre_hooks = {}, {}
+    try: yield
+    finally:
+        for m, after, before in kept: m._forward_hooks, m._forward_pre_hooks = after, before
 
 def split(parts:Sections, ids, cache, exit:int, depth:int) -> torch.Tensor:
     "Logits of `ids` `(1, n)`: two bites through the front layers, then all through the rest."

@@ -23,7 +23,7 @@ CHUNK = 512 # a longer prompt is read in bites of so many tokens
 class Matrix:
     "A weight `(o, i)` and perhaps a bias `(o,)`: `(T, i)` → `(T, o)`."
     def __init__(self, weight:torch.Tensor, bias:torch.Tensor|None=None):
-        self.weight, self.bias, self.size = weight, bias, weight.numel()
+        self.weight, self.bias, self.size, self.o = weight, bias, weight.numel(), weight.shape[0]
         self.turned = None if type(weight) is not torch.Tensor or weight.is_mkldnn else weight.t()
         self.own = type(weight) is not torch.Tensor # a quantised one multiplies by its own rule
         self.packed = not self.own and weight.is_mkldnn
@@ -33,8 +33,12 @@ class Matrix:
     def __call__(self, x:torch.Tensor) -> torch.Tensor:
         if self.own: return F.linear(x, self.weight, self.bias)
         n = x.shape[0]
-        if self.packed or self.fast and n >= self.least and n * self.size > LARGE: return ONEDNN(x, self.weight, self.bias, 'none', [], '')
+        if self.packed or self.fast and n >= self.least and n * self.size > LARGE: return self.onednn(x)
         return torch.mm(x, self.turned) if self.bias is None else torch.addmm(self.bias, x, self.turned)
+
+    def onednn(self, x:torch.Tensor) -> torch.Tensor:
+        "The product by oneDNN's kernel."
+        return ONEDNN(x, self.weight, self.bias, 'none', [], '')
 
 def several(x:torch.Tensor, matrices:tuple) -> torch.Tensor:
     "The products with several matrices, side by side `(T, sum of o)`."
@@ -87,6 +91,7 @@ class Tables:
         half = sin.shape[-1] // 2
         return cos[:, None], torch.cat((-sin[:, :half], sin[:, half:]), -1)[:, None]
 
+# %% ../nbs/01_engine.ipynb #2ef0a143
 @torch.no_grad()
 def angles(rotary, like:torch.Tensor, places:torch.Tensor, length:int|None):
     "`(cos, sin)` `(P, r)` from the model's rotary module; `length`: as in a text so long, leaving no trace in the module."
@@ -98,7 +103,7 @@ def angles(rotary, like:torch.Tensor, places:torch.Tensor, length:int|None):
     turn = torch.cat((turn, turn), -1)
     return (turn.cos() * scale).to(like.dtype), (turn.sin() * scale).to(like.dtype)
 
-# %% ../nbs/01_engine.ipynb #2378232f
+# %% ../nbs/01_engine.ipynb #3f045872
 class Look(NamedTuple):
     "What the tokens of a pass see in one kind of layer."
     mask: torch.Tensor | None = None # added to the scores, `(n, K)` or `(rows, 1, n, K)`
@@ -114,7 +119,7 @@ def look(window:int|None, begin:int, n:int, like:torch.Tensor) -> Look:
     out = (keys > where) | (where - keys >= window) if window else keys > where # (n, K)
     return Look(torch.zeros(out.shape, dtype=like.dtype, device=like.device).masked_fill_(out, -torch.inf), first=first)
 
-# %% ../nbs/01_engine.ipynb #40cfec47
+# %% ../nbs/01_engine.ipynb #1df998b0
 class Pass(NamedTuple):
     "What attention needs to know of the tokens of one pass."
     rows: int
@@ -134,7 +139,7 @@ def flat(t:torch.Tensor, at:Pass) -> torch.Tensor:
     t = t.transpose(1, 2).reshape(at.rows * at.n, -1)
     return t if at.real is None else t[at.real]
 
-# %% ../nbs/01_engine.ipynb #fbd89744
+# %% ../nbs/01_engine.ipynb #f444c72e
 @dataclass
 class Layer:
     "The weights of one block, and what its configuration says of it."
@@ -157,7 +162,7 @@ class Layer:
     by_head: bool = False # query, key and value of each head side by side, as GPT-NeoX stores them
     parallel: bool = False # attention and MLP read the same input
 
-# %% ../nbs/01_engine.ipynb #f444c72e
+# %% ../nbs/01_engine.ipynb #eee20ea8
 def attention(x:torch.Tensor, i:int, layer:Layer, at:Pass, cache) -> torch.Tensor:
     "`(T, D)` → `(T, heads · d)`; `i`: the layer's number in the cache."
     h, g, look = layer.heads, layer.groups, at.looks[layer.kind]
@@ -171,7 +176,7 @@ def attention(x:torch.Tensor, i:int, layer:Layer, at:Pass, cache) -> torch.Tenso
     y = F.scaled_dot_product_attention(grid(qk[:, :h], at), k, v, attn_mask=look.mask, is_causal=look.causal, scale=layer.scale, enable_gqa=h != g)
     return flat(y, at)
 
-# %% ../nbs/01_engine.ipynb #0c8d205b
+# %% ../nbs/01_engine.ipynb #55baf177
 def mlp(x:torch.Tensor, layer:Layer) -> torch.Tensor:
     "`(T, D)` → `(T, D)`."
     y = several(x, layer.up)
@@ -184,7 +189,7 @@ def block(x:torch.Tensor, i:int, layer:Layer, at:Pass, cache) -> torch.Tensor:
     y = x + layer.out(attention(norm(x, layer.norm1), i, layer, at, cache))
     return y + mlp(norm(x if layer.parallel else y, layer.norm2), layer)
 
-# %% ../nbs/01_engine.ipynb #95dd95bd
+# %% ../nbs/01_engine.ipynb #48bb241e
 @dataclass
 class Weights:
     "All the weights of a model, and its windows by kind of layer."
@@ -207,7 +212,7 @@ def logits(w:Weights, x:torch.Tensor) -> torch.Tensor:
     "`(T, V)` of hidden states `(T, D)` after the last block, or after any other."
     return w.head(norm(x, w.norm))
 
-# %% ../nbs/01_engine.ipynb #f22640ae
+# %% ../nbs/01_engine.ipynb #287a0305
 class Lean:
     "The lean forward of a model: ids and a cache in, logits or hidden states out."
     def __init__(self, weights:Weights): self.weights, self.depth = weights, len(weights.layers)
@@ -240,7 +245,7 @@ class Lean:
         "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after any layer."
         return logits(self.weights, x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
-# %% ../nbs/01_engine.ipynb #287a0305
+# %% ../nbs/01_engine.ipynb #ba76dea8
 def run(lean:Lean, x:torch.Tensor, cache, where:torch.Tensor, masks:dict, start:int, stop:int, real:torch.Tensor|None=None) -> torch.Tensor:
     "Hidden states `(rows, n, D)` after layer `stop - 1`, of ids `(rows, n)` if `start` is 0, else of the hidden states before layer `start`; `masks` as `masks` makes them, `real`: which of the `rows · n` are no padding."
     w, (rows, n) = lean.weights, x.shape[:2]

@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['LLAMA', 'FAMILIES', 'ROPES', 'llama_block', 'neox_block', 'gpt2_block', 'why_not', 'kinds', 'matrix', 'by_input',
-           'plain', 'quantised', 'rows', 'norm_of', 'layer', 'read', 'hooks', 'watched', 'lean', 'differs']
+           'plain', 'quantised', 'rows', 'norm_of', 'layer', 'read', 'hooks', 'watched', 'lean', 'differs', 'in_blocks']
 
 # %% ../nbs/01_engine_weights.ipynb #11af05df
+import functools
+
 import torch
 from torch import nn
 
-from .depth import LOOKS, ROUNDING
+from .depth import LOOKS, ROUNDING, unheard
 from .engine import Layer, Lean, Matrix, Norm, ONEDNN, Tables, Weights
 
 # %% ../nbs/01_engine_weights.ipynb #04beeb2e
@@ -139,8 +141,8 @@ def watched(model) -> list[tuple]:
 def lean(model) -> Lean:
     "The lean forward of a loaded model; raises `ValueError` with the reason where there is none."
     found = Lean(read(model))
-    off = differs(model, found)
-    if off > ROUNDING.get(model.dtype, .1): raise ValueError(f'the lean forward is off by {off:.1g} of its largest logit: it does something its config does not say')
+    with unheard(model): off = differs(model, found)
+    if not off <= ROUNDING.get(model.dtype, .1): raise ValueError(f'the lean forward is off by {off:.1g} of its largest logit: it does something its config does not say')
     return found
 
 @torch.no_grad()
@@ -151,3 +153,20 @@ def differs(model, lean:Lean, n:int=5) -> float:
     want = model(input_ids=ids, use_cache=False).logits.double()
     got = torch.cat([lean(ids[:, :-1], cache, 0, n - 1), lean(ids[:, -1:], cache, n - 1, 1)], 1).double()
     return ((got - want).abs().max() / want.abs().max()).item()
+
+# %% ../nbs/01_engine_weights.ipynb #ab6399a6
+def in_blocks(model, lean:Lean):
+    "Keep the matrices of a lean forward as oneDNN's blocks only; raises `ValueError` where they cannot be."
+    w = lean.weights
+    if not w.layers[0].down.fast: raise ValueError('only float32 weights on a CPU can be packed, by a PyTorch with oneDNN')
+    block = lambda m: Matrix(torch.ops.mkldnn._reorder_linear_weight(m.weight, 4), m.bias) if m.fast else m
+    gone = {m.weight.untyped_storage().data_ptr() for l in w.layers for m in (*l.qkv, l.out, *l.up, l.down) if m.fast}
+    with torch.inference_mode(False), torch.no_grad():
+        for l in w.layers: l.qkv, l.out, l.up, l.down = tuple(map(block, l.qkv)), block(l.out), tuple(map(block, l.up)), block(l.down)
+        for p in model.parameters():
+            if p.untyped_storage().data_ptr() in gone: p.data = torch.empty(0)
+    w.watched = watched(model)
+
+    @functools.wraps(model.forward)
+    def refuse(*args, **kwargs): raise RuntimeError('the weights of this model were packed for the lean forward, which is all that can read them now: load the model again')
+    model.forward = refuse
