@@ -236,6 +236,7 @@ def load(
     dtype:torch.dtype|None=None, # None: float32 on a CPU, the checkpoint's own elsewhere
     revision:str|None=None, # a branch, tag or commit on the Hub
     trust_remote_code:bool=False, # run the checkpoint's own code; needs a pinned revision
+    lean:bool=True, # read it by the lean forward where that can stand in
 ) -> LM:
     "Load a causal model and its tokenizer; raises `ValueError` if there is none by that name."
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -246,7 +247,7 @@ def load(
             tokenizer = AutoTokenizer.from_pretrained(where, **hub)
             model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype or (torch.float32 if device.type == 'cpu' else 'auto'), use_safetensors=True, **hub)
     except (OSError, ValueError) as error: raise ValueError(not_loaded(str(name_or_path), error)) from error
-    return LM(model.to(device).eval(), tokenizer, str(name_or_path), hub_commit(where, revision))
+    return LM(model.to(device).eval(), tokenizer, str(name_or_path), hub_commit(where, revision), lean)
 
 def hub_commit(name:str, revision:str|None) -> str|None:
     "The commit of a Hub model in the local cache; None for a folder."
