@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROOM', 'MATRICES', 'NUMBERS', 'PLAIN', 'Still', 'step', 'operator', 'number', 'numbered', 'graph_of', 'Compiled',
-           'renew', 'compile', 'pack']
+           'one', 'record_cuda', 'replayed', 'renew', 'compile', 'pack']
 
 # %% ../nbs/01_graphs.ipynb #98d9f6d5
 import functools, itertools, weakref
@@ -88,11 +88,11 @@ def graph_of(go, x:torch.Tensor, where:torch.Tensor, buffers:tuple[list, list]):
 # %% ../nbs/01_graphs.ipynb #a038c32b
 class Compiled(Lean):
     "A lean forward whose passes of up to `width` tokens of one text are compiled; `graphs` holds what has been."
-    def __init__(self, lean:Lean, width:int=8):
+    def __init__(self, lean:Lean, width:int=8, record=None): # record: how passes are taped (below); None: they are not
         if isinstance(width, bool) or not isinstance(width, int) or width < 1: raise ValueError(f'width is {width!r}: give a whole number of 1 or more')
         if lean.weights.tables is not None and lean.weights.tables.trained: raise ValueError('its rotary tables change with the length of the text (dynamic), and a graph cannot: leave compile() out')
         super().__init__(lean.weights)
-        self.width, self.graphs = width, {}
+        self.width, self.graphs, self.record, self.tapes = width, {}, record, weakref.WeakKeyDictionary()
 
     def __call__(self, ids, cache, begin, last):
         "As `Lean` does, by a graph where there can be one."
@@ -116,10 +116,37 @@ class Compiled(Lean):
         buffers = [l.room[0] for l in layers], [l.room[1] for l in layers]
         if key not in self.graphs: self.graphs[key] = graph_of(step(self, room, start, stop, head), x, where, buffers)
         for l in layers: l.length = begin + n
-        out = self.graphs[key](x, where, *buffers[0], *buffers[1])
-        return out[0] if isinstance(out, (tuple, list)) else out
+        return self.replayed(key, cache, x, where, buffers) if self.record else one(self.graphs[key](x, where, *buffers[0], *buffers[1]))
+
+def one(out):
+    "The tensor that a graph returns, by itself or in a tuple."
+    return out[0] if isinstance(out, (tuple, list)) else out
 
 # %% ../nbs/01_graphs.ipynb #ac3c7c1e
+def record_cuda(run):
+    "`(replay, out)`: what `run()` launches as a CUDA graph, and where it leaves its result."
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side): run() # what is made at the first call must not be on the tape
+    torch.cuda.current_stream().wait_stream(side)
+    tape = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(tape): out = run()
+    return tape.replay, out
+
+def replayed(compiled:Compiled, key, cache, x:torch.Tensor, where:torch.Tensor, buffers:tuple[list, list]) -> torch.Tensor:
+    "The pass from its tape, which is made if this session has none for these buffers."
+    tapes, memory = compiled.tapes.setdefault(cache, {}), buffers[0][0].data_ptr()
+    if key not in tapes or tapes[key][0] != memory:
+        mine = x.clone(), where.clone()
+        tapes[key] = memory, *mine, *compiled.record(lambda: one(compiled.graphs[key](*mine, *buffers[0], *buffers[1])))
+    _, ids, places, replay, out = tapes[key]
+    ids.copy_(x), places.copy_(where)
+    replay()
+    return out.clone() # the next replay writes over it
+
+Compiled.replayed = replayed
+
+# %% ../nbs/01_graphs.ipynb #4f99ce98
 def renew(lm):
     "Find what reads the model, if that was not done or the model's parts have changed since; `engine` says what and why."
     if not lm.wants_lean or lm.lean is not None and lm.lean.fresh(): return
@@ -129,12 +156,14 @@ def renew(lm):
 def compile(lm,
     width:int=8, # passes of up to so many tokens are compiled; wider ones run as they are
     length:int=256, # for texts of up to so many tokens now, for longer ones when they come
+    cuda_graphs:bool=False, # on a GPU, play passes back as CUDA graphs (not yet tried on one)
 ):
     "Compile the lean forward (`01_graphs`): some seconds for each width. Raises `ValueError` where there is no lean forward, `RuntimeError` without a compiler."
     lm.renew()
     if not lm.lean: raise ValueError(f'{lm.name} is read by {lm.engine}, and only the lean forward can be compiled')
     if isinstance(lm.lean, Compiled): raise ValueError(f'{lm.name} is compiled already')
-    lm.lean, lm.engine = Compiled(lm.lean, width), lm.engine + ', compiled'
+    if cuda_graphs and lm.device.type != 'cuda': raise ValueError(f'{lm.name} is on {lm.device}, and cuda_graphs needs a CUDA device')
+    lm.lean, lm.engine = Compiled(lm.lean, width, record_cuda if cuda_graphs else None), lm.engine + ', compiled'
     session, begin = lm.session(), max(1, length - width)
     session.logits([0] * begin)
     for n in range(1, width + 1): session.logits([0] * (begin + n), last=n)
