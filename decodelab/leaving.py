@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['common_prefix', 'Ahead', 'Leaving', 'known', 'trim', 'forget', 'advance', 'precise', 'front', 'back', 'exit', 'part',
-           'may_leave']
+           'may_leave', 'may_part', 'hidden', 'may_look']
 
 # %% ../nbs/01_leaving.ipynb #a1b83157
 import bisect
@@ -44,6 +44,7 @@ class Leaving:
     "The part of a `Session` that lets the front layers run ahead."
     ahead = None # an `Ahead` while there is something between the marks, or was in the last pass
     early_passes = 0 # of the front layers alone
+    reading = 0 # tokens up to which a pass in parts is on its way
 
     @torch.no_grad()
     def early(self, ids:list[int], layer:int, last:int=1) -> torch.Tensor:
@@ -88,7 +89,7 @@ def trim(session, front:int, back:int):
 def forget(session):
     "Forget what only the front layers have read."
     if session.ahead: session.trim(len(session), len(session))
-    session.ahead = None
+    session.ahead, session.reading = None, 0
 
 def advance(session, ids:list[int]):
     "Let the front layers read what they have not read of `ids`."
@@ -106,26 +107,57 @@ Leaving.known, Leaving.trim, Leaving.forget, Leaving.advance = known, trim, forg
 # %% ../nbs/01_leaving.ipynb #7bcd8d95
 def front(session, ids:list[int], begin:int, layer:int) -> torch.Tensor:
     "One pass of `ids`, the first at position `begin`, through the layers before `layer`; hidden states `(n, D)`."
-    return session.part(torch.tensor([ids], device=session.lm.device), begin, 0, layer)[0]
+    return session.part(ids, begin, 0, layer)
 
 def back(session, hidden:torch.Tensor, begin:int, layer:int, last:int) -> torch.Tensor:
     "One pass of hidden states `(n, D)` through layer `layer` and all that follow; logits `(last, V)`."
-    return session.lm.parts.head(session.part(hidden[None], begin, layer, session.lm.depth)[:, -last:])[0]
+    return session.lm.parts.head(session.part(hidden, begin, layer, session.lm.depth)[None, -last:])[0]
 
 def exit(session, hidden:torch.Tensor) -> torch.Tensor:
     "Logits `(n, V)` of hidden states `(n, D)` that leave here."
     return session.lm.parts.head(hidden[None])[0]
 
-def part(session, x:torch.Tensor, begin:int, start:int, stop:int) -> torch.Tensor:
-    "Hidden states `(1, n, D)` of one text after layer `stop - 1`."
-    return session.lm.parts.on(x, session.cache, begin, start, stop)
+def part(session, x, begin:int, start:int, stop:int) -> torch.Tensor:
+    "Hidden states `(n, D)` of one text after layer `stop - 1`, of ids if `start` is 0, else of the hidden states before layer `start`."
+    x = x if start else torch.tensor(x, device=session.lm.device)
+    return session.lm.parts.on(x[None], session.cache, begin, start, stop)[0]
 
 def may_leave(session, layer:int):
     "Raise `ValueError` where a text cannot be left after layer `layer`."
     name, depth = session.lm.name, session.lm.depth
     if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer < depth:
         raise ValueError(f'exit layer {layer!r}: {name} has {depth} layers, so give a whole number from 1 to {depth - 1}' if depth > 1 else f'{name} has one layer: there is none to leave after')
-    if session.kind != 'growing': raise ValueError(f'{name} cannot be left early, its past cannot be cut at two places: use another drafter')
-    if not session.lm.parts.free(): raise ValueError(f'a hook on {name} itself would see parts of passes: put it on the layers, or remove it')
+    session.may_part('left early, its past cannot be cut at two places: use another drafter')
 
-Leaving.front, Leaving.back, Leaving.exit, Leaving.part, Leaving.may_leave = front, back, exit, part, may_leave
+def may_part(session, unless:str):
+    "Raise `ValueError` where the model cannot be read in parts; `unless`: what a model with a state in place of a cache cannot be."
+    if session.kind != 'growing': raise ValueError(f'{session.lm.name} cannot be {unless}')
+    if not session.lm.parts.free(): raise ValueError(f'a hook on {session.lm.name} itself would see parts of passes: put it on the layers, or remove it')
+
+Leaving.may_part, Leaving.front, Leaving.back, Leaving.exit, Leaving.part, Leaving.may_leave = may_part, front, back, exit, part, may_leave
+
+# %% ../nbs/01_leaving.ipynb #fe85f863
+@torch.no_grad()
+def hidden(session, ids:list[int], layers:list[int], last:int=1) -> torch.Tensor:
+    "Hidden states `(last, len(layers), D)` after each of `layers` (1 to the model's depth) for the last `last` of `ids`, before the final norm."
+    session.check([ids], last)
+    session.may_look(layers)
+    seen, start, kept = min(common_prefix(session.rows[0], ids), len(ids) - last), 0, {}
+    session.rollback(seen)
+    x, session.reading = ids[seen:], len(ids)
+    for stop in sorted({*layers, session.lm.depth}):
+        x, start = session.part(x, seen, start, stop), stop
+        if stop in layers: kept[stop] = x[-last:].clone() # a view would keep the others
+    session.rows[0].extend(ids[seen:])
+    session.passes, session.reading = session.passes + 1, 0
+    return torch.stack([kept[layer] for layer in layers], 1)
+
+def may_look(session, layers:list[int]):
+    "Raise `ValueError` where there is nothing to be seen after one of `layers`."
+    name, depth = session.lm.name, session.lm.depth
+    if not len(layers): raise ValueError(f'layers is empty: give whole numbers from 1 to {depth}')
+    for layer in layers:
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= depth: raise ValueError(f'layer {layer!r}: {name} has {depth} layers, so give whole numbers from 1 to {depth}')
+    session.may_part('read in parts, its past is a state: ask for its logits only')
+
+Leaving.hidden, Leaving.may_look = hidden, may_look

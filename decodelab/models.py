@@ -18,6 +18,7 @@ import torch
 from .depth import Sections
 from .graphs import compile, pack, renew
 from .leaving import Leaving, common_prefix, precise
+from .mask_tree import Guessing
 
 EMBEDDED = Path(find_spec('decodelab').origin).parent / 'weights' # one folder for each model that ships with the package
 
@@ -121,7 +122,7 @@ def cache_kind(model) -> str:
     return 'growing' if simple else 'snapshots'
 
 # %% ../nbs/01_models.ipynb #0dbecfc3
-class Session(Leaving):
+class Session(Leaving, Guessing):
     "One text (or several of one length, read together) and the cache of what the model has read of it."
     def __init__(self, lm:LM):
         from transformers import DynamicCache
@@ -146,7 +147,7 @@ class Session(Leaving):
         if self.ahead and self.ahead.ids: return precise(self.finish(rows[0], last))[None]
         self.ahead = None
         seen = min(min(map(common_prefix, self.rows, rows)), len(rows[0]) - last)
-        if seen < len(self): seen = self.rollback(seen)
+        if seen < len(self) or self.kind == 'growing': seen = self.rollback(seen) # also what an interrupted pass has written
         if self.kind == 'growing': out = self.feed(rows, seen, len(rows[0]), last)
         else: out = torch.cat([self.feed(rows, a, b, 1) for a, b in self.bites(seen, len(rows[0]), last)], 1)[:, -last:]
         return precise(out)
