@@ -75,7 +75,7 @@ class Guessing:
         self.may_part('read along a tree, its past is a state: read each path by itself')
         seen = self.rollback(min(common_prefix(self.rows[0], ids), len(ids) - 1))
         self.reading = len(ids) + len(tree)
-        if not len(tree) or self.by_itself(seen, len(ids)):
+        if not len(tree) or self.by_itself(seen, len(ids), len(tree)):
             above, seen = [self.feed([ids], seen, len(ids), 1)[0]], len(ids)
         if len(tree):
             above.append(self.branches(ids[seen:], seen, tree))
@@ -122,9 +122,9 @@ def stamp(session) -> tuple:
     "What changes whenever something is read or taken back."
     return len(session), session.passes, session.early_passes
 
-def by_itself(session, seen:int, n:int) -> bool:
+def by_itself(session, seen:int, n:int, nodes:int) -> bool:
     "Whether a text of `n` tokens, `seen` of them read, is read before its tree, in a pass of its own."
     tables = session.lm.lean.weights.tables if session.lm.lean else None
-    return n - seen > CHUNK or not seen and tables is not None and bool(tables.trained) and n > tables.trained
+    return n - seen > CHUNK or not seen and tables is not None and bool(tables.trained) and n + nodes > tables.trained
 
 Guessing.branches, Guessing.stores, Guessing.gather, Guessing.stamp, Guessing.by_itself = branches, stores, gather, stamp, by_itself
