@@ -98,7 +98,7 @@ def angles(rotary, like:torch.Tensor, places:torch.Tensor, length:int|None):
     places = places.to(like.device)[None]
     if length is None: return tuple(t[0] for t in rotary(like, places))
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-    speed, scale = ROPE_INIT_FUNCTIONS['dynamic'](rotary.config, like.device, seq_len=length)
+    speed, scale = ROPE_INIT_FUNCTIONS['dynamic'](rotary.config, like.device, seq_len=torch.tensor(length, device=like.device)) # a tensor, as there: in float32
     turn = places[0, :, None].float() * speed.float() # (P, r/2)
     turn = torch.cat((turn, turn), -1)
     return (turn.cos() * scale).to(like.dtype), (turn.sin() * scale).to(like.dtype)
