@@ -7,6 +7,7 @@ import importlib, sys, types
 _public = {name: module for module, names in {
     'core': 'Request Rng Step Stop Trace decode',
     'models': 'LM Session load pair',
+    'quantized': 'quantize',
     'corpus': 'builtin_prompts',
     'rule': 'Temperature TopK TopP MinP Typical EpsilonCutoff EtaCutoff TopH TopNSigma XTC RemoveInvalid Renormalize',
     'rule_context': 'RepetitionPenalty NoRepeatNgram EncoderRepetitionPenalty EncoderNoRepeatNgram DRY SequenceBias BadWords PrefixConstrained Suppress '

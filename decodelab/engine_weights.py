@@ -80,6 +80,7 @@ def matrix(modules:list) -> tuple:
             if bias is not None: m.bias.data = bias[part]
     return (Matrix(whole, bias),)
 
+# %% ../nbs/01_engine_weights.ipynb #04c7b353
 def joined(parts:list) -> torch.Tensor:
     "Tensors one after the other: as they lie, if they do (as parts of a model that was read before), else a new one."
     first, n = parts[0], sum(map(len, parts))
@@ -105,7 +106,7 @@ def rows(m) -> torch.Tensor:
     "The weight `(o, i)`; Conv1D stores it the other way round."
     return m.weight.data if type(m) is nn.Linear else m.weight.data.t()
 
-# %% ../nbs/01_engine_weights.ipynb #84f88cb6
+# %% ../nbs/01_engine_weights.ipynb #f88a30eb
 def norm_of(module) -> Norm | None:
     "A normalisation's weights; a `ValueError` for one of an unknown kind."
     if module is None: return None
@@ -136,7 +137,7 @@ def read(model) -> Weights:
     return Weights(embedded.detach(), layers, norm_of(getattr(base, last)), Matrix(embedded.detach(), out.bias) if tied else matrix([out])[0],
                    rotary and Tables(rotary, embedded.detach()[:1]), None if places is None else places.weight.detach(), windows, hooks(model), watched(model))
 
-# %% ../nbs/01_engine_weights.ipynb #1e441154
+# %% ../nbs/01_engine_weights.ipynb #768f8510
 def hooks(model) -> list[dict]:
     "Every dictionary in which hooks on the model or its parts are kept."
     from torch.nn.modules import module
@@ -146,7 +147,7 @@ def watched(model) -> list[tuple]:
     "`(its attributes, its parts, where its weights lie, its own forward)` of every module."
     return [(d := vars(m), dict(d['_modules']), addresses(d['_parameters']), d.get('forward')) for m in model.modules()]
 
-# %% ../nbs/01_engine_weights.ipynb #0bbc98e7
+# %% ../nbs/01_engine_weights.ipynb #669f5097
 def apart(model, state:dict, prefix:str, _):
     "Put a copy of its own in the place of every tensor of a state dict that shares its memory or lies the other way round; what was one tensor stays one."
     copies = {}
@@ -156,7 +157,7 @@ def apart(model, state:dict, prefix:str, _):
         if key not in copies: copies[key] = t.clone(memory_format=torch.contiguous_format)
         state[name] = copies[key]
 
-# %% ../nbs/01_engine_weights.ipynb #dbd0233b
+# %% ../nbs/01_engine_weights.ipynb #22305c83
 def lean(model) -> Lean:
     "The lean forward of a loaded model; raises `ValueError` with the reason where there is none."
     found = Lean(read(model))
@@ -173,7 +174,7 @@ def differs(model, lean:Lean, n:int=5) -> float:
     got = torch.cat([lean(ids[:, :-1], cache, 0, n - 1), lean(ids[:, -1:], cache, n - 1, 1)], 1).double()
     return ((got - want).abs().max() / want.abs().max()).item()
 
-# %% ../nbs/01_engine_weights.ipynb #956ecfab
+# %% ../nbs/01_engine_weights.ipynb #920d1b34
 def in_blocks(model, lean:Lean):
     "Keep the matrices of a lean forward as oneDNN's blocks only; raises `ValueError` where they cannot be."
     w = lean.weights
