@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ONEDNN', 'LARGE', 'CHUNK', 'Matrix', 'several', 'Norm', 'norm', 'rotate', 'Tables', 'angles', 'of', 'Look', 'look',
-           'Pass', 'grid', 'flat', 'Layer', 'attention', 'mlp', 'block', 'Weights', 'embed', 'logits', 'Lean', 'run',
-           'free', 'fresh', 'addresses']
+           'visible', 'added', 'Pass', 'grid', 'flat', 'Layer', 'attention', 'mlp', 'block', 'Weights', 'embed',
+           'logits', 'Lean', 'run', 'free', 'fresh', 'addresses']
 
 # %% ../nbs/01_engine.ipynb #fed5857b
 from collections.abc import Callable
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 ONEDNN = getattr(torch.ops.mkldnn, '_linear_pointwise', None) if torch.backends.mkldnn.is_available() else None
 LARGE = 400_000 # multiply-adds from which oneDNN's product pays on a CPU
-CHUNK = 512 # a longer prompt is read in bites of so many tokens
+CHUNK = 512 # tokens whose MLP, or whose mask, is computed at a time
 
 # %% ../nbs/01_engine.ipynb #75902b03
 class Matrix:
@@ -28,7 +28,8 @@ class Matrix:
         self.own = type(weight) is not torch.Tensor # a quantised one multiplies by its own rule
         self.packed = not self.own and weight.is_mkldnn
         self.fast = not self.own and not self.packed and ONEDNN is not None and weight.dtype == torch.float32 and weight.device.type == 'cpu'
-        self.least = 1 if self.fast and weight.stride(-1) == 1 and len(weight) > 1 else 2 # tokens: by its output dimension, `mm` is never the better one
+        by_output, power = weight.stride(-1) == 1 and self.o > 1, self.o & (self.o - 1) == 0
+        self.least = 1 if by_output else 3 if power else 2 # tokens from which oneDNN's may be the better one
 
     def __call__(self, x:torch.Tensor) -> torch.Tensor:
         if self.own: return F.linear(x, self.weight, self.bias)
@@ -50,11 +51,17 @@ class Norm(NamedTuple):
     gain: torch.Tensor
     bias: torch.Tensor | None
     eps: float
+    root: torch.Tensor | None = None # √(D ε), where that is of use
+
+    @classmethod
+    def rms(cls, gain:torch.Tensor, eps:float):
+        "An RMSNorm."
+        return cls(gain, None, eps, gain.new_tensor((len(gain) * eps) ** .5) if gain.dtype == torch.float32 else None)
 
 def norm(x:torch.Tensor, p:Norm) -> torch.Tensor:
     "`x` normalised over its last dimension."
     if p.bias is not None: return F.layer_norm(x, p.gain.shape, p.gain, p.bias, p.eps)
-    if x.dtype == torch.float32: return F.rms_norm(x, p.gain.shape, p.gain, p.eps)
+    if p.root is not None: return (x * p.gain).mul_(len(p.gain) ** .5).div_(torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), p.root))
     y = x.float()
     return p.gain * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + p.eps)).to(x.dtype)
 
@@ -124,9 +131,16 @@ def look(window:int|None, begin:int, n:int, like:torch.Tensor) -> Look:
     end = begin + n
     first = max(0, begin - window + 1) if window else 0
     if n == 1 or begin == 0 and not (window and window < end): return Look(causal=n > 1, first=first)
-    where, keys = torch.arange(begin, end, device=like.device)[:, None], torch.arange(first, end, device=like.device)
-    out = (keys > where) | (where - keys >= window) if window else keys > where # (n, K)
-    return Look(torch.zeros(out.shape, dtype=like.dtype, device=like.device).masked_fill_(out, -torch.inf), first=first)
+    return Look(added(visible(torch.arange(begin, end, device=like.device), torch.arange(first, end, device=like.device), window), like), first=first)
+
+def visible(where:torch.Tensor, keys:torch.Tensor, window:int|None) -> torch.Tensor:
+    "`(n, K)`: which of the positions `keys` the tokens at `where` see."
+    behind = where[:, None] - keys
+    return (behind >= 0) & (behind < window) if window else behind >= 0
+
+def added(may:torch.Tensor, like:torch.Tensor) -> torch.Tensor:
+    "What to add to the scores: 0 where a token `may` see, else −∞."
+    return torch.where(may, torch.zeros((), dtype=like.dtype, device=may.device), -torch.inf)
 
 # %% ../nbs/01_engine.ipynb #1df998b0
 class Pass(NamedTuple):
@@ -196,7 +210,8 @@ def mlp(x:torch.Tensor, layer:Layer) -> torch.Tensor:
 def block(x:torch.Tensor, i:int, layer:Layer, at:Pass, cache) -> torch.Tensor:
     "Hidden states `(T, D)` after block `i`."
     y = x + layer.out(attention(norm(x, layer.norm1), i, layer, at, cache))
-    return y + mlp(norm(x if layer.parallel else y, layer.norm2), layer)
+    z = norm(x if layer.parallel else y, layer.norm2)
+    return y + (mlp(z, layer) if len(z) <= CHUNK else torch.cat([mlp(part, layer) for part in z.split(CHUNK)]))
 
 # %% ../nbs/01_engine.ipynb #48bb241e
 @dataclass
@@ -227,18 +242,19 @@ class Lean:
     def __init__(self, weights:Weights): self.weights, self.depth = weights, len(weights.layers)
 
     def __call__(self, ids:torch.Tensor, cache, begin:int, last:int) -> torch.Tensor:
-        "Logits `(rows, last, V)` of ids `(rows, n)` at positions `begin` and on; a long prompt in bites of `CHUNK`."
+        "Logits `(rows, last, V)` of ids `(rows, n)` at positions `begin` and on."
         n, kept = ids.shape[1], []
-        for a in range(0, n, CHUNK):
-            x, end = self.on(ids[:, a:a + CHUNK], cache, begin + a, 0, self.depth, prompt=begin == 0 and n), min(n, a + CHUNK)
-            if end > n - last: kept.append(x[:, max(0, n - last - a):])
+        bite = n if begin == 0 and not any(window and window < n for window in self.weights.windows.values()) else CHUNK # a mask of n × K numbers is not for long texts
+        for a in range(0, n, bite):
+            x = self.on(ids[:, a:a + bite], cache, begin + a, 0, self.depth, prompt=0 if begin else n)
+            if a + bite > n - last: kept.append(x[:, max(0, n - last - a):])
         return self.head(kept[0] if len(kept) == 1 else torch.cat(kept, 1))
 
     def on(self, x:torch.Tensor, cache, begin:int, start:int, stop:int, prompt:int=0) -> torch.Tensor:
-        "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens in a row from `begin` on; `prompt`: the length of the text they begin."
+        "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens in a row from `begin` on; `prompt`: the length of the prompt that they are part of, if they are."
         w, (rows, n) = self.weights, x.shape[:2]
         looks = {kind: look(window, begin, n, w.embed) for kind, window in w.windows.items()}
-        cos, sin = (None, None) if w.tables is None else w.tables.upto(prompt or begin + n, prompt > 0 or begin == 0)
+        cos, sin = (None, None) if w.tables is None else w.tables.upto(max(prompt, begin + n), prompt > 0 or begin == 0)
         if cos is not None: cos, sin = cos[begin:begin + n], sin[begin:begin + n]
         if cos is not None and rows > 1: cos, sin = cos.repeat(rows, 1, 1), sin.repeat(rows, 1, 1)
         if start == 0: x = embed(w, x.flatten(), None if w.places is None else torch.arange(begin, begin + n, device=x.device).repeat(rows))
@@ -258,8 +274,7 @@ class Lean:
 def run(lean:Lean, x:torch.Tensor, cache, where:torch.Tensor, masks:dict, start:int, stop:int, real:torch.Tensor|None=None) -> torch.Tensor:
     "Hidden states `(rows, n, D)` after layer `stop - 1`, of ids `(rows, n)` if `start` is 0, else of the hidden states before layer `start`; `masks` as `masks` makes them, `real`: which of the `rows · n` are no padding."
     w, (rows, n) = lean.weights, x.shape[:2]
-    add = lambda may: torch.zeros(may.shape, dtype=w.embed.dtype, device=may.device).masked_fill_(~may, -torch.inf)
-    looks = {kind: Look(add(masks[kind])) for kind in w.windows} # once, not in every layer
+    looks = {kind: Look(added(masks[kind], w.embed)) for kind in w.windows} # once, not in every layer
     x, at = x.flatten(0, 1), where.flatten()
     if real is not None: x, at = x[real], at[real]
     cos, sin = (None, None) if w.tables is None else w.tables.of(where, real)

@@ -11,9 +11,8 @@ import functools, itertools, weakref
 from contextlib import contextmanager
 
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
-from .engine import Lean, Look, Matrix, Pass, embed, logits
+from .engine import Lean, Look, Matrix, Pass, added, embed, logits, visible
 from .engine_weights import in_blocks, lean
 
 ROOM = 256 # the shortest cache that a graph is made for; longer ones double
@@ -32,15 +31,11 @@ def step(lean:Lean, room:int, start:int, stop:int, head:bool):
     "`(x, where, keys, values)` → logits `(rows, n, V)`, or hidden states without the `head`: a pass with the shapes of its arguments."
     w, (cos, sin) = lean.weights, (None, None) if lean.weights.tables is None else lean.weights.tables.upto(room)
     places = torch.arange(room, device=w.embed.device)
-    def look(where, window):
-        behind = where[:, None] - places # (n, room): how far back each key lies
-        out = (behind < 0) | (behind >= window) if window else behind < 0
-        return Look(torch.where(out, -torch.inf, torch.zeros((), dtype=w.embed.dtype, device=where.device)))
     def go(x, where, keys, values):
         rows, n = x.shape[:2]
         turn = [None if t is None else t[where].repeat(rows, 1, 1) for t in (cos, sin)]
         x = embed(w, x.flatten(), where.repeat(rows)) if start == 0 else x.flatten(0, 1)
-        at = Pass(rows, n, *turn, {kind: look(where, window) for kind, window in w.windows.items()})
+        at = Pass(rows, n, *turn, {kind: Look(added(visible(where, places, window), w.embed)) for kind, window in w.windows.items()})
         x = lean.through(x, Still(keys, values, where), at, start, stop)
         return (logits(w, x) if head else x).view(rows, n, -1)
     return go
@@ -82,6 +77,7 @@ def one(out):
 @torch.no_grad()
 def graph_of(go, x:torch.Tensor, where:torch.Tensor, buffers:tuple[list, list]):
     "`go` compiled for the shapes of its arguments: `(x, where, *keys, *values)` → what it returns."
+    from torch.fx.experimental.proxy_tensor import make_fx # brings sympy
     like = lambda t: torch.zeros(t.shape, dtype=t.dtype, device=t.device)
     args = [like(x), where.clone() * 0, *([like(b) for b in bs] for bs in buffers)]
     with numbered(): traced = make_fx(go)(*args)
