@@ -149,8 +149,15 @@ class Session(Leaving, Guessing):
         seen = min(min(map(common_prefix, self.rows, rows)), len(rows[0]) - last)
         if seen < len(self) or self.kind == 'growing': seen = self.rollback(seen) # also what an interrupted pass has written
         if self.kind == 'growing': out = self.feed(rows, seen, len(rows[0]), last)
-        else: out = torch.cat([self.feed(rows, a, b, 1) for a, b in self.bites(seen, len(rows[0]), last)], 1)[:, -last:]
+        else: out = self.feed_states(rows, seen, last)
         return precise(out)
+
+    def feed_states(self, rows:list[list[int]], seen:int, last:int) -> torch.Tensor:
+        "As `feed`, for a recurrent model; a pass that is interrupted leaves no trace in the state."
+        try: return torch.cat([self.feed(rows, a, b, 1) for a, b in self.bites(seen, len(rows[0]), last)], 1)[:, -last:]
+        except BaseException:
+            self.rollback(len(self))
+            raise
 
 # %% ../nbs/01_models.ipynb #37d84743
 def check(session:Session, rows:list[list[int]], last:int):
