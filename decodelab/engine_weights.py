@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LLAMA', 'FAMILIES', 'ROPES', 'SMALL', 'llama_block', 'neox_block', 'gpt2_block', 'why_not', 'kinds', 'matrix',
-           'joined', 'by_input', 'off_the_file', 'trimmer', 'give_back', 'plain', 'quantised', 'rows', 'norm_of',
+           'joined', 'by_input', 'plain', 'quantised', 'rows', 'off_the_file', 'trimmer', 'give_back', 'norm_of',
            'layer', 'read', 'hooks', 'watched', 'apart', 'lean', 'differs', 'in_blocks']
 
 # %% ../nbs/01_engine_weights.ipynb #11af05df
@@ -93,6 +93,20 @@ def by_input(w:torch.Tensor) -> torch.Tensor:
     "The same matrix, stored by its input dimension where that is faster."
     return w.t().contiguous().t() if w.device.type == 'cpu' and w.dtype == torch.float32 else w
 
+def plain(m) -> bool:
+    "A linear module as PyTorch or transformers makes it."
+    from transformers.pytorch_utils import Conv1D
+    return type(m) in (nn.Linear, Conv1D) and type(m.weight.data) is torch.Tensor
+
+def quantised(m) -> bool:
+    "A linear module whose weight multiplies by its own rule."
+    return type(m) is nn.Linear and type(m.weight.data) is not torch.Tensor
+
+def rows(m) -> torch.Tensor:
+    "The weight `(o, i)`; Conv1D stores it the other way round."
+    return m.weight.data if type(m) is nn.Linear else m.weight.data.t()
+
+# %% ../nbs/01_engine_weights.ipynb #5e396d98
 def off_the_file(parameters):
     "Parameters that `by_input` does not copy get memory of their own where it copies all others: one that stayed in the checkpoint's file mapping would keep all of it in memory."
     for p in parameters:
@@ -108,20 +122,7 @@ def give_back():
     "Return freed memory to the system: the weights that were copied lay in the heaps of the threads that loaded them, which nobody would use again."
     trimmer()(0)
 
-def plain(m) -> bool:
-    "A linear module as PyTorch or transformers makes it."
-    from transformers.pytorch_utils import Conv1D
-    return type(m) in (nn.Linear, Conv1D) and type(m.weight.data) is torch.Tensor
-
-def quantised(m) -> bool:
-    "A linear module whose weight multiplies by its own rule."
-    return type(m) is nn.Linear and type(m.weight.data) is not torch.Tensor
-
-def rows(m) -> torch.Tensor:
-    "The weight `(o, i)`; Conv1D stores it the other way round."
-    return m.weight.data if type(m) is nn.Linear else m.weight.data.t()
-
-# %% ../nbs/01_engine_weights.ipynb #f88a30eb
+# %% ../nbs/01_engine_weights.ipynb #1e441154
 def norm_of(module) -> Norm | None:
     "A normalisation's weights; a `ValueError` for one of an unknown kind."
     if module is None: return None
@@ -139,6 +140,7 @@ def layer(found:dict, kind:str, config) -> Layer:
     give_back()
     return Layer(qkv=qkv, out=out, up=up, down=down, heads=heads, groups=(products - heads) // 2, kind=kind, **norms, **numbers | dict(act=act))
 
+# %% ../nbs/01_engine_weights.ipynb #768f8510
 @torch.inference_mode(False)
 @torch.no_grad()
 def read(model) -> Weights:
@@ -157,7 +159,7 @@ def read(model) -> Weights:
     return Weights(embedded.detach(), layers, norm_of(getattr(base, last)), Matrix(embedded.detach(), out.bias) if tied else matrix([out])[0],
                    rotary and Tables(rotary, embedded.detach()[:1]), None if places is None else places.weight.detach(), windows, hooks(model), watched(model))
 
-# %% ../nbs/01_engine_weights.ipynb #768f8510
+# %% ../nbs/01_engine_weights.ipynb #669f5097
 def hooks(model) -> list[dict]:
     "Every dictionary in which hooks on the model or its parts are kept."
     from torch.nn.modules import module
@@ -167,7 +169,7 @@ def watched(model) -> list[tuple]:
     "`(its attributes, its parts, where its weights lie, its own forward)` of every module."
     return [(d := vars(m), dict(d['_modules']), addresses(d['_parameters']), d.get('forward')) for m in model.modules()]
 
-# %% ../nbs/01_engine_weights.ipynb #669f5097
+# %% ../nbs/01_engine_weights.ipynb #dbd0233b
 def apart(model, state:dict, prefix:str, _):
     "Put a copy of its own in the place of every tensor of a state dict that shares its memory or lies the other way round; what was one tensor stays one."
     copies = {}
@@ -177,7 +179,7 @@ def apart(model, state:dict, prefix:str, _):
         if key not in copies: copies[key] = t.clone(memory_format=torch.contiguous_format)
         state[name] = copies[key]
 
-# %% ../nbs/01_engine_weights.ipynb #22305c83
+# %% ../nbs/01_engine_weights.ipynb #96b9de15
 def lean(model) -> Lean:
     "The lean forward of a loaded model; raises `ValueError` with the reason where there is none."
     found = Lean(read(model))
@@ -194,7 +196,7 @@ def differs(model, lean:Lean, n:int=5) -> float:
     got = torch.cat([lean(ids[:, :-1], cache, 0, n - 1), lean(ids[:, -1:], cache, n - 1, 1)], 1).double()
     return ((got - want).abs().max() / want.abs().max()).item()
 
-# %% ../nbs/01_engine_weights.ipynb #920d1b34
+# %% ../nbs/01_engine_weights.ipynb #9a2ad379
 SMALL = 150_000 # numbers below which a matrix is not packed
 
 def in_blocks(model, lean:Lean):

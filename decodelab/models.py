@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EMBEDDED', 'SNAPSHOTS', 'PROBE', 'growing_cache', 'LM', 'parts', 'encode', 'text_of', 'cache_kind', 'Session',
-           'check', 'feed', 'bites', 'rollback', 'snapshot', 'branch', 'keep', 'locate', 'load', 'hub_commit',
-           'no_bars', 'not_loaded', 'mismatch', 'pair']
+           'check', 'feed', 'bites', 'feed_states', 'rollback', 'snapshot', 'branch', 'keep', 'locate', 'load',
+           'hub_commit', 'no_bars', 'not_loaded', 'mismatch', 'pair']
 
 # %% ../nbs/01_models.ipynb #0aa8e44c
 import copy, inspect, os, re
@@ -152,13 +152,6 @@ class Session(Leaving, Guessing):
         else: out = self.feed_states(rows, seen, last)
         return precise(out)
 
-    def feed_states(self, rows:list[list[int]], seen:int, last:int) -> torch.Tensor:
-        "As `feed`, for a recurrent model; a pass that is interrupted leaves no trace in the state."
-        try: return torch.cat([self.feed(rows, a, b, 1) for a, b in self.bites(seen, len(rows[0]), last)], 1)[:, -last:]
-        except BaseException:
-            self.rollback(len(self))
-            raise
-
 # %% ../nbs/01_models.ipynb #37d84743
 def check(session:Session, rows:list[list[int]], last:int):
     "Raise `ValueError` for what cannot be read."
@@ -182,7 +175,14 @@ def bites(session:Session, start:int, end:int, last:int):
     if not start and end > last: yield 0, (start := end - last + 1)
     yield from ((i, i + 1) for i in range(start, end))
 
-Session.check, Session.feed, Session.bites = check, feed, bites
+def feed_states(session:Session, rows:list[list[int]], seen:int, last:int) -> torch.Tensor:
+    "As `feed`, for a recurrent model; a pass that is interrupted leaves no trace in the state."
+    try: return torch.cat([session.feed(rows, a, b, 1) for a, b in session.bites(seen, len(rows[0]), last)], 1)[:, -last:]
+    except BaseException:
+        session.rollback(len(session))
+        raise
+
+Session.check, Session.feed, Session.bites, Session.feed_states = check, feed, bites, feed_states
 
 # %% ../nbs/01_models.ipynb #f6980217
 def rollback(session:Session, n:int) -> int:
