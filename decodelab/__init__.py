@@ -32,6 +32,10 @@ _public = {name: module for module, names in {
     'universal': 'UniversalDrafter',
     'universal_intersection': 'IntersectionDrafter',
     'universal_strings': 'StringRejectionDrafter',
+    'lookahead': 'HeuristicLookahead ConfidenceLookahead RocLookahead EntropyLookahead CumulativeLookahead',
+    'lookahead_cost': 'CostAwareLookahead BanditLookahead Costs',
+    'lookahead_classifier': 'ClassifierLookahead',
+    'replay': 'DraftTable OracleLookahead replay',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 

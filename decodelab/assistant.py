@@ -60,7 +60,7 @@ class AssistantDrafting:
     def draft(self, ids, go_on, rng) -> Draft:
         "One pass of the draft model per token."
         passes = self.reading.passes
-        tokens, rows = draft_chain(self.reading.next, ids, go_on, self.base.chance(rng))
+        tokens, rows = draft_chain(self.reading.next, ids, go_on, self.base.chance(rng), self.reading.probabilities)
         return Draft(tokens, rows if self.by_chance else None, confidence(rows, tokens, self.reading.probabilities), self.reading.passes - passes)
 
 def confidence(rows:list, tokens:list[int], probabilities:bool) -> list[float]:

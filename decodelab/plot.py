@@ -236,13 +236,13 @@ def ratio_scale(ax):
     return ax
 
 # %% ../nbs/05_plot.ipynb #98a9b042
-def write_whole(path, text:str):
-    "Write a text file whole or not at all: a temporary file beside it, then one rename."
+def write_whole(path, content:str|bytes):
+    "Write a file whole or not at all: a temporary file beside it, then one rename."
     path = Path(path)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
     try:
-        with open(temporary, 'w', encoding='utf-8', newline='\n') as f:
-            f.write(text)
+        with open(temporary, 'wb') as f:
+            f.write(content if isinstance(content, bytes) else content.encode())
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)

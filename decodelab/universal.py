@@ -16,7 +16,7 @@ from .core import Request
 from .models import LM
 from .overlap import Spelling, counterparts, shared, spellings
 from .sampling import Base, Greedy, Reading
-from .speculative import Draft
+from .speculative import Draft, Row
 
 WINDOW = 24 # target tokens after which a text without spaces is cut all the same
 PATIENCE = 16 # draft tokens that may pass without one more target token
@@ -142,6 +142,7 @@ class UniversalDrafting:
         "One pass of the draft model for each of its own tokens."
         tokens, n, asked, drafted, chances, passes = [], 0, (None, None), [], [], self.reading.passes
         speech = self.speech(ids, drafted, chances, self.base.chance(rng))
+        self.so_far = lambda: (tokens[:n], self.confidence(tokens[:n], drafted, chances)) # what is proposed if the draft stops here
         while go_on(n, *asked):
             if n < len(tokens): asked, n = (None, tokens[n]), n + 1
             elif (more := next(speech, None)) is None: break
@@ -150,7 +151,8 @@ class UniversalDrafting:
                 n = min(n + 1, len(tokens))
                 if asked[1] in self.ends: asked = None, None # the same number, another token
             if n and tokens[n - 1] in self.ends: asked = None, tokens[n - 1]
-        return Draft(tokens[:n], None, self.confidence(tokens[:n], drafted, chances), self.reading.passes - passes, dict(draft_tokens=len(chances)))
+        proposed, sure = self.so_far()
+        return Draft(proposed, None, sure, self.reading.passes - passes, dict(draft_tokens=len(chances)))
 
 # %% ../nbs/25_universal.ipynb #090d2e05
 def speech(self, ids, drafted:list, chances:list, rng):
@@ -164,7 +166,7 @@ def speech(self, ids, drafted:list, chances:list, rng):
         else: drafted.append(token)
         tokens = self.text.proposal(ids, drafted)
         if tokens is None: return
-        yield tokens + (end if special else []), row, token
+        yield tokens + (end if special else []), Row(row, self.reading.probabilities), token
         if special: return
         if len(tokens) > most: most, at = len(tokens), len(drafted)
 

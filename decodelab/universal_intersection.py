@@ -15,7 +15,7 @@ from .assistant import confidence
 from .core import Request
 from .models import LM
 from .sampling import Base
-from .speculative import Draft
+from .speculative import Draft, Row
 from .universal import Translation, translation
 
 # %% ../nbs/25_universal_intersection.ipynb #47410835
@@ -37,7 +37,7 @@ class MappedDrafting:
         "Tokens of the target, each drawn from its row over the target's vocabulary."
         tokens, rows, passes, rng = [], [], self.reading.passes, self.base.chance(rng)
         self.text.follow(ids)
-        while go_on(len(tokens), rows[-1] if rows else None, tokens[-1] if tokens else None):
+        while go_on(len(tokens), Row(rows[-1], self.reading.probabilities) if rows else None, tokens[-1] if tokens else None):
             own = self.text.own + [d for t in tokens for d in self.text.words.said(t)]
             row = None if not own or self.context and len(own) >= self.context else self.row(ids + tokens, own)
             if row is None: break
