@@ -35,7 +35,11 @@ _public = {name: module for module, names in {
     'lookahead': 'HeuristicLookahead ConfidenceLookahead RocLookahead EntropyLookahead CumulativeLookahead',
     'lookahead_cost': 'CostAwareLookahead BanditLookahead Costs',
     'lookahead_classifier': 'ClassifierLookahead',
+    'tuning': 'tune_lookahead Tuned',
     'replay': 'DraftTable OracleLookahead replay',
+    'cost_model': 'measure_costs width_curve forecasts',
+    'cost_parts': 'round_parts roofline',
+    'explain': 'explain',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
