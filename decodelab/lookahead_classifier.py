@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from .core import Trace
-from .lookahead import StopRule, share
+from .lookahead import StopRule, share, usable
 from .plot import write_whole
 from .replay import DraftTable
 from .speculative import Row
@@ -24,8 +24,7 @@ FEATURES = ('chance', 'top 1', 'top 2', 'top 3', 'entropy', 'place')
 # %% ../nbs/32_lookahead_classifier.ipynb #fb8de1ab
 def features(i:int, row:Row, token:int, names:tuple=FEATURES) -> list[float]:
     "What is known of the drafted token at place `i`: those of `FEATURES` that are asked for; raises `ValueError` for NaN."
-    chance, top = row.chance(token), row.top(3) if any(n.startswith('top') for n in names) else ()
-    if math.isnan(chance): raise ValueError(f'the drafter gives token {token} the probability NaN: its logits are unusable, try another dtype')
+    chance, top = usable(row.chance(token)), row.top(3) if any(n.startswith('top') for n in names) else ()
     known = dict(chance=chance, place=float(i))
     return [known[n] if n in known else row.entropy() if n == 'entropy' else top[int(n[-1]) - 1] if len(top) >= int(n[-1]) else 0. for n in names]
 

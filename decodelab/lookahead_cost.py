@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from .core import Step
-from .lookahead import StopRule, share, whole
+from .lookahead import StopRule, share, usable, whole
 
 # %% ../nbs/29_lookahead_cost.ipynb #e4e719f9
 @dataclass(frozen=True)
@@ -94,8 +94,7 @@ class Beliefs:
     def kind(self, i:int, chance:float|None):
         "The bin of the token at place `i`."
         if chance is None: return 'place', min(i, self.BINS - 1)
-        if math.isnan(chance): raise ValueError('the drafter gives a token the probability NaN: its logits are unusable, try another dtype')
-        return min(int(chance * self.BINS), self.BINS - 1)
+        return min(int(usable(chance) * self.BINS), self.BINS - 1)
 
     def rate(self, what:str, kind) -> float:
         "The believed share: the first belief counts as `weight` tokens."
