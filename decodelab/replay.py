@@ -222,7 +222,10 @@ class OracleLookahead:
         return new
 
     def go_on(self, i, row, token): return self.at < len(self.places) and i < self.places[self.at].match
-    def update(self, step): self.at += len(step.tokens)
+    def update(self, step):
+        if step.accepted < step.drafted: raise ValueError('a token that the table holds for right was refused: it was made with another drafter or model, build it anew')
+        self.at += len(step.tokens)
+
     def __repr__(self): return f'OracleLookahead({len(self.table)} prompts)'
 
 # %% ../nbs/30_replay.ipynb #a4932990

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['FAMILIES', 'Family', 'Shared', 'RuleSearch', 'search', 'Tuned', 'transformers_settings', 'vllm_settings',
-           'tune_lookahead', 'finished']
+           'tune_lookahead', 'known', 'finished', 'elsewhere', 'tuned_json', 'tuned_words']
 
 # %% ../nbs/33_tuning.ipynb #622ccd39
+import json
 from dataclasses import dataclass, field
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
-from .bench import bench
+from .bench import bench, stable
 from .core import check_prompt
 from .cost_model import measure_costs
 from .lookahead import ConfidenceLookahead, CumulativeLookahead, EntropyLookahead, HeuristicLookahead, RocLookahead
@@ -139,6 +140,7 @@ def tune_lookahead(
     repeats:int=2, # of the measurement; 0: none
     seed:int=0, # of the split
     out=None, # folder of the measured runs, which can be resumed
+    table:DraftTable|None=None, # recorded before, of other prompts; None: recorded now
     progress:bool=False,
 ) -> Tuned:
     "The stop rule with the best predicted speed, cross-validated by prompt, then measured on held-out prompts; raises `ValueError` for fewer than six prompts."
@@ -146,14 +148,24 @@ def tune_lookahead(
     if len(ids) < 6: raise ValueError(f'{len(ids)} different prompts are too few to tune on and to measure: give six or more')
     if unknown := set(families or ()) - set(FAMILIES): raise ValueError(f'no family {sorted(unknown)[0]!r}: choose from {", ".join(FAMILIES)}')
     order, held = np.random.default_rng(seed).permutation(len(ids)), max(2, len(ids) // 3)
-    table = DraftTable.build(lm, drafter, [ids[i] for i in order[held:]], max_new_tokens, k, base, seed, progress=progress)
+    test, train = ([ids[i] for i in part] for part in (order[:held], order[held:]))
+    if table is None: table = DraftTable.build(lm, drafter, train, max_new_tokens, k, base, seed, progress=progress)
+    else: table, test = known(table, lm, drafter, base, ids)
     costs = costs or measure_costs(lm, drafter)
     rows = any(a[2] is not None for places in table.places for p in places for a in p.asked)
     searches = {name: search(table, costs, name, min(4, len(table))) for name in families or FAMILIES if rows or not FAMILIES[name].rows}
     if 'fixed' not in searches: searches['fixed'] = search(table, costs, 'fixed', min(4, len(table)))
-    return finished(lm, drafter, base, [ids[i] for i in order[:held]], max_new_tokens, searches, costs, repeats, out, progress)
+    return finished(lm, drafter, base, test, max_new_tokens, searches, costs, repeats, out, progress)
 
 # %% ../nbs/33_tuning.ipynb #eefa1f96
+def known(table:DraftTable, lm, drafter, base, ids:list) -> tuple[DraftTable, list]:
+    "A table that was recorded before, and the prompts that it has not; raises `ValueError` where it is of another model, drafter or base, or has all of them."
+    table.checked(lm, drafter)
+    if table.about['base'] != stable(base): raise ValueError(f'the table was made with base {table.about["base"]} and this is {base!r}: build a new one')
+    seen = set(map(tuple, table.prompts))
+    if not (rest := [p for p in ids if tuple(p) not in seen]): raise ValueError('all prompts are in the table: give others to measure on')
+    return table, rest
+
 def finished(lm, drafter, base, held, max_new_tokens, searches, costs, repeats, out, progress) -> Tuned:
     "The best of several searches, measured on held-out prompts."
     import pandas as pd
@@ -166,3 +178,27 @@ def finished(lm, drafter, base, held, max_new_tokens, searches, costs, repeats, 
     tuned.frame = bench(lm, held, dict(plain=base, tuned=speculative(rule), fixed=speculative(fixed)), max_new_tokens=max_new_tokens, repeats=repeats, out=out, progress=progress)
     tuned.measured, tuned.measured_fixed = (speedup(tuned.frame, name, 'plain') for name in ('tuned', 'fixed'))
     return tuned
+
+# %% ../nbs/33_tuning.ipynb #faa514de
+def elsewhere(tuned) -> dict:
+    "The rule in other tools: `transformers` and `vllm`, each its settings or the reason why there are none."
+    def of(make):
+        try: return make()
+        except ValueError as error: return str(error)
+    return dict(transformers=of(lambda: tuned.to_transformers().to_diff_dict()), vllm=of(tuned.to_vllm))
+
+def tuned_json(tuned) -> str:
+    "All of a tuning, as JSON."
+    interval = lambda i: None if i is None else list(i)
+    found = dict(decodelab_tuning=1, rule=repr(tuned.rule), family=tuned.family, predicted=tuned.predicted, measured=interval(tuned.measured), fixed=repr(tuned.fixed),
+        measured_fixed=interval(tuned.measured_fixed), families=tuned.table.to_dict('records'), costs=vars(tuned.costs), **elsewhere(tuned))
+    return json.dumps(found, indent=1) + '\n'
+
+# %% ../nbs/33_tuning.ipynb #1bf323be
+def tuned_words(tuned) -> str:
+    "The same for people: a table of the families, then sentences."
+    rows = '\n'.join(f'{r.predicted:9.2f}  {r.family:11} {r.rule if len(r.rule) < 80 else r.rule[:77] + "..."}' for r in tuned.table.itertuples())
+    lines = [f'predicted  family      rule\n{rows}\n', f'Best: {tuned.rule}', f'Predicted speed over plain decoding, by replay: {tuned.predicted:.2f}']
+    if tuned.measured is not None: lines.append(f'Measured on prompts that were held out: {tuned.measured}; the best fixed length ({tuned.fixed.k}): {tuned.measured_fixed}')
+    if tuned.measured is not None and tuned.measured.value < 1: lines.append('Slower than plain decoding here: leave this drafter out, or use CostAwareLookahead, which stops drafting where it does not pay.')
+    return '\n'.join(lines + [f'{tool}: {json.dumps(said) if isinstance(said, dict) else said}' for tool, said in elsewhere(tuned).items()])
