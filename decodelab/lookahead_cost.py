@@ -133,9 +133,10 @@ class CostAwareLookahead(StopRule):
         self.costs, self.probe, self.weight, self.ahead = costs, share('probe', probe), float(weight), whole('ahead', ahead)
 
     def begin(self, request):
-        self.beliefs, self.right, self.idle, self.asked, plain = Beliefs(self.weight), 1., 0, None, self.costs.round(0)
-        self.tokens, self.spent, self.least = 8., 8. * plain, 1 / plain # as if eight tokens had been said plainly
-        self.drafts, self.brought, self.paid = 2, 2 * .6, 2 * (self.costs.round(1) / plain - 1) # as if two drafts of one token had been tried
+        self.beliefs, self.right, self.idle, self.asked, self.plain = Beliefs(self.weight), 1., 0, None, self.costs.round(0)
+        self.tokens, self.spent = 8., 8. * self.plain # as if eight tokens had been said plainly
+        self.one = self.costs.round(1) / self.plain - 1 # the price of a token, in plain rounds
+        self.drafts, self.brought, self.paid = 2, 2 * .6, 2 * self.one # as if two drafts of one token had been tried
 
     def go_on(self, i, row, token):
         if i >= self.k: return False
@@ -156,7 +157,7 @@ def worth(self) -> bool:
 
 def pays(self, i:int, right:float, a:float) -> bool:
     "Is there a number of further tokens that is worth its cost?"
-    rate, brings, price, costs = max(self.least, self.tokens / self.spent), 0., 0., self.costs
+    rate, brings, price, costs = max(1 / self.plain, self.tokens / self.spent), 0., 0., self.costs
     for n in range(i, min(i + self.ahead, self.k)):
         right *= a
         brings += right
@@ -166,15 +167,15 @@ def pays(self, i:int, right:float, a:float) -> bool:
 
 def due(self) -> bool:
     "Is it time to try a token though it does not pay?"
-    return self.probe > 0 and self.idle * self.probe * self.costs.round(0) >= self.costs.round(1) - self.costs.round(0)
+    return self.probe > 0 and self.idle * self.probe >= self.one
 
 def learn(self, step):
     "What a step has shown."
-    cost, plain = self.costs.round(step.drafted, step.draft_passes), self.costs.round(0)
-    self.beliefs.update(step)
-    self.tokens += len(step.tokens)
-    self.spent += cost
     self.idle = 0 if step.drafted else self.idle + 1
-    if step.drafted: self.drafts, self.brought, self.paid = self.drafts + 1, self.brought + step.accepted, self.paid + cost / plain - 1
+    cost = self.costs.round(step.drafted, step.draft_passes) if step.drafted else self.plain
+    self.tokens, self.spent = self.tokens + len(step.tokens), self.spent + cost
+    if not step.drafted: return
+    self.beliefs.update(step)
+    self.drafts, self.brought, self.paid = self.drafts + 1, self.brought + step.accepted, self.paid + cost / self.plain - 1
 
 CostAwareLookahead.worth, CostAwareLookahead.pays, CostAwareLookahead.due, CostAwareLookahead.update = worth, pays, due, learn

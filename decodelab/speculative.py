@@ -138,7 +138,7 @@ class Speculative:
 def round_of(ids, target, drafting, verifier, go_on, rng, clock) -> Step:
     "Draft, read and verify once after the committed `ids`."
     start, passes = clock(), target.passes
-    draft = drafting.draft(ids, go_on, rng)
+    draft = drafting.draft(ids, go_on, rng) if go_on(0, None, None) else Draft([])
     drafted_at, k = clock(), len(draft.tokens)
     p = target.rows(ids + draft.tokens, k + 1) # (k+1, V)
     verdict = verifier.verify(p, draft, rng)
