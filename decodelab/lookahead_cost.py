@@ -74,7 +74,7 @@ class BanditLookahead(StopRule):
 
     def update(self, step):
         arm, self.length = self.length, None
-        if arm is None: return # no room to draft: nothing was chosen
+        if arm is None or arm and not step.drafted: return # no room to draft, or nothing to propose
         self.tried[arm] += 1
         self.tokens[arm] += len(step.tokens)
         self.spent[arm] += self.costs.round(step.drafted, step.draft_passes)
@@ -117,7 +117,7 @@ class Beliefs:
             before = kind
 
 # %% ../nbs/29_lookahead_cost.ipynb #887b0b6d
-DOUBT = .6 # tokens by which a single draft is believed to be better than it was
+DOUBT = .8 # how much better than they were a few drafts are believed to be
 
 class CostAwareLookahead(StopRule):
     "Draft on while what one more token is expected to bring is worth its cost; down to no draft at all."
@@ -153,7 +153,7 @@ class CostAwareLookahead(StopRule):
 # %% ../nbs/29_lookahead_cost.ipynb #5f0b7b13
 def worth(self) -> bool:
     "Have drafts brought more tokens than what they cost would have bought plainly? In doubt, yes."
-    return (self.brought - self.paid) / self.drafts + DOUBT / math.sqrt(self.drafts) > 0
+    return (self.brought - self.paid) / self.drafts + DOUBT * math.sqrt(self.one / self.drafts) > 0
 
 def pays(self, i:int, right:float, a:float) -> bool:
     "Is there a number of further tokens that is worth its cost?"
