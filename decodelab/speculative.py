@@ -124,8 +124,9 @@ class Speculative:
         target = Strict(self.base, request) if self.strict else self.base.start(request)
         drafting = self.drafter.start(request, self.base, target)
         ids, end = list(request.prompt), len(request.prompt) + request.max_new_tokens
+        ends = frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
         while len(ids) < end:
-            go_on = limited(lookahead, end - len(ids) - 1, request)
+            go_on = limited(lookahead, end - len(ids) - 1, ends)
             step = round_of(ids, target, drafting, verifier, go_on, rng, request.clock)
             ids += step.tokens
             lookahead.update(step)
@@ -138,17 +139,16 @@ class Speculative:
 def round_of(ids, target, drafting, verifier, go_on, rng, clock) -> Step:
     "Draft, read and verify once after the committed `ids`."
     start, passes = clock(), target.passes
-    draft = drafting.draft(ids, go_on, rng) if go_on(0, None, None) else Draft([])
-    drafted_at, k = clock(), len(draft.tokens)
+    draft, drafted_at = (drafting.draft(ids, go_on, rng), clock()) if go_on(0, None, None) else (Draft([]), start)
+    k = len(draft.tokens)
     p = target.rows(ids + draft.tokens, k + 1) # (k+1, V)
     verdict = verifier.verify(p, draft, rng)
     return Step(draft.tokens[:verdict.accepted] + [verdict.token], k, verdict.accepted, verdict.accepted < k, draft.tokens,
                 draft.confidence, target.passes - passes, draft.passes, drafted_at - start, clock() - drafted_at, info=draft.info)
 
-def limited(lookahead:Lookahead, room:int, request:Request) -> GoOn:
-    "The lookahead's rule, within `room` tokens and not beyond the end of the text."
-    eos = frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
-    return lambda i, row, token: i < room and token not in eos and lookahead.go_on(i, row, token)
+def limited(lookahead:Lookahead, room:int, ends:frozenset) -> GoOn:
+    "The lookahead's rule, within `room` tokens and not beyond one that ends the text."
+    return lambda i, row, token: i < room and token not in ends and lookahead.go_on(i, row, token)
 
 def default_verifier(base:Base) -> Verifier:
     "`ExactMatch` for a greedy base, `TokenVerifier` for a sampling one."

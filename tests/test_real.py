@@ -4,7 +4,8 @@ import json
 import pytest
 import torch
 
-from decodelab import AssistantDrafter, EarlyExit, FixedLookahead, Greedy, PromptLookup, Speculative, SuffixDrafter, SyntheticDrafter, certify, decode, load, pair
+from decodelab import (AssistantDrafter, ConfidenceLookahead, CostAwareLookahead, Costs, DraftTable, EarlyExit, FixedLookahead, Greedy, PromptLookup, Speculative, SuffixDrafter, SyntheticDrafter,
+                       UniversalDrafter, certify, decode, load, pair, replay)
 from decodelab.report import read_prompts
 from repo import ROOT
 
@@ -27,6 +28,17 @@ def test_texts_are_those_of_generate_and_of_plain_greedy(lm):
             fast = decode(lm, prompt, Speculative(drafter, lookahead=FixedLookahead(4)), 48)
             assert (fast.tokens, fast.text) == (plain.tokens, plain.text)
         assert sum(s.accepted for s in fast.steps) == sum(s.drafted for s in fast.steps) > 0   # a draft that is the target
+
+
+def test_stop_rules_change_passes_and_not_texts_and_replay_knows_how_many(lm):
+    other = load(DATA/'models'/('babyllama361' if lm.vocab_size == 512 else 'stories260K'), device='cpu', dtype=torch.float64)
+    for drafter in (PromptLookup(), EarlyExit(2), UniversalDrafter(other)):
+        table = DraftTable.build(lm, drafter, PROMPTS, 24, 8)
+        for rule in (ConfidenceLookahead(.3, 8), CostAwareLookahead(Costs.ratio(.2, .1), 8)):
+            for prompt, steps in zip(PROMPTS, replay(table, rule)):
+                live = decode(lm, prompt, Speculative(drafter, lookahead=rule), 24)
+                assert live.tokens == decode(lm, prompt, Greedy(), 24).tokens
+                assert [(s.drafted, s.accepted, s.draft_passes) for s in live.steps] == [(s.drafted, s.accepted, s.draft_passes) for s in steps]
 
 
 def test_a_certificate_on_a_real_model(lm):
