@@ -113,11 +113,7 @@ class RocLookahead(ConfidenceLookahead):
         if not weight > 0: raise ValueError(f'weight is {weight!r}: give a number above 0')
         self.weight = float(weight)
 
-    def begin(self, request): self.chances, self.right, self.asked = [], [], []
-
-    def go_on(self, i, row, token):
-        if i == 0: self.asked = []
-        return super().go_on(i, row, token)
+    def begin(self, request): self.chances, self.right = [], []
 
     def update(self, step):
         super().update(step)
