@@ -20,6 +20,7 @@ from .lookahead import ConfidenceLookahead, CumulativeLookahead, EntropyLookahea
 from .lookahead_classifier import ClassifierLookahead
 from .lookahead_cost import BanditLookahead, CostAwareLookahead, Costs
 from .metrics import Interval, speedup
+from .plot import write_whole
 from .replay import DraftTable, predicted
 from .sampling import Greedy
 from .speculative import FixedLookahead, Speculative
@@ -99,9 +100,11 @@ class Tuned:
         if path is not None: config.save_pretrained(path)
         return config
 
-    def to_vllm(self) -> dict:
-        "vLLM's `speculative_config` (for JSON); `ValueError` where it has no such rule."
-        return vllm_settings(self.rule, self.drafter, self.fixed)
+    def to_vllm(self, path=None) -> dict:
+        "vLLM's `speculative_config`; with a file name, also written there as JSON. `ValueError` where it has no such rule."
+        settings = vllm_settings(self.rule, self.drafter, self.fixed)
+        if path is not None: write_whole(path, json.dumps(settings) + '\n')
+        return settings
 
 # %% ../nbs/33_tuning.ipynb #3fed7204
 def transformers_settings(rule, drafter) -> dict:
