@@ -139,7 +139,7 @@ class Speculative:
 def round_of(ids, target, drafting, verifier, go_on, rng, clock) -> Step:
     "Draft, read and verify once after the committed `ids`."
     start, passes = clock(), target.passes
-    draft, drafted_at = (drafting.draft(ids, go_on, rng), clock()) if go_on(0, None, None) else (Draft([]), start)
+    draft, drafted_at = (drafting.draft(ids, go_on, rng), clock()) if go_on(0, None, None) else (Draft([], []), start)
     k = len(draft.tokens)
     p = target.rows(ids + draft.tokens, k + 1) # (k+1, V)
     verdict = verifier.verify(p, draft, rng)
