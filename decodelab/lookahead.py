@@ -92,7 +92,8 @@ class HeuristicLookahead(StopRule):
         if not self.carry: self.reached_ = [self.k]
 
     def go_on(self, i, row, token): return i < self.reached_[0]
-    def update(self, step): self.reached_[0] = min(self.most or math.inf, max(1, self.reached_[0] + (self.up if step.accepted == step.drafted else -self.down)))
+    def update(self, step):
+        if step.drafted: self.reached_[0] = min(self.most or math.inf, max(1, self.reached_[0] + (self.up if step.accepted == step.drafted else -self.down)))
     def settings(self): return dict(k=self.k, up=self.up, down=self.down) | {k: v for k, v in dict(most=self.most, carry=self.carry).items() if v}
 
 # %% ../nbs/29_lookahead.ipynb #6fe3214d

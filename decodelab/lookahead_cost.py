@@ -157,7 +157,7 @@ class CostAwareLookahead(StopRule):
         self.asked = i
         return self.pays(i, self.right, self.beliefs.rate('next', last))
 
-    def settings(self): return dict(costs=self.costs, k=self.k) | ({} if self.probe == .01 else dict(probe=self.probe))
+    def settings(self): return dict(costs=self.costs, k=self.k) | {n: v for n, v, usual in (('probe', self.probe, .01), ('weight', self.weight, 4.), ('ahead', self.ahead, 6)) if v != usual}
 
 # %% ../nbs/29_lookahead_cost.ipynb #f26a2b79
 def worth(self) -> bool:

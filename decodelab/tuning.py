@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FAMILIES', 'Family', 'Shared', 'RuleSearch', 'search', 'Tuned', 'transformers_settings', 'vllm_settings',
-           'tune_lookahead', 'known', 'finished', 'elsewhere', 'tuned_json', 'tuned_words']
+           'tune_lookahead', 'unseen', 'finished', 'elsewhere', 'tuned_json', 'tuned_words']
 
 # %% ../nbs/33_tuning.ipynb #622ccd39
 import json
@@ -136,7 +136,7 @@ def tune_lookahead(
     drafter, # any drafter
     prompts, # strings or lists of ids; a third of them is held out for the measurement
     max_new_tokens:int=128,
-    k:int=20, # never draft more
+    k:int|None=None, # never draft more; None: 20, or what a given table has
     costs:Costs|None=None, # None: measured here
     base=None, # None: greedy search
     families=None, # names from `FAMILIES`; None: all that fit the drafter
@@ -152,8 +152,8 @@ def tune_lookahead(
     if unknown := set(families or ()) - set(FAMILIES): raise ValueError(f'no family {sorted(unknown)[0]!r}: choose from {", ".join(FAMILIES)}')
     order, held = np.random.default_rng(seed).permutation(len(ids)), max(2, len(ids) // 3)
     test, train = ([ids[i] for i in part] for part in (order[:held], order[held:]))
-    if table is None: table = DraftTable.build(lm, drafter, train, max_new_tokens, k, base, seed, progress=progress)
-    else: table, test = known(table, lm, drafter, base, ids)
+    if table is None: table = DraftTable.build(lm, drafter, train, max_new_tokens, k or 20, base, seed, progress=progress)
+    else: test = unseen(table, lm, drafter, base, ids, dict(k=k or table.about['k'], max_new_tokens=max_new_tokens))
     costs = costs or measure_costs(lm, drafter)
     rows = any(a[2] is not None for places in table.places for p in places for a in p.asked)
     searches = {name: search(table, costs, name, min(4, len(table))) for name in families or FAMILIES if rows or not FAMILIES[name].rows}
@@ -161,13 +161,14 @@ def tune_lookahead(
     return finished(lm, drafter, base, test, max_new_tokens, searches, costs, repeats, out, progress)
 
 # %% ../nbs/33_tuning.ipynb #eefa1f96
-def known(table:DraftTable, lm, drafter, base, ids:list) -> tuple[DraftTable, list]:
-    "A table that was recorded before, and the prompts that it has not; raises `ValueError` where it is of another model, drafter or base, or has all of them."
+def unseen(table:DraftTable, lm, drafter, base, ids:list, asked:dict) -> list:
+    "The prompts that a table has not; raises `ValueError` where it was recorded with another model, drafter, base, k or budget, or has all of them."
     table.checked(lm, drafter)
-    if table.about['base'] != stable(base): raise ValueError(f'the table was made with base {table.about["base"]} and this is {base!r}: build a new one')
+    for key, now in (dict(base=stable(base)) | asked).items():
+        if table.about[key] != now: raise ValueError(f'the table was made with {key} {table.about[key]!r} and this is {now!r}: build a new one')
     seen = set(map(tuple, table.prompts))
     if not (rest := [p for p in ids if tuple(p) not in seen]): raise ValueError('all prompts are in the table: give others to measure on')
-    return table, rest
+    return rest
 
 def finished(lm, drafter, base, held, max_new_tokens, searches, costs, repeats, out, progress) -> Tuned:
     "The best of several searches, measured on held-out prompts."

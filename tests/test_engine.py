@@ -370,13 +370,13 @@ def test_reasons(why, make):
 
 
 def test_packed():
-    wide = dict(hidden_size=256, intermediate_size=640)
+    wide = dict(hidden_size=256, intermediate_size=2048)
     model, plain = made(dtype=FLOAT, **wide), LM(made(dtype=FLOAT, **wide))
     lm, size = LM(model), storage(model)
     if not lm.lean.weights.layers[0].down.fast: pytest.skip('a PyTorch without oneDNN')
     lm.pack()
     blocks = sum(m.weight.numel() * 4 for l in lm.lean.weights.layers for m in (*l.qkv, l.out, *l.up, l.down) if m.packed)
-    assert storage(model) + blocks <= size * 1.02 and storage(model) < .31 * size and lm.engine == 'lean forward, packed'   # blocks may be padded
+    assert storage(model) + blocks <= size * 1.02 and storage(model) < .2 * size and lm.engine == 'lean forward, packed'   # blocks may be padded
     want, got = plain.session().logits(IDS, 8), lm.session().logits(IDS, 8)
     assert torch.allclose(got, want, atol=1e-4, rtol=0)
     for strategy in (Greedy(), Speculative(PromptLookup())): assert decode(lm, IDS[:9], strategy, 16).tokens == decode(plain, IDS[:9], Greedy(), 16).tokens
