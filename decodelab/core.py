@@ -115,16 +115,20 @@ class Stopper:
 class Request:
     "One text to decode."
     lm: Any # the target, an `LM`
-    prompt: list[int] # at least one id
+    prompt: list[int] # at least one id; an encoder–decoder reads it with its encoder, and its text begins with `lm.start`
     max_new_tokens: int
     rng: Rng
     stop: Stop = Stop()
     encoder: Any = None # inputs of an encoder, for encoder–decoder models
     hub: Any = None # opens sessions that are read together with those of other texts (`08_batch`); None: each by itself
 
+    def __post_init__(self):
+        if self.encoder is None and (start := getattr(self.lm, 'start', ())): self.encoder, self.prompt = dict(input_ids=self.prompt), list(start)
+
     def session(self):
         "A new session of the request's model: how strategies, drafters and rules come by theirs."
-        return self.hub.session(self.lm) if self.hub else self.lm.session()
+        reads = () if self.encoder is None else (self.encoder,)
+        return self.hub.session(self.lm, *reads) if self.hub else self.lm.session(*reads)
 
     def clock(self) -> float:
         "Seconds now, after the device has finished what it was given."
@@ -157,8 +161,7 @@ def pieces(
         if not unfinished:
             seen = text.rstrip('\ufffd')
             if len(ids) > 24: # a decoder takes as long as its input: go on with the last few
-                ids = ids[-8:]
-                seen = decode(ids).rstrip('\ufffd')
+                ids, seen = ids[-8:], decode(ids[-8:]).rstrip('\ufffd')
     return out
 
 # %% ../nbs/00_core.ipynb #e062e4fa
@@ -228,8 +231,7 @@ Trace.to_json, Trace.from_json = to_json, staticmethod(from_json)
 # %% ../nbs/00_core.ipynb #5bc819a3
 def trace_repr(trace:Trace) -> str:
     "Two lines of plain text: what was said, what it cost."
-    passes = sum(s.target_passes for s in trace.steps)
-    drafted, accepted = sum(s.drafted for s in trace.steps), sum(s.accepted for s in trace.steps)
+    passes, drafted, accepted = (sum(getattr(s, name) for s in trace.steps) for name in ('target_passes', 'drafted', 'accepted'))
     cost = f'{len(trace.tokens)} tokens in {passes} target passes'
     if drafted: cost += f', {accepted} of {drafted} drafted tokens accepted'
     return f'{trace.text!r}\n{cost}, {trace.seconds:.3f} s, stopped by {trace.stopped or "nothing"}'
@@ -243,13 +245,13 @@ def check_prompt(
 ) -> list[int]:
     "The prompt as ids; raises `ValueError` where it cannot be decoded from."
     ids = lm.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise ValueError(f'max_new_tokens is {max_new_tokens!r}: give a whole number of 1 or more')
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1: raise ValueError(f'max_new_tokens is {max_new_tokens!r}: give a whole number of 1 or more')
     if not ids: raise ValueError('the prompt is empty: give at least one token (a begin-of-text id will do)')
     if min(ids) < 0 or max(ids) >= lm.vocab_size:
         raise ValueError(f'a prompt id is outside the vocabulary of {lm.vocab_size} tokens: was it encoded by another tokenizer?')
-    if lm.context and len(ids) + max_new_tokens > lm.context:
-        raise ValueError(f'{len(ids)} prompt tokens and {max_new_tokens} new ones do not fit in the context of {lm.context}: shorten one')
+    start = getattr(lm, 'start', ())
+    longest = max(len(ids), len(start) + max_new_tokens) if start else len(ids) + max_new_tokens # an encoder–decoder reads the prompt with its encoder
+    if lm.context and longest > lm.context: raise ValueError(f'{len(ids)} prompt tokens and {max_new_tokens} new ones do not fit in the context of {lm.context}: shorten one')
     return ids
 
 # %% ../nbs/00_core.ipynb #984c8698
@@ -257,7 +259,7 @@ def run(request:Request, strategy:Strategy) -> Iterator[tuple[Step, str]]:
     "Yield each step, cut where the text ends, with the reason for the end (empty while it goes on)."
     stopper, tokens, last, steps = Stopper(request.stop, request.lm, request.clock), [], request.clock(), strategy.decode(request)
     while (step := next_step(steps)) is not None:
-        reason = ''
+        reason, n = '', 0 # a search may take steps before it is sure of a token
         for n, token in enumerate(step.tokens, 1):
             tokens.append(token)
             reason = stopper.reason(tokens) or ('length' if len(tokens) == request.max_new_tokens else '')
@@ -283,8 +285,7 @@ def decode(
     stop=None, # a `Stop`, a string, several strings or a function of the new ids
 ) -> Trace:
     "Decode one text and return its trace."
-    ids = check_prompt(lm, prompt, max_new_tokens)
-    return traced(Request(lm, ids, max_new_tokens, Rng(seed, lm.device), as_stop(stop)), strategy)
+    return traced(Request(lm, check_prompt(lm, prompt, max_new_tokens), max_new_tokens, Rng(seed, lm.device), as_stop(stop)), strategy)
 
 def traced(request:Request, strategy:Strategy) -> Trace:
     "The trace of one request, run to its end."

@@ -22,6 +22,7 @@ class Aside:
     def __init__(self, layer, parts, enter:bool): self.layer, self.parts, self.enter = layer, parts, enter
     def __getattr__(self, name): return getattr(self.layer, name) # some forwards ask a layer for its kind
     def __call__(self, x, *args, **kwargs):
+        if self.enter and self.parts.held is None: self.parts.held = x # what the embedding gave
         if self.enter: x = self.parts.held
         return (x, None) if self.parts.tuples else x
 
@@ -52,6 +53,7 @@ def why_not_parts(model) -> str:
     if not isinstance(model, PreTrainedModel): return f'{type(model).__name__} is no model of transformers'
     body = model.get_decoder()
     if not isinstance(body, PreTrainedModel) or not layers_of(body): return f'the layers of {type(model).__name__} were not found'
+    if model.config.is_encoder_decoder: return 'it is an encoder–decoder'
     if any('forward' in vars(m) or m._compiled_call_impl for m in (model, body)): return 'its forward was replaced or compiled'
     if getattr(model, 'hf_device_map', None): return 'it is spread over devices'
     return why_not_config(body.config)
@@ -117,6 +119,21 @@ class Sections:
         logits = self.seen(0, 0)(input_ids=where.new_zeros(x.shape[:2]), position_ids=where.expand(len(x), n), use_cache=False).logits
         self.take()
         return logits
+
+    def embed(self, ids:torch.Tensor, where:torch.Tensor) -> torch.Tensor:
+        "Hidden states `(rows, n, D)` of ids `(rows, n)` at positions `(rows, n)` before the first layer."
+        self.held = None
+        self.seen(0, 0)(input_ids=ids, position_ids=where, use_cache=False)
+        return self.take()
+
+    def final(self, x:torch.Tensor) -> torch.Tensor:
+        "What the head's matrix is applied to, `(rows, n, D)`: hidden states after the last layer, or any other, through the final norm."
+        self.held, n = x, x.shape[1]
+        where = torch.arange(n, device=x.device)[None].expand(len(x), n)
+        if None not in self.views: self.views[None] = view(self.body, '', self.name, list(getattr(self.seen(0, 0).get_decoder(), self.name)))
+        out = self.views[None](input_ids=torch.zeros_like(where), position_ids=where, use_cache=False).last_hidden_state
+        self.take()
+        return out
 
 # %% ../nbs/01_depth.ipynb #7a5f6ec2
 def fit(parts:Sections, mask:torch.Tensor) -> torch.Tensor:

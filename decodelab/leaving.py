@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['common_prefix', 'Ahead', 'Leaving', 'known', 'trim', 'forget', 'advance', 'precise', 'front', 'back', 'exit', 'part',
-           'may_leave', 'may_part', 'hidden', 'may_look']
+           'may_leave', 'may_part', 'hidden', 'may_look', 'embedded']
 
 # %% ../nbs/01_leaving.ipynb #a1b83157
 import bisect
@@ -139,13 +139,14 @@ Leaving.may_part, Leaving.front, Leaving.back, Leaving.exit, Leaving.part, Leavi
 # %% ../nbs/01_leaving.ipynb #fe85f863
 @torch.no_grad()
 def hidden(session, ids:list[int], layers:list[int], last:int=1) -> torch.Tensor:
-    "Hidden states `(last, len(layers), D)` after each of `layers` (1 to the model's depth) for the last `last` of `ids`, before the final norm."
+    "Hidden states `(last, len(layers), D)` after each of `layers` (0, the embedding, to the model's depth) for the last `last` of `ids`, before the final norm."
     session.check([ids], last)
     session.may_look(layers)
     seen, start, kept = min(common_prefix(session.rows[0], ids), len(ids) - last), 0, {}
     session.rollback(seen)
     x, session.reading = ids[seen:], len(ids)
-    for stop in sorted({*layers, session.lm.depth}):
+    if 0 in layers: kept[0] = session.embedded(ids, last)
+    for stop in sorted({*layers, session.lm.depth} - {0}):
         x, start = session.part(x, seen, start, stop), stop
         if stop in layers: kept[stop] = x[-last:].clone() # a view would keep the others
     session.rows[0].extend(ids[seen:])
@@ -155,9 +156,14 @@ def hidden(session, ids:list[int], layers:list[int], last:int=1) -> torch.Tensor
 def may_look(session, layers:list[int]):
     "Raise `ValueError` where there is nothing to be seen after one of `layers`."
     name, depth = session.lm.name, session.lm.depth
-    if not len(layers): raise ValueError(f'layers is empty: give whole numbers from 1 to {depth}')
+    if not len(layers): raise ValueError(f'layers is empty: give whole numbers from 0 to {depth}')
     for layer in layers:
-        if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= depth: raise ValueError(f'layer {layer!r}: {name} has {depth} layers, so give whole numbers from 1 to {depth}')
+        if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= depth: raise ValueError(f'layer {layer!r}: {name} has {depth} layers, so give whole numbers from 0 to {depth}')
     session.may_part('read in parts, its past is a state: ask for its logits only')
 
-Leaving.hidden, Leaving.may_look = hidden, may_look
+def embedded(session, ids:list[int], last:int) -> torch.Tensor:
+    "Hidden states `(last, D)` of the last `last` of `ids` before the first layer."
+    ids, where = (torch.tensor([x], device=session.lm.device) for x in (ids[-last:], list(range(len(ids) - last, len(ids)))))
+    return session.lm.parts.embed(ids, where)[0]
+
+Leaving.hidden, Leaving.may_look, Leaving.embedded = hidden, may_look, embedded

@@ -48,10 +48,12 @@ def branching(
     keys, where, may = keys.repeat(len(where), 1), where.clone(), torch.ones(*where.shape, len(keys), dtype=torch.bool)
     for row, tree in enumerate(trees):
         if not tree: continue
-        n, at = len(tree), int(where[row, -len(tree)])
+        n, m = len(tree), len(tree.depths) # nodes that are read now, and all that there are
+        at = int(where[row, -n]) - (m - n)
         first, depths = at - int(keys[row, 0]), torch.tensor(tree.depths)
-        where[row, -n:] = keys[row, first:first + n] = at + depths
-        may[row, -n:, first:first + n] = torch.tensor(tree.sees)
+        keys[row, first:first + m] = at + depths
+        where[row, -n:] = at + depths[-n:]
+        may[row, -n:, first:first + m] = torch.as_tensor(tree.sees)
     return keys, where, may[:, None]
 
 def tree_masks(config, keys:torch.Tensor, where:torch.Tensor, trees:list, device) -> tuple:
