@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Ask', 'Joined', 'branches', 'stores', 'leaves', 'blocks', 'places', 'Pool', 'joint', 'read', 'Hub', 'why_alone',
-           'Batch', 'Queue', 'together', 'decode_batch']
+           'Batch', 'Queue', 'together', 'decode_batch', 'meet']
 
 # %% ../nbs/08_batch.ipynb #ca13f15f
 from collections import Counter
@@ -16,6 +16,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from .cache import SlotCache
 from .core import Request, Rng, Step, Trace, as_stop, check_prompt, traced
+from .leaving import bare_head
 from .mask_tree import TokenTree, tree_masks
 from .models import LM, Session, cache_kind
 
@@ -31,6 +32,7 @@ class Ask:
     stop: int | None = None # None: the last layer, and the head
     hidden: torch.Tensor | None = None # the answer: `(n, D)` after layer `stop - 1`
     logits: torch.Tensor | None = None # the answer: `(last, V)`
+    bare: bool = False # by the head's matrix alone
     tree: TokenTree | None = None # the last of the ids are its nodes; or one that grows, by these ids
     text: greenlet = None # the greenlet that waits
 
@@ -60,9 +62,9 @@ class Joined(Session):
         "Tokens whose keys and values some layer holds."
         return max(self.reading, len(self) + (len(self.ahead.ids) if self.ahead else 0))
 
-    def exit(self, hidden):
+    def exit(self, hidden, bare=False):
         "Logits `(n, V)` of hidden states that leave early: the head alone."
-        return self.pool.wait(Ask(self, hidden, 0, len(hidden), self.lm.depth)).logits
+        return self.pool.wait(Ask(self, hidden, 0, len(hidden), self.lm.depth, bare=bare)).logits
 
     def branch(self, k):
         "A session of its own with `k` rows, which reads the text again: only single texts are joined."
@@ -146,7 +148,9 @@ def read(pool:Pool, asks:list[Ask]):
     if start < pool.lm.depth: x = parts.on(x, pool.cache, asks[0].begin, start, stop or pool.lm.depth) if alone else joint(pool.lm, x, pool.cache, where, [a.tree for a in asks], start, stop)
     for a, row in zip(asks, x): a.hidden = row[n - len(a.x):]
     if asks[0].last: # the head reads the rows that are asked for, one after the other
-        for a, answer in zip(asks, parts.head(torch.cat([row[n - a.last:] for a, row in zip(asks, x)])[None])[0].split([a.last for a in asks])): a.logits = answer
+        wanted = torch.cat([row[n - a.last:] for a, row in zip(asks, x)])
+        answers = bare_head(pool.lm, wanted) if asks[0].bare else parts.head(wanted[None])[0]
+        for a, answer in zip(asks, answers.split([a.last for a in asks])): a.logits = answer
     pool.cost.update(passes=1, rows=len(asks), tokens=(tokens := sum(len(a.x) for a in asks)), padded=tokens if parts is pool.lm.lean else len(asks) * n)
 
 # %% ../nbs/08_batch.ipynb #bfe1e933
@@ -168,18 +172,13 @@ class Hub:
         "Free the slots of a text that is done."
         for session in self.opened.pop(text, []): session.pool.leave(session)
 
-    def meet(self, value) -> list:
-        "Wait until each text that runs has brought a value, and give all of them; for schemes that let a batch decide together."
-        self.meeting[getcurrent()] = value
-        return getcurrent().parent.switch()
-
     def serve(self) -> list[tuple]:
         "Run the cheapest passes that are waited for; the texts that can go on, each with what it waited for."
         if not any(p.waiting for p in self.pools.values()):
             met, self.meeting = self.meeting, {}
             return [(text, list(met.values())) for text in met]
         pool = min((p for p in self.pools.values() if p.waiting), key=lambda p: p.size)
-        kind = lambda a: (a.stop is None and a.start < pool.lm.depth, a.start, a.stop or 0) # drafts by the front layers before the rest
+        kind = lambda a: (a.stop is None and a.start < pool.lm.depth, a.start, a.stop or 0, a.bare) # drafts by the front layers before the rest
         first = min(map(kind, pool.waiting))
         now = [a for a in pool.waiting if kind(a) == first]
         pool.waiting = [a for a in pool.waiting if kind(a) != first]
@@ -275,3 +274,11 @@ def decode_batch(
     out[:], out.seconds, out.costs = traces, clock() - start, [dict(model=p.lm.name) | p.cost for p in hub.pools.values()]
     out.alone = {lm.name: why for lm, why in hub.alone.values() if why}
     return out
+
+# %% ../nbs/08_batch.ipynb #cbb10fbe
+def meet(hub:Hub, value) -> list:
+    "Wait until each text that runs has brought a value, and give all of them; for schemes that let a batch decide together."
+    hub.meeting[getcurrent()] = value
+    return getcurrent().parent.switch()
+
+Hub.meet = meet
