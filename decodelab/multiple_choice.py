@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['values', 'scores', 'score', 'check_scores', 'mc1', 'mc2', 'mc3', 'Question', 'Kept', 'evaluate_choices',
-           'choice_summary', 'table', 'closed', 'truthfulqa', 'one_space', 'further_space', 'factor']
+           'choice_summary', 'table', 'closed', 'truthfulqa', 'one_space', 'further_space', 'factor', 'Among']
 
 # %% ../nbs/17_multiple_choice.ipynb #1cccd22a
 import csv, math
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
@@ -197,3 +198,19 @@ def factor(
         (prompt, true), *false = (join(row[column], row[c]) for c in names)
         questions.append(Question(prompt, (true,), tuple(f[1] for f in false), name=f'{i}: {row["completion"]}'))
     return questions
+
+# %% ../nbs/17_multiple_choice.ipynb #d0eedb65
+@dataclass(frozen=True)
+class Among:
+    "Normalised rows of `base`, with the tokens that `allowed` rules out ruled out afterwards; score with `post_softmax=False`."
+    base: Base
+    allowed: Base
+
+    def start(self, request:Request):
+        "Begin to read the text in both ways."
+        mine, other = self.base.start(request), self.allowed.start(request)
+        def rows(ids:list[int], last:int) -> torch.Tensor:
+            "`(last, V)` log probabilities."
+            found, may = mine.rows(ids, last), other.rows(ids, last) > (0 if other.probabilities else -math.inf)
+            return (found.log() if mine.probabilities else found.log_softmax(-1)).masked_fill(~may, -math.inf)
+        return SimpleNamespace(rows=rows, probabilities=False)

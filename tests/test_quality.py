@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from decodelab import Greedy, RepetitionPenalty, Sample, Temperature, TopK, coherence, coverage, decode, distinct_n, diversity, edit_distance, evaluate_choices, factor, isotropy, load
 from decodelab import mc1, mc2, mc3, mean_distance, rep_n, self_bleu, truthfulqa
-from decodelab.multiple_choice import further_space, scores
+from decodelab.multiple_choice import Among, further_space, scores
 from decodelab.quality import bleu
 from repo import ROOT
 
@@ -150,3 +150,42 @@ def test_coherence_and_isotropy_of_a_real_model(lm):
     with torch.no_grad(): states = lm.model(torch.tensor([lm.encode(said[0])]), output_hidden_states=True).hidden_states[-1][0]
     cosines = [torch.cosine_similarity(a, b, dim=0).item() for i, a in enumerate(states) for j, b in enumerate(states) if i != j]
     assert isotropy(states) == pytest.approx(1 - np.mean(cosines), abs=1e-9)
+
+
+# DoLa, scored as in its authors' evaluation
+
+def lm_score(lm, prompt, answer, layers, relative_top, post_softmax):
+    "The authors' sum over an answer, from one forward of transformers: layer by their divergence, difference, softmax, filter, in this order."
+    ids, n = lm.encode(prompt + answer), len(lm.encode(prompt))
+    with torch.no_grad():
+        states = lm.model(torch.tensor([ids]), output_hidden_states=True).hidden_states
+        final, *early = (lm.model.lm_head(states[i][0, n - 1:-1]).log_softmax(-1) for i in (-1, *layers))
+    def away(a, b):
+        middle = (a.exp() + b.exp()) / 2
+        return (middle * (2 * middle.log() - a - b)).sum(-1) / 2
+    chosen = torch.stack([away(final, e) for e in early]).argmax(0)
+    row = final - torch.stack(early)[chosen, range(len(chosen))]
+    if post_softmax: row = row.log_softmax(-1)
+    if relative_top: row = row.masked_fill(final < final.max(-1, keepdim=True).values + math.log(relative_top), -1000.)
+    return row[range(len(row)), ids[n:]].sum().item()
+
+
+@real
+def test_dola_scores_truthfulqa_as_its_authors_do(lm):
+    DoLa = pytest.importorskip('decodelab.dola').DoLa
+    questions = truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv')[:40:10]
+    base = DoLa([0, 2, 4], divergence='official', relative_top=0, repetition_penalty=None)
+    frame = evaluate_choices(lm, questions, base, post_softmax=False)
+    for q, row in zip(questions, frame.itertuples()):
+        want = [lm_score(lm, q.prompt, a, [0, 2, 4], 0, False) for a in q.true + q.false]
+        assert np.allclose(row.true + row.false, want, atol=1e-7) and not np.allclose(want, scores(lm, q.prompt, q.true + q.false), atol=.1)
+
+
+@real
+def test_dola_scores_factor_as_its_authors_do(lm):
+    DoLa = pytest.importorskip('decodelab.dola').DoLa
+    questions = [q for q in factor(DATA/'factor'/'expert_factor.csv', join=further_space) if len(q.prompt) < 120][:4]
+    low = dict(layers=[0, 2, 4], divergence='official', repetition_penalty=None)
+    frame = evaluate_choices(lm, questions, Among(DoLa(**low, relative_top=0), DoLa(**low)), ties=True, post_softmax=False, floor=-1000.)
+    for q, row in zip(questions, frame.itertuples()):
+        assert np.allclose(row.true + row.false, [lm_score(lm, q.prompt, a, [0, 2, 4], .1, True) for a in q.true + q.false], atol=1e-7)
