@@ -25,6 +25,7 @@ _public = {name: module for module, names in {
     'diverse_beam': 'DiverseBeamSearch',
     'constrained_beam': 'ConstrainedBeamSearch',
     'constraints': 'PhrasalConstraint DisjunctiveConstraint OrderedConstraint force_words phrase',
+    'contrastive': 'ContrastiveSearch DiverseContrastiveSearch last_states',
     'multiple_choice': 'Question evaluate_choices choice_summary truthfulqa factor mc1 mc2 mc3',
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
     'verifiers': 'TokenVerifier BlockVerifier',
