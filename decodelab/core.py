@@ -98,8 +98,8 @@ class Stopper:
         self.eos = frozenset(lm.eos if stop.eos is None else stop.eos)
         self.window = 4 * max(map(len, stop.strings), default=0) + 4
 
-    def reason(self, tokens:list[int]) -> str:
-        "Why the text ends with the last of `tokens`, or an empty string."
+    def reason(self, tokens:list[int], late:bool=True) -> str:
+        "Why the text ends with the last of `tokens`, or an empty string; `late`: look at the clock, too."
         stop = self.stop
         if tokens[-1] in self.eos: return 'eos'
         if stop.strings:
@@ -107,7 +107,7 @@ class Stopper:
             for s in stop.strings:
                 if s in text: return f'string {s!r}'
         if stop.when is not None and stop.when(tokens): return 'condition'
-        if stop.seconds is not None and self.clock() - self.start >= stop.seconds: return 'time'
+        if late and stop.seconds is not None and self.clock() - self.start >= stop.seconds: return 'time'
         return ''
 
 # %% ../nbs/00_core.ipynb #7e32d67c
@@ -262,7 +262,7 @@ def run(request:Request, strategy:Strategy) -> Iterator[tuple[Step, str]]:
         reason, n = '', 0 # a search may take steps before it is sure of a token
         for n, token in enumerate(step.tokens, 1):
             tokens.append(token)
-            reason = stopper.reason(tokens) or ('length' if len(tokens) == request.max_new_tokens else '')
+            reason = stopper.reason(tokens, n == len(step.tokens)) or ('length' if len(tokens) == request.max_new_tokens else '')
             if reason: break
         now = request.clock()
         step = step.cut(n)
