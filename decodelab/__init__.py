@@ -26,6 +26,8 @@ _public = {name: module for module, names in {
     'constrained_beam': 'ConstrainedBeamSearch',
     'constraints': 'PhrasalConstraint DisjunctiveConstraint OrderedConstraint force_words phrase',
     'contrastive': 'ContrastiveSearch DiverseContrastiveSearch last_states',
+    'contrasted': 'dola_layers',
+    'dola': 'DoLa',
     'multiple_choice': 'Question evaluate_choices choice_summary truthfulqa factor mc1 mc2 mc3',
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
     'verifiers': 'TokenVerifier BlockVerifier',
