@@ -28,6 +28,7 @@ _public = {name: module for module, names in {
     'contrastive': 'ContrastiveSearch DiverseContrastiveSearch last_states',
     'contrasted': 'dola_layers',
     'dola': 'DoLa',
+    'contrastive_decoding': 'Contrast ContrastiveDecoding',
     'multiple_choice': 'Question evaluate_choices choice_summary truthfulqa factor mc1 mc2 mc3',
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
     'verifiers': 'TokenVerifier BlockVerifier',
