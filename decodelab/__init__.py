@@ -16,6 +16,7 @@ _public = {name: module for module, names in {
     'rule_memory': 'Guidance Mirostat',
     'rules': 'Rules rules_from to_config',
     'quality': 'rep_n diversity distinct_n bleu self_bleu edit_distance mean_distance coherence similarity isotropy plot_similarity occurrences coverage',
+    'mauve': 'mauve text_states',
     'plot': 'plot_tokens plot_acceptance plot_speed save_html',
     'bench': 'bench summary load_run',
     'peer': 'TransformersGenerate',
