@@ -51,9 +51,8 @@ def plausible(rule:Contrast, expert:torch.Tensor) -> torch.Tensor:
 
 def weigh(rule:Contrast, expert:torch.Tensor, amateur:torch.Tensor) -> torch.Tensor:
     "Scores `(r, V)` of the contrast; the amateur's `(r, W)` may be fewer, and what it has no column for is padding, never said."
-    share, logits, width = rule.strength / rule.amateur_temperature, rule.mode == 'logits', amateur.shape[-1]
-    p, q = (expert, amateur) if logits else (expert.log_softmax(-1), amateur.log_softmax(-1))
-    out = (1 + rule.strength if logits else 1) * p[:, :width] - share * q
+    weight, share, width = 1 + rule.strength if rule.mode == 'logits' else 1., rule.strength / rule.amateur_temperature, amateur.shape[-1]
+    out = weight * expert.log_softmax(-1)[:, :width] - share * amateur.log_softmax(-1)
     out = out.masked_fill(~plausible(rule, expert)[:, :width], -math.inf)
     return torch.nn.functional.pad(out, (0, expert.shape[-1] - width), value=-math.inf)
 
