@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import torch
 
 from .batch import Hub
-from .contrasted import DIVERGENCES, contrast, dola_layers
+from .contrasted import DIVERGENCES, contrast, dola_layers, log_probs
 from .core import Request, Step
 from .leaving import precise
 from .models import LM
@@ -59,14 +59,15 @@ def logits(reading:Contrasted, hidden:torch.Tensor) -> torch.Tensor:
 
 def scores(reading:Contrasted, hidden:torch.Tensor) -> torch.Tensor:
     "DoLa's scores `(n, V)` of hidden states `(n, C + 1, D)`."
-    dola, (*early, final) = reading.dola, reading.logits(hidden)
+    dola, known = reading.dola, log_probs(reading.logits(hidden))
+    early, final = known[:-1], known[-1]
     found, chosen = [[]] * len(final), [0] * len(final)
     if len(early) > 1:
-        divergence = DIVERGENCES[dola.divergence](final, torch.stack(early)) # (C, n)
+        divergence = DIVERGENCES[dola.divergence](final, early) # (C, n)
         found, chosen = divergence.T.tolist(), reading.agreed(divergence).argmax(0).tolist()
     reading.divergences += found
     reading.chosen += [reading.layers[j] for j in chosen]
-    base = early[chosen[0]] if len(set(chosen)) == 1 else torch.stack([early[j][i] for i, j in enumerate(chosen)])
+    base = early[chosen[0]] if len(set(chosen)) == 1 else early[chosen, range(len(final))]
     return contrast(final, base, dola.relative_top, dola.min_tokens_to_keep)
 
 def agreed(reading:Contrasted, divergence:torch.Tensor) -> torch.Tensor:
