@@ -121,7 +121,7 @@ class Branches:
     def __init__(self, session,
         states:bool=False, # keep the last hidden states (after the final norm) of what was read last, in `states` `(n, D)`
     ):
-        self.session, self.wanted, self.states, self.wide, self.tree, self.tips = session, states, None, None, grows(session), [-1]
+        self.session, self.wanted, self.states, self.wide, self.tree, self.tips, self.pruned = session, states, None, None, grows(session), [-1], 0
 
     @property
     def passes(self) -> int: return self.session.passes + (self.wide.passes if self.wide else 0)
@@ -131,7 +131,7 @@ class Branches:
         "Logits `(V,)` after the text that all continue; with `states`, those of all its tokens."
         if self.tree: logits = self.look(ids) if self.wanted else self.session.logits(ids)
         else: logits = self.noted(self.session, [ids])[0]
-        self.ids, self.texts, self.wide, self.tips = list(ids), [list(ids)], None, [-1]
+        self.texts, self.wide, self.tips, self.pruned = [list(ids)], None, [-1], 0
         if self.tree: self.session.plant()
         return logits[-1]
 
@@ -157,7 +157,9 @@ def look(fan:Branches, ids:list[int]) -> torch.Tensor:
 def fork(fan:Branches, parents:list[int], tokens:list[int]) -> torch.Tensor:
     "New leaves of the tree."
     tips, tree = [fan.tips[p] for p in parents], fan.session.planted()
-    if len(tree.tokens) - sum(map(len, survivors(tree, tips))) > SLACK: tips, tree = fan.session.prune(tips), fan.session.planted()
+    if len(tree.tokens) - fan.pruned > SLACK:
+        tips, tree = fan.session.prune(tips), fan.session.planted()
+        fan.pruned = len(tree.tokens)
     fan.tips = list(range(len(tree.tokens), len(tree.tokens) + len(tokens)))
     logits, hidden = fan.session.grow(tips, tokens)
     if fan.wanted: fan.states = fan.session.lm.parts.final(hidden[None])[0]
