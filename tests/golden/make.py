@@ -1,15 +1,15 @@
 """Makes `search.json`: what transformers 4.49, the last line with all four in its core, returns for diverse beam search, constrained beam search, contrastive search and DoLa on the models of tiny.py.
 
     python -m venv peer && peer/bin/pip install "torch==2.13.0" "transformers==4.49.0" numpy
-    peer/bin/python tests/golden/make.py
+    peer/bin/python tests/golden/make.py  # or, for some of them: … make.py dola diverse
 
 The file: `models` (name: recipe and fingerprint) and `cases`, each a dictionary:
 - `name`, `strategy` ('diverse', 'constrained', 'contrastive', 'dola'), `model`, `prompts` (lists of ids without padding; a batch was padded with id 0, on the left, on the right for encoders), `args` of `generate` (its defaults elsewhere, no sampling);
   constraint objects stand as `{"phrasal": ids}` or `{"disjunctive": [ids, …]}`;
 - `tokens`: for each returned sequence its new ids, cut behind the first eos (beams always print the first eos of a list, whichever was said); `scores` of beams, rounded to 9 digits; or `error`, its type and message;
-- `unmet`: which of the returned sequences lack a constraint in their new ids;
-- `alone`: the tokens of each prompt run by itself, where the batch says something else;
-- `fixed`: `{defect: tokens}`, where the original without this one defect (FIXES) says something else; 'all constrained' without any but the last.
+- `alone`: the tokens of all prompts, each run by itself, where the batch says something else;
+- `unmet`: which of these sequences lack a constraint in their new ids;
+- `fixed`: `{defect: tokens}`, where the original without this one defect (FIXES), each prompt run by itself, says something else; 'all constrained' without any but the last.
 
 The original casts scores to float32 even when the model is float64. Each case is run as shipped, in float64 throughout, and in float64 with the weights changed by a relative 1e-9 and 1e-6:
 a case whose tokens are not the same in all of these is a near tie and is left out; `left_out` counts them. The stored scores are those in float64."""
@@ -119,7 +119,7 @@ def perturbed(model, size):
 
 
 # ---- the original without its defects -------------------------------------------------------------------------------
-START = 0 # where the generated tokens begin
+START, ENDS = 0, [] # where the generated tokens begin; the ids that end a text
 
 
 class Tracked(beam_constraints.ConstraintListState):
@@ -128,10 +128,19 @@ class Tracked(beam_constraints.ConstraintListState):
 
 
 def noting_start(method):
-    def inner(self, *args, decoder_prompt_len=0, **kwargs):
-        global START
-        START = decoder_prompt_len
-        return method(self, *args, decoder_prompt_len=decoder_prompt_len, **kwargs)
+    def inner(self, *args, decoder_prompt_len=0, eos_token_id=None, **kwargs):
+        global START, ENDS
+        START, ENDS = decoder_prompt_len, [] if eos_token_id is None else eos_token_id.tolist()
+        return method(self, *args, decoder_prompt_len=decoder_prompt_len, eos_token_id=eos_token_id, **kwargs)
+    return inner
+
+
+def keeping(method):
+    "`step_sentence_constraint` with the branch that is never called: a complete text proposes its likeliest next token; none proposes an end."
+    def inner(self, batch_idx, input_ids, vocab_scores, *args):
+        vocab_scores = vocab_scores.clone()
+        vocab_scores[:, ENDS] = -torch.inf
+        return method(self, batch_idx, input_ids, vocab_scores, *args, push_progress=True)
     return inner
 
 
@@ -139,43 +148,38 @@ def words(c): return [c.token_ids] if isinstance(c, beam_constraints.PhrasalCons
 
 
 class Substrings(beam_constraints.ConstraintListState):
-    "A constraint is met when one of its words occurs; the one in progress is that of the longest word begun at the end of the text, the first among equals. Words may overlap."
+    "A constraint is met when one of its words has been said, each time a word is said one of those that wait for it; words may overlap. In progress are the longest words begun at the end of the text."
     def __init__(self, constraints):
         super().__init__(constraints)
-        self.text = []
+        self.reset([])
 
     def reset(self, token_ids):
-        self.text = list(token_ids or [])
-        self.look()
+        self.text, self.todo = [], list(self.constraints)
+        for token in token_ids or []: self.add(token)
+        self.completed = not self.todo
 
     def add(self, token):
         self.text.append(token)
-        self.look()
-
-    def begun(self, word):
-        return max(n for n in range(len(word)) if n == 0 or self.text[-n:] == word[:n])
-
-    def met(self, word): return any(self.text[i:i + len(word)] == word for i in range(len(self.text) - len(word) + 1))
-
-    def look(self):
-        self.todo = [c for c in self.constraints if not any(map(self.met, words(c)))]
+        ended = {tuple(w) for c in self.todo for w in words(c) if self.text[-len(w):] == list(w)}
+        for word in sorted(ended, key=len, reverse=True):
+            c = next((c for c in self.todo if list(word) in words(c)), None)
+            self.todo = [other for other in self.todo if other is not c]
         self.completed = not self.todo
-        self.depth = [max(map(self.begun, words(c))) for c in self.todo]
+
+    def begun(self, word): return max(n for n in range(len(word)) if n == 0 or self.text[-n:] == word[:n])
+    def depth(self, c): return max(map(self.begun, words(c)))
 
     def get_bank(self):
-        done = len(self.constraints) - len(self.todo)
-        best = max(self.depth, default=0)
-        add = self.max_seqlen - (self.todo[self.depth.index(best)].seqlen - best) if best else 0
-        return done*self.max_seqlen + add
+        half = [self.max_seqlen - c.seqlen + self.depth(c) for c in self.todo if self.depth(c)]
+        return (len(self.constraints) - len(self.todo))*self.max_seqlen + max(half, default=0)
 
     def advance(self):
-        best = max(self.depth)
-        among = self.todo if best == 0 else [self.todo[self.depth.index(best)]]
-        return list(dict.fromkeys(w[best] for c in among for w in words(c) if best < len(w) and self.begun(w) == best))
+        best = max(map(self.depth, self.todo))
+        return list(dict.fromkeys(w[best] for c in self.todo for w in words(c) if best < len(w) and (best == 0 or self.text[-best:] == w[:best])))
 
     def copy(self, stateful=True):
         new = type(self)(self.constraints)
-        if stateful: new.reset(self.text)
+        if stateful: new.text, new.todo, new.completed = list(self.text), list(self.todo), self.completed
         return new
 
 
@@ -184,11 +188,8 @@ class Overlapping(Substrings):
 
 
 class Generated(Substrings):
-    def reset(self, token_ids): super().reset(token_ids if token_ids is None else token_ids[START:])
-    def copy(self, stateful=True):
-        new = type(self)(self.constraints)
-        if stateful: Substrings.reset(new, self.text)
-        return new
+    "As Substrings, for what is generated."
+    def reset(self, token_ids): super().reset((token_ids or [])[START:])
 
 
 def unshared(self, stateful=False):
@@ -209,14 +210,13 @@ class Banks(Float64):
         return made*10_000 if is_banks else made
 
 
-def met_first(items, key=None):
-    "`sorted` for the finalisation: texts that keep the constraints come out first."
-    where = sys._getframe(1)
-    if key is None or where.f_code.co_name != 'finalize': return sorted(items, key=key)
-    return sorted(items, key=lambda hyp: (where.f_locals['self'].check_completes_constraints(hyp[1].tolist()), hyp[0]))
-
-
-beam_search.sorted = sorted # so that it can be replaced
+def last(method):
+    "`BeamHypotheses.add` that ranks a text which breaks a constraint behind all that keep it."
+    def inner(self, hyp, score, *args, **kwargs):
+        where = sys._getframe(1)
+        if where.f_code.co_name == 'finalize' and not where.f_locals['self'].check_completes_constraints(hyp.tolist()): score -= 1e9
+        return method(self, hyp, score, *args, **kwargs)
+    return inner
 
 
 class FreeGroups(logits_process.HammingDiversityLogitsProcessor):
@@ -273,15 +273,15 @@ def jsd(mature, early):
 
 real_select, scorer, group_scorer = utils._dola_select_contrast, beam_search.ConstrainedBeamSearchScorer, beam_search.BeamSearchScorer
 starts = [(scorer, 'process', noting_start(scorer.process)), (scorer, 'finalize', noting_start(scorer.finalize))]
-right = [*starts, (beam_search, 'ConstraintListState', Generated), (beam_search, 'torch', Banks()), (beam_search, 'sorted', met_first)]
-pushed = [(scorer, 'step_sentence_constraint', functools.partialmethod(scorer.step_sentence_constraint, push_progress=True))]
+right = [*starts, (beam_search, 'ConstraintListState', Generated), (beam_search, 'torch', Banks()), (beam_search.BeamHypotheses, 'add', last(beam_search.BeamHypotheses.add))]
+pushed = [(scorer, 'step_sentence_constraint', keeping(scorer.step_sentence_constraint))]
 FIXES = { # defect: what is put in its place
     'prompt': [*starts, (beam_search, 'ConstraintListState', Tracked)], # the prompt counts
     'overlap': [(beam_search, 'ConstraintListState', Overlapping)], # no way back inside a word; a token that breaks one word is not tried for another; one token serves one word
     'shared': [(beam_constraints.DisjunctiveConstraint, 'copy', unshared)], # copies of a disjunction share their progress
     'reset': [(beam_constraints.PhrasalConstraint, 'reset', back)], # a phrase that is reset counts its first token as said
     'banks': [(beam_search, 'torch', Banks())], # a score beyond 100 outweighs a bank
-    'incomplete': [(beam_search, 'sorted', met_first)], # texts that break a constraint are returned ahead of those that keep it, where fewer keep it than are asked for
+    'incomplete': [(beam_search.BeamHypotheses, 'add', last(beam_search.BeamHypotheses.add))], # texts that break a constraint are returned ahead of those that keep it, where fewer keep it than are asked for
     'all constrained': right, # all of these
     'dropped': right + pushed, # and, at the root of most failures: a text that has met its constraints is only gone on with while it is among the best B of all: its next token is no candidate by itself, and a costly text is lost
     'done groups': [(group_scorer, '__init__', noting_scorer(group_scorer.__init__)), (utils, 'HammingDiversityLogitsProcessor', FreeGroups)], # the padding of finished groups is penalised
@@ -289,7 +289,7 @@ FIXES = { # defect: what is put in its place
     'encoder mask': [(utils.GenerationMixin, 'prepare_inputs_for_generation', told(utils.GenerationMixin.prepare_inputs_for_generation))], # the padding of a batch of encoder texts is read
     'one layer': [(utils, '_dola_select_contrast', per_row(official))], # one layer for the batch
 }
-TRIED = dict(constrained=['prompt', 'overlap', 'shared', 'reset', 'banks', 'incomplete', 'all constrained', 'dropped'], diverse=['done groups'], contrastive=[], dola=['divergence', 'one layer'])
+TRIED = dict(diverse=['done groups'], constrained=['prompt', 'overlap', 'shared', 'reset', 'banks', 'incomplete', 'all constrained', 'dropped'], contrastive=[], dola=['divergence'])
 
 
 # ---- the cases -------------------------------------------------------------------------------------------------------
@@ -471,26 +471,30 @@ def examine(models, case):
     tries = [run(model, case, exact=False)[0], *(run(other, case)[0] for other in models['perturbed', case['model']])]
     if any(t != tokens for t in tries): return None
     if tokens is None: return case | dict(error=scores)
-    found = case | dict(tokens=tokens) | ({} if scores is None else dict(scores=scores))
-    unmet = [i for i, t in enumerate(tokens) if not meets(t, case['args'])]
-    if unmet: found['unmet'] = unmet
-    if len(case['prompts']) > 1:
-        alone = [run(model, case, prompts=[p]) for p in case['prompts']]
-        if sum((t or [None] for t, _ in alone), []) != tokens: found['alone'] = [t for t, _ in alone]
-    tried = TRIED[case['strategy']] + ['encoder mask']*(model.config.is_encoder_decoder and len({len(p) for p in case['prompts']}) > 1)
-    if len(case['prompts']) > 1 or 'eos_token_id' in case['args']: tried = [t for t in tried if t != 'dropped'] # what would mend it takes the beams of the wrong text and goes on behind an eos
-    fixed = {fix: run(model, case, [fix])[0] for fix in tried}
-    fixed = {fix: t for fix, t in fixed.items() if t != tokens}
-    return found | (dict(fixed=fixed) if fixed else {})
+    found, base, batch = case | dict(tokens=tokens) | ({} if scores is None else dict(scores=scores)), tokens, len(case['prompts']) > 1
+    def each(fix): return sum((run(model, case, fix, prompts=[p])[0] or [None] for p in case['prompts']), [])
+    if batch and (alone := each([])) != tokens: base = found['alone'] = alone
+    if unmet := [i for i, t in enumerate(base) if t and not meets(t, case['args'])]: found['unmet'] = unmet
+    fixed = {fix: each([fix]) for fix in TRIED[case['strategy']]}
+    heals = 'encoder mask' if model.config.is_encoder_decoder else 'one layer' if case['strategy'] == 'dola' else None
+    if batch and heals: assert run(model, case, [heals])[0] == base, case # without this one, a batch says what its texts say alone
+    return found | dict(fixed={fix: t for fix, t in fixed.items() if t != base})
 
 
-def main(wanted=('diverse', 'constrained', 'contrastive', 'dola')):
+def main(wanted):
+    "Make the cases of these strategies, and keep the file's others."
     assert transformers.__version__.startswith('4.49.'), 'Run it with transformers 4.49: see the top of this file.'
     torch.set_num_threads(1)
     models = {name: build(**recipe) for name, recipe in MODELS.items()}
     models |= {('perturbed', name): [perturbed(models[name], size) for size in (1e-9, 1e-6)] for name in MODELS}
+    file = Path(__file__).with_name('search.json')
+    old = json.loads(file.read_text()) if file.exists() else dict(cases=[], left_out={})
     kept, left_out = [], {}
-    for strategy in wanted:
+    for strategy in TRIED:
+        if strategy not in wanted:
+            kept += [c for c in old['cases'] if c['strategy'] == strategy]
+            left_out[strategy] = old['left_out'].get(strategy, 0)
+            continue
         every = list(globals()[strategy](models))
         found = [examine(models, dict(name=f'{strategy}-{i:03}') | case) for i, case in enumerate(every)]
         kept += [c for c in found if c]
@@ -500,8 +504,7 @@ def main(wanted=('diverse', 'constrained', 'contrastive', 'dola')):
     head = dict(versions=dict(transformers=transformers.__version__, torch=torch.__version__.split('+')[0]), left_out=left_out,
                 models={n: dict(recipe=MODELS[n], fingerprint=fingerprint(models[n])) for n in MODELS if n in used})
     text = json.dumps(head, separators=(',', ':'))[:-1] + ',"cases":[\n' + ',\n'.join(json.dumps(c, separators=(',', ':')) for c in kept) + '\n]}\n'
-    if len(wanted) == 4: Path(__file__).with_name('search.json').write_text(text)
-    return kept
+    file.write_text(text)
 
 
-if __name__ == '__main__': main(*[[a] for a in sys.argv[1:]])
+if __name__ == '__main__': main(sys.argv[1:] or list(TRIED))
