@@ -23,6 +23,10 @@ DEFECTS = [ # section of the study of the peers; what is wrong; where it is show
     ('A1', 'recurrent and hybrid models refuse every form of assistance', 'tests/test_families.py::test_recurrent_models_can_be_drafted_for_which_transformers_refuses'),
     ('A1', 'a top-k of 50 acts in every sampled call that does not switch it off', HERE + 'test_nothing_acts_that_was_not_asked_for'),
     ('A1', 'prompt lookup takes the first match and rescans the whole text', 'nbs/23_prompt_lookup.ipynb'),
+    ('A1', 'diverse and constrained beams, contrastive search and DoLa are gone: code from the Hub; the originals, case by case', 'tests/test_search_golden.py'),
+    ('A1', 'a batch of constrained or contrastive texts is not the texts one by one', 'tests/test_search.py::test_a_batch_says_what_each_text_says_alone'),
+    ('A1', 'no tokens of a beam search before its end', 'tests/test_search.py::test_tokens_are_emitted_when_no_rival_disputes_them'),
+    ('A1', 'beams ignore the assistant', 'tests/test_search.py::test_drafts_speed_up_layers_and_amateurs'),
     ('A2.1', 'num_assistant_tokens given to the call is ignored', HERE + 'test_the_number_of_drafted_tokens_is_honoured'),
     ('A2.1', 'rules are applied to the draft twice: an identical draft is refused', HERE + 'test_an_identical_draft_is_always_accepted'),
     ('A2.1', "settings of one call stay in the draft's configuration", 'tests/test_families.py::test_models_and_configs_are_as_they_were_even_after_an_error'),
@@ -72,11 +76,10 @@ DEFECTS = [ # section of the study of the peers; what is wrong; where it is show
     ('B3', 'several formulas under one name', 'nbs/04_metrics.ipynb'),
 ]
 LATER = [
-    ('A1', 'diverse and constrained beams, contrastive search and DoLa need code from the Hub; beams ignore the assistant'),
     ('A1', 'watermarks: keyed lists under assistance, selfhash with small vocabularies, SynthID switched off, the Bayesian detector'),
     ('A1', 'unknown keys of a GenerationConfig are kept without a word; arguments dropped by custom_generate'),
     ('A1', 'MTP reads its checkpoint again at each call; DFlash; single position (Gemma 4) cannot be constructed'),
-    ('A1', 'streaming by the block; none for beams'),
+    ('A1', 'streaming by the block'),
     ('A2.1', 'defaults that make a bad draft five times slower than none; no way back to plain decoding'),
     ('A2.2', 'inputs_embeds as a prompt'),
     ('A2.3', 'the SynthID watermark itself under assistance (its processor is refused today)'),
