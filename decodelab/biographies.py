@@ -48,7 +48,7 @@ class Person:
     def last(self): return self.name.split()[1]
 
 # %% ../nbs/02_biographies.ipynb #cf008f83
-SEEN = (128, 64, 32, 16, 8, 4, 2, 0) # biographies of a person, for equal shares of the people
+SEEN = (256, 128, 64, 32, 16, 8, 4, 0) # biographies of a person, for equal shares of the people
 
 def popular(draw, values:tuple, n:int) -> list[str]:
     "`n` values, the first ones more often: weight 1/(rank + 1), as of towns by size."
@@ -56,7 +56,7 @@ def popular(draw, values:tuple, n:int) -> list[str]:
     return [values[i] for i in draw.choice(len(values), n, p=weights / weights.sum())]
 
 def people(
-    n:int=3200, # how many
+    n:int=2000, # how many
     seed:int=0, # another world of the same words
     seen:tuple=SEEN, # biographies of each, by equal shares
 ) -> list[Person]:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TAKES', 'PLAIN', 'USUAL', 'FAMILIES', 'chosen', 'strategies_for', 'compare', 'three_traces', 'json_of', 'generate',
-           'certificate', 'tune', 'explained', 'zoo', 'number', 'common', 'arguments', 'add_compare', 'add_generate',
-           'add_certify', 'add_tune', 'add_zoo', 'main', 'quiet']
+           'certificate', 'tune', 'explained', 'train_code', 'train_biographies', 'zoo', 'number', 'common',
+           'arguments', 'add_compare', 'add_generate', 'add_certify', 'add_tune', 'add_zoo', 'main', 'quiet']
 
 # %% ../nbs/61_cli.ipynb #d2d2b511
 import argparse, sys, time
@@ -132,12 +132,22 @@ def explained(args) -> int:
     return 0
 
 # %% ../nbs/61_cli.ipynb #8314bd15
+def train_code(args) -> Path:
+    "Train one of the models of source code."
+    from decodelab.zoo import train
+    return train(args.name, args.folder, args.tokens, args.device or 'cpu', args.seed, args.compile)
+
+def train_biographies(args) -> Path:
+    "Train the model of the biographies, which has no choice of how much to read."
+    from decodelab.biographer import train
+    if given := [k for k in ('tokens', 'compile') if getattr(args, k)]: raise ValueError(f'{args.name} takes no --{given[0]}: it reads each of its biographies once')
+    return train(args.folder or f'zoo-runs/{args.name}', seed=args.seed, device=args.device or 'cpu', show=print)
+
 def zoo(args) -> int:
     "List the embedded models, or train one again."
     from decodelab.models import EMBEDDED
     if args.action == 'train':
-        from decodelab.zoo import train
-        folder = train(args.name, args.folder, args.tokens, args.device or 'cpu', args.seed, args.compile)
+        folder = train_biographies(args) if args.name == 'pico-bio' else train_code(args)
         print(f'{args.name} is in {folder}: load it with load({str(folder)!r})')
     else:
         if given := [k for k in ('folder', 'tokens', 'device', 'seed', 'compile') if getattr(args, k)]: raise ValueError(f'zoo list takes no --{given[0]}: it is for zoo train')
