@@ -231,7 +231,7 @@ def choose(self, search:Search, group:Group, candidates:list[Beam], own:torch.Te
 
 def shown(self) -> str:
     "The settings that are not the default ones."
-    plain = dict(rules=(), length_penalty=1., early_stopping=False, num_return_sequences=1)
+    plain = dict(rules=(), length_penalty=1., early_stopping=False, num_return_sequences=1, one_per_group=False, keep_complete=True)
     said = {k: list(v) if k == 'rules' else v for k, v in vars(self).items() if k not in plain or v != plain[k]}
     return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in said.items())})"
 
@@ -244,7 +244,7 @@ def hypotheses(trace) -> list[dict]:
     if found is None: raise ValueError('this trace holds no finished beam search: decode with BeamSearch, DiverseBeamSearch, …')
     return found
 
-# %% ../nbs/11_beam.ipynb #73ca1fd8
+# %% ../nbs/11_beam.ipynb #419df0af
 def drawn(weights, k:int, rng) -> list[int]:
     "`k` different indices, each drawn with probability proportional to `weights` among those that are left."
     weights, out = weights.clone() if isinstance(weights, torch.Tensor) else list(weights), []

@@ -29,6 +29,7 @@ class Constraint:
         said = ', then '.join(' or '.join(str(list(w)) for w in stage) for stage in self.stages)
         return f'<say {said}{" as whole words" if self.boundary is not None else ""}>'
 
+# %% ../nbs/03_constraints.ipynb #3293844c
 def PhrasalConstraint(token_ids:Sequence[int], boundary=None) -> Constraint:
     "These tokens in a row."
     return Constraint(((tuple(token_ids),),), boundary)
@@ -42,7 +43,7 @@ def OrderedConstraint(parts:Sequence[Constraint]) -> Constraint:
     if len({p.boundary for p in parts}) > 1: raise ValueError('some parts are whole words and some are not: build all of them alike')
     return Constraint(tuple(stage for p in parts for stage in p.stages), parts[0].boundary if parts else None)
 
-# %% ../nbs/03_constraints.ipynb #3293844c
+# %% ../nbs/03_constraints.ipynb #04590fd5
 def force_words(force_words_ids:Sequence) -> list[Constraint]:
     "Constraints from transformers' `force_words_ids`: a list of ids is a phrase, a list of lists a choice."
     if not isinstance(force_words_ids, (list, tuple)) or not force_words_ids: raise ValueError('force_words_ids is empty: give a list of phrases')
@@ -51,7 +52,7 @@ def force_words(force_words_ids:Sequence) -> list[Constraint]:
     if bad is not None: raise ValueError(f'force_words_ids holds {bad!r}: give a list of phrases, each a list of ids')
     return [DisjunctiveConstraint(w) if nested(w) else PhrasalConstraint(w) for w in force_words_ids]
 
-# %% ../nbs/03_constraints.ipynb #dbb8a68b
+# %% ../nbs/03_constraints.ipynb #ce547d72
 class Automaton:
     "Aho and Corasick's machine over the words of all constraints."
     def __init__(self, words:Iterable[tuple[int, ...]]):
@@ -86,7 +87,7 @@ class Automaton:
         "The words that end here, the longest first."
         return [self.word[n] for n in self.ends(node) if self.word[n]]
 
-# %% ../nbs/03_constraints.ipynb #56ce7b3a
+# %% ../nbs/03_constraints.ipynb #e575a4c7
 @dataclass(frozen=True)
 class Progress:
     "How far a text has come."
@@ -125,7 +126,7 @@ class Tracker:
             else: waits[i] = True
         return Progress(node, tuple(stages), tuple(since), tuple(waits), length)
 
-# %% ../nbs/03_constraints.ipynb #e575a4c7
+# %% ../nbs/03_constraints.ipynb #f9b92a2e
 def complete(tracker:Tracker, p:Progress) -> bool:
     "Whether a text that ends here has said everything; its end ends a word."
     return all(s + w == len(c.stages) for s, w, c in zip(p.stages, p.waits, tracker.constraints))
@@ -150,7 +151,7 @@ def leading(tracker:Tracker, node:int, words) -> list[tuple[int, ...]]:
 
 Tracker.complete, Tracker.begun, Tracker.leading = complete, begun, leading
 
-# %% ../nbs/03_constraints.ipynb #439816f9
+# %% ../nbs/03_constraints.ipynb #f8239c64
 def bank(tracker:Tracker, p:Progress) -> int:
     "The bank: finished stages in units of the longest word, and what is said of a word that is not."
     half = [tracker.longest - max(map(len, tracker.asked(p, i))) + tracker.machine.depth[node] for i, node in tracker.begun(p)]
@@ -177,7 +178,7 @@ def need(tracker:Tracker, p:Progress) -> int:
 
 Tracker.bank, Tracker.asked, Tracker.helpful, Tracker.need = bank, asked, helpful, need
 
-# %% ../nbs/03_constraints.ipynb #60c0598d
+# %% ../nbs/03_constraints.ipynb #11062c4d
 def word_starts(lm) -> frozenset[int]:
     "The ids that cannot go on with a word: their text begins with a space or another sign that is no letter, digit or underscore."
     before = lm.encode('a')[-1:] # decoded behind a letter, a space shows
@@ -196,7 +197,7 @@ def phrase(
     spelled = [tuple(lm.tokenizer(s, add_special_tokens=False, verbose=False)['input_ids']) for t in texts for s in (' ' + t.strip(), t.strip())]
     return DisjunctiveConstraint(spelled, word_starts(lm) if whole_words else None)
 
-# %% ../nbs/03_constraints.ipynb #62a04af0
+# %% ../nbs/03_constraints.ipynb #33deafa7
 def fulfilled(constraints:Sequence[Constraint], ids:Sequence[int]) -> list[int | None]:
     "For each constraint the number of tokens after which it was complete, or None."
     tracker = Tracker(constraints)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOOKS', 'FIXED', 'ROUNDING', 'Aside', 'Tap', 'view', 'why_not_parts', 'why_not_config', 'layers_of', 'masks',
-           'Sections', 'fit', 'seen', 'take', 'free', 'why_other', 'unheard', 'split']
+           'Sections', 'embed', 'final', 'fit', 'seen', 'take', 'free', 'why_other', 'unheard', 'split']
 
 # %% ../nbs/01_depth.ipynb #7150da09
 import copy
@@ -120,22 +120,25 @@ class Sections:
         self.take()
         return logits
 
-    def embed(self, ids:torch.Tensor, where:torch.Tensor) -> torch.Tensor:
-        "Hidden states `(rows, n, D)` of ids `(rows, n)` at positions `(rows, n)` before the first layer."
-        self.held = None
-        self.seen(0, 0)(input_ids=ids, position_ids=where, use_cache=False)
-        return self.take()
+# %% ../nbs/01_depth.ipynb #d3847ac3
+def embed(parts:Sections, ids:torch.Tensor, where:torch.Tensor) -> torch.Tensor:
+    "Hidden states `(rows, n, D)` of ids `(rows, n)` at positions `(rows, n)` before the first layer."
+    parts.held = None
+    parts.seen(0, 0)(input_ids=ids, position_ids=where, use_cache=False)
+    return parts.take()
 
-    def final(self, x:torch.Tensor) -> torch.Tensor:
-        "What the head's matrix is applied to, `(rows, n, D)`: hidden states after the last layer, or any other, through the final norm."
-        self.held, n = x, x.shape[1]
-        where = torch.arange(n, device=x.device)[None].expand(len(x), n)
-        if None not in self.views: self.views[None] = view(self.body, '', self.name, list(getattr(self.seen(0, 0).get_decoder(), self.name)))
-        out = self.views[None](input_ids=torch.zeros_like(where), position_ids=where, use_cache=False).last_hidden_state
-        self.take()
-        return out
+def final(parts:Sections, x:torch.Tensor) -> torch.Tensor:
+    "What the head's matrix is applied to, `(rows, n, D)`: hidden states after the last layer, or any other, through the final norm."
+    parts.held, n = x, x.shape[1]
+    where = torch.arange(n, device=x.device)[None].expand(len(x), n)
+    if None not in parts.views: parts.views[None] = view(parts.body, '', parts.name, list(getattr(parts.seen(0, 0).get_decoder(), parts.name)))
+    out = parts.views[None](input_ids=torch.zeros_like(where), position_ids=where, use_cache=False).last_hidden_state
+    parts.take()
+    return out
 
-# %% ../nbs/01_depth.ipynb #7a5f6ec2
+Sections.embed, Sections.final = embed, final
+
+# %% ../nbs/01_depth.ipynb #859837f8
 def fit(parts:Sections, mask:torch.Tensor) -> torch.Tensor:
     "A mask as the attention takes it: booleans, or what is to be added to the scores."
     if parts.body.config._attn_implementation == 'sdpa': return mask
@@ -161,7 +164,7 @@ def free(parts:Sections) -> bool:
 
 Sections.fit, Sections.seen, Sections.take, Sections.free = fit, seen, take, free
 
-# %% ../nbs/01_depth.ipynb #24f0e956
+# %% ../nbs/01_depth.ipynb #3360b66f
 @torch.no_grad()
 def why_other(parts:Sections, n:int=5) -> str:
     "How parts and whole differ on a few tokens, in words; an empty string if they agree."

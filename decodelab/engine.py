@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ONEDNN', 'LARGE', 'CHUNK', 'Matrix', 'several', 'Norm', 'norm', 'rotate', 'Tables', 'angles', 'of', 'Look', 'look',
            'visible', 'added', 'Pass', 'grid', 'flat', 'Layer', 'attention', 'mlp', 'block', 'Weights', 'embed',
-           'logits', 'Lean', 'run', 'free', 'fresh', 'addresses']
+           'logits', 'Lean', 'run', 'free', 'fresh', 'addresses', 'first', 'final']
 
 # %% ../nbs/01_engine.ipynb #fed5857b
 from collections.abc import Callable
@@ -270,14 +270,6 @@ class Lean:
         "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after any layer."
         return logits(self.weights, x.flatten(0, 1)).unflatten(0, x.shape[:2])
 
-    def embed(self, ids:torch.Tensor, where:torch.Tensor) -> torch.Tensor:
-        "Hidden states `(rows, n, D)` of ids `(rows, n)` at positions `(rows, n)` before the first layer."
-        return embed(self.weights, ids.flatten(), where.flatten()).unflatten(0, ids.shape)
-
-    def final(self, x:torch.Tensor) -> torch.Tensor:
-        "What the head's matrix is applied to, `(rows, n, D)`: hidden states after any layer through the final norm."
-        return norm(x.flatten(0, 1), self.weights.norm).unflatten(0, x.shape[:2])
-
 # %% ../nbs/01_engine.ipynb #ba76dea8
 def run(lean:Lean, x:torch.Tensor, cache, where:torch.Tensor, masks:dict, start:int, stop:int, real:torch.Tensor|None=None) -> torch.Tensor:
     "Hidden states `(rows, n, D)` after layer `stop - 1`, of ids `(rows, n)` if `start` is 0, else of the hidden states before layer `start`; `masks` as `masks` makes them, `real`: which of the `rows · n` are no padding."
@@ -303,4 +295,12 @@ def addresses(parameters:dict) -> list[int]:
     "Where the weights of one module lie."
     return [p.data_ptr() for p in parameters.values() if p is not None]
 
-Lean.run, Lean.free, Lean.fresh = run, free, fresh
+def first(lean:Lean, ids:torch.Tensor, where:torch.Tensor) -> torch.Tensor:
+    "Hidden states `(rows, n, D)` of ids `(rows, n)` at positions `(rows, n)` before the first layer."
+    return embed(lean.weights, ids.flatten(), where.flatten()).unflatten(0, ids.shape)
+
+def final(lean:Lean, x:torch.Tensor) -> torch.Tensor:
+    "What the head's matrix is applied to, `(rows, n, D)`: hidden states after any layer through the final norm."
+    return norm(x.flatten(0, 1), lean.weights.norm).unflatten(0, x.shape[:2])
+
+Lean.run, Lean.free, Lean.fresh, Lean.embed, Lean.final = run, free, fresh, first, final

@@ -165,6 +165,9 @@ def fork(fan:Branches, parents:list[int], tokens:list[int]) -> torch.Tensor:
     if fan.wanted: fan.states = fan.session.lm.parts.final(hidden[None])[0]
     return logits
 
+Branches.look, Branches.fork = look, fork
+
+# %% ../nbs/01_mask_tree_growing.ipynb #cbf58d50
 def apart(fan:Branches, parents:list[int]) -> torch.Tensor:
     "Rows that go on from those of the step before."
     fan.wide = fan.session.branch(len(parents)) if fan.wide is None else fan.wide.keep(parents)
@@ -177,4 +180,4 @@ def noted(fan:Branches, session, texts:list[list[int]]) -> torch.Tensor:
     if fan.wanted: fan.states = torch.cat(session.states, 1).flatten(0, 1)
     return logits
 
-Branches.look, Branches.fork, Branches.apart, Branches.noted = look, fork, apart, noted
+Branches.apart, Branches.noted = apart, noted

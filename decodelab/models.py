@@ -139,6 +139,9 @@ def feed(session:Session, rows:list[list[int]], start:int, end:int, last:int) ->
     if session.kind == 'snapshots': session.snapshot()
     return logits
 
+Session.check, Session.feed = check, feed
+
+# %% ../nbs/01_models.ipynb #9797e019
 def bites(session:Session, start:int, end:int, last:int):
     "How a recurrent model reads ids `start:end`: a whole prompt at once, later ids one at a time."
     if not start and end > last: yield 0, (start := end - last + 1)
@@ -158,9 +161,9 @@ def forward(session:Session, ids:torch.Tensor, last:int) -> torch.Tensor:
     if session.states is not None: session.states.append((out.hidden_states if session.encoded is None else out.decoder_hidden_states)[-1])
     return out.logits[:, -last:]
 
-Session.check, Session.feed, Session.bites, Session.feed_states, Session.forward = check, feed, bites, feed_states, forward
+Session.bites, Session.feed_states, Session.forward = bites, feed_states, forward
 
-# %% ../nbs/01_models.ipynb #fbb7075e
+# %% ../nbs/01_models.ipynb #f4b25b56
 def rollback(session:Session, n:int) -> int:
     "Forget all but the first `n` tokens; returns how many are still read (fewer than `n` after a snapshot)."
     if not 0 <= n <= len(session): raise ValueError(f'cannot roll back to {n} of {len(session)} tokens')
@@ -181,7 +184,7 @@ def snapshot(session:Session):
 
 Session.rollback, Session.snapshot = rollback, snapshot
 
-# %% ../nbs/01_models.ipynb #f31f9dd2
+# %% ../nbs/01_models.ipynb #4417e75d
 def branch(session:Session, k:int) -> Session:
     "A new session with `k` rows, each a copy of this one's single row."
     if len(session.rows) != 1: raise ValueError(f'this session has {len(session.rows)} rows already: branch a session of one')
@@ -203,7 +206,7 @@ def keep(session:Session, rows:list[int]) -> Session:
 
 Session.branch, Session.keep = branch, keep
 
-# %% ../nbs/01_models.ipynb #97016e93
+# %% ../nbs/01_models.ipynb #12bd0efa
 def locate(name:str, revision:str|None, trust_remote_code:bool) -> str:
     "Where the model is: an embedded one's folder, or `name` as given; refuses unpinned remote code."
     if trust_remote_code and not os.path.isdir(name) and not re.fullmatch('[0-9a-f]{40}', revision or ''):
@@ -213,7 +216,7 @@ def locate(name:str, revision:str|None, trust_remote_code:bool) -> str:
         return str(EMBEDDED / name)
     return name
 
-# %% ../nbs/01_models.ipynb #12bd0efa
+# %% ../nbs/01_models.ipynb #f020b379
 def load(
     name_or_path:str|Path, # 'pico', a local folder, or a name on the Hugging Face Hub
     device:str|None=None, # None: an accelerator if there is one
@@ -240,7 +243,7 @@ def hub_commit(name:str, revision:str|None) -> str|None:
     found = None if os.path.isdir(name) else re.search('snapshots.([0-9a-f]{40})', cached_file(name, 'config.json', revision=revision))
     return found and found[1]
 
-# %% ../nbs/01_models.ipynb #f020b379
+# %% ../nbs/01_models.ipynb #5e229c38
 @contextmanager
 def no_bars(wanted:bool):
     "Without transformers' progress bars while the block runs; an embedded model is there at once."
@@ -256,7 +259,7 @@ def not_loaded(name:str, error:Exception) -> str:
     embedded = ', '.join(sorted(p.parent.name for p in EMBEDDED.glob('*/config.json')))
     return f'cannot load {name!r} ({str(error).strip().splitlines()[0]}): give an embedded model ({embedded}), a local folder or a Hub name'
 
-# %% ../nbs/01_models.ipynb #eb5eb91e
+# %% ../nbs/01_models.ipynb #aa7f24ef
 PROBE = 'def f(x):\n    return "naïve café 日本語 🙂", 12345  # comment\n'
 
 def mismatch(a:LM, b:LM) -> str:
