@@ -60,6 +60,15 @@ def test_walking_zooming_switching(lm, trace, tmp_path):
     assert got['views'] == [[i == k for i in range(3)] for k in range(3)] and got['hover'].startswith('steps 1 to ')
 
 
+def test_two_views_share_a_page(lm, trace, tmp_path):
+    got = ask(tmp_path, beam_html(trace, lm).html + beam_html(trace, lm, show='beams').html, '''
+        const before = seen('.dl-view'), about = () => $('output', true).map(o => o.textContent.split('\\n').length)
+        $('[value=hypotheses]').click()
+        $('.dl-hypotheses .dl-best').focus()
+        return [before, seen('.dl-view'), about()]''')
+    assert got == [[True, False, False, False, True, False], [False, False, True, False, True, False], [2, 1]]
+
+
 LOOK = '''return {live: seen('.dl-live')[0], still: seen('.dl-still')[0], views: seen('.dl-view'), bar: seen('.dl-zoom'), image: $('.dl-still img').naturalWidth,
     titles: $('svg title', true).length, size: Math.max(...$('svg', true).map(s => s.getBoundingClientRect().width)),
     switched: $('[value=all]') && ($('[value=all]').click(), seen('.dl-view'))}'''
