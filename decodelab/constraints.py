@@ -97,6 +97,7 @@ class Progress:
     waits: tuple[bool, ...] # of each: was a whole word said that may still go on?
     length: int = 0 # tokens so far
 
+# %% ../nbs/03_constraints.ipynb #f9b92a2e
 class Tracker:
     "Follows constraints through texts: `start()`, then `step(progress, token)` for each new token."
     def __init__(self, constraints:Sequence[Constraint]):
@@ -126,7 +127,7 @@ class Tracker:
             else: waits[i] = True
         return Progress(node, tuple(stages), tuple(since), tuple(waits), length)
 
-# %% ../nbs/03_constraints.ipynb #f9b92a2e
+# %% ../nbs/03_constraints.ipynb #34b58c0e
 def complete(tracker:Tracker, p:Progress) -> bool:
     "Whether a text that ends here has said everything; its end ends a word."
     return all(s + w == len(c.stages) for s, w, c in zip(p.stages, p.waits, tracker.constraints))
@@ -151,7 +152,7 @@ def leading(tracker:Tracker, node:int, words) -> list[tuple[int, ...]]:
 
 Tracker.complete, Tracker.begun, Tracker.leading = complete, begun, leading
 
-# %% ../nbs/03_constraints.ipynb #f8239c64
+# %% ../nbs/03_constraints.ipynb #087f06d2
 def bank(tracker:Tracker, p:Progress) -> int:
     "The bank: finished stages in units of the longest word, and what is said of a word that is not."
     half = [tracker.longest - max(map(len, tracker.asked(p, i))) + tracker.machine.depth[node] for i, node in tracker.begun(p)]
@@ -178,7 +179,7 @@ def need(tracker:Tracker, p:Progress) -> int:
 
 Tracker.bank, Tracker.asked, Tracker.helpful, Tracker.need = bank, asked, helpful, need
 
-# %% ../nbs/03_constraints.ipynb #11062c4d
+# %% ../nbs/03_constraints.ipynb #acbe5c2a
 def word_starts(lm) -> frozenset[int]:
     "The ids that cannot go on with a word: their text begins with a space or another sign that is no letter, digit or underscore."
     before = lm.encode('a')[-1:] # decoded behind a letter, a space shows
@@ -197,7 +198,7 @@ def phrase(
     spelled = [tuple(lm.tokenizer(s, add_special_tokens=False, verbose=False)['input_ids']) for t in texts for s in (' ' + t.strip(), t.strip())]
     return DisjunctiveConstraint(spelled, word_starts(lm) if whole_words else None)
 
-# %% ../nbs/03_constraints.ipynb #33deafa7
+# %% ../nbs/03_constraints.ipynb #0307cd11
 def fulfilled(constraints:Sequence[Constraint], ids:Sequence[int]) -> list[int | None]:
     "For each constraint the number of tokens after which it was complete, or None."
     tracker = Tracker(constraints)

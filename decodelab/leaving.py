@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['common_prefix', 'Ahead', 'Leaving', 'known', 'trim', 'forget', 'advance', 'precise', 'front', 'back', 'exit',
-           'bare_head', 'part', 'may_leave', 'may_part', 'hidden', 'may_look', 'embedded']
+           'bare_head', 'part', 'may_leave', 'may_part', 'hidden', 'sections', 'may_look', 'embedded']
 
 # %% ../nbs/01_leaving.ipynb #a1b83157
 import bisect
@@ -146,16 +146,21 @@ def hidden(session, ids:list[int], layers:list[int], last:int=1) -> torch.Tensor
     "Hidden states `(last, len(layers), D)` after each of `layers` (0, the embedding, to the model's depth) for the last `last` of `ids`, before the final norm."
     session.check([ids], last)
     session.may_look(layers)
-    seen, start, kept = min(common_prefix(session.rows[0], ids), len(ids) - last), 0, {}
+    seen, kept, stops = min(common_prefix(session.rows[0], ids), len(ids) - last), {}, tuple(sorted({*layers, session.lm.depth} - {0}))
     session.rollback(seen)
-    x, session.reading = ids[seen:], len(ids)
+    session.reading = len(ids)
     if 0 in layers: kept[0] = session.embedded(ids, last)
-    for stop in sorted({*layers, session.lm.depth} - {0}):
-        x, start = session.part(x, seen, start, stop), stop
+    for stop, x in zip(stops, session.sections(ids[seen:], seen, stops)):
         if stop in layers: kept[stop] = x[-last:].clone() # a view would keep the others
     session.rows[0].extend(ids[seen:])
     session.passes, session.reading = session.passes + 1, 0
     return torch.stack([kept[layer] for layer in layers], 1)
+
+def sections(session, ids:list[int], begin:int, stops:tuple[int, ...]) -> list[torch.Tensor]:
+    "Hidden states `(n, D)` after each of `stops` layers, of one pass over `ids`, the first at position `begin`."
+    x, found = ids, []
+    for start, stop in zip((0, *stops), stops): found.append(x := session.part(x, begin, start, stop))
+    return found
 
 def may_look(session, layers:list[int]):
     "Raise `ValueError` where there is nothing to be seen after one of `layers`."
@@ -165,9 +170,10 @@ def may_look(session, layers:list[int]):
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer <= depth: raise ValueError(f'layer {layer!r}: {name} has {depth} layers, so give whole numbers from 0 to {depth}')
     session.may_part('read in parts, its past is a state: ask for its logits only')
 
+# %% ../nbs/01_leaving.ipynb #6f900b0d
 def embedded(session, ids:list[int], last:int) -> torch.Tensor:
     "Hidden states `(last, D)` of the last `last` of `ids` before the first layer."
     ids, where = (torch.tensor([x], device=session.lm.device) for x in (ids[-last:], list(range(len(ids) - last, len(ids)))))
     return session.lm.parts.embed(ids, where)[0]
 
-Leaving.hidden, Leaving.may_look, Leaving.embedded = hidden, may_look, embedded
+Leaving.hidden, Leaving.sections, Leaving.may_look, Leaving.embedded = hidden, sections, may_look, embedded
