@@ -33,6 +33,7 @@ class Ask:
     hidden: torch.Tensor | None = None # the answer: `(n, D)` after layer `stop - 1`
     logits: torch.Tensor | None = None # the answer: `(last, V)`
     bare: bool = False # by the head's matrix alone
+    stops: tuple = () # further layers after which the hidden states are wanted, which are a list then
     tree: TokenTree | None = None # the last of the ids are its nodes; or one that grows, by these ids
     text: greenlet = None # the greenlet that waits
 
@@ -53,6 +54,10 @@ class Joined(Session):
     def part(self, x, begin, start, stop):
         "Hidden states `(n, D)` after layer `stop - 1`."
         return self.pool.wait(Ask(self, x, begin, 0, start, stop)).hidden
+
+    def sections(self, ids, begin, stops):
+        "Hidden states `(n, D)` after each of `stops` layers."
+        return self.pool.wait(Ask(self, ids, begin, 0, 0, self.lm.depth, stops=stops)).hidden
 
     def back(self, hidden, begin, layer, last):
         "Logits `(last, V)` of hidden states that go on at `layer`."
@@ -126,16 +131,16 @@ class Pool:
         return ask
 
 # %% ../nbs/08_batch.ipynb #f198d514
-def joint(lm:LM, x:torch.Tensor, cache:SlotCache, where:torch.Tensor, trees:list, start:int, stop:int|None) -> torch.Tensor:
-    "Hidden states `(m, n, D)` of rows of different texts, each token at its place `where`, the last ones of a row perhaps a tree; the lean forward computes no padding."
-    real = None if int(where.min()) >= 0 else (where >= 0).flatten().nonzero()[:, 0].to(x.device)
-    where, looks = tree_masks(lm.text_config, torch.arange(-1, cache.end - 1), where, trees, x.device)
-    return lm.parts.run(x, cache, where, looks, start, stop or lm.depth, real)
+def joint(lm:LM, cache:SlotCache, where:torch.Tensor, trees:list) -> Callable:
+    "`(x, start, stop)` → hidden states `(m, n, D)` of rows of different texts, each token at its place `where`, the last ones of a row perhaps a tree; the lean forward computes no padding."
+    real = None if int(where.min()) >= 0 else (where >= 0).flatten().nonzero()[:, 0].to(lm.device)
+    where, looks = tree_masks(lm.text_config, torch.arange(-1, cache.end - 1), where, trees, lm.device)
+    return lambda x, start, stop: lm.parts.run(x, cache, where, looks, start, stop, real)
 
 # %% ../nbs/08_batch.ipynb #d7f7ea2a
 def read(pool:Pool, asks:list[Ask]):
     "One pass for `asks`, all through the same layers; the answers are left in them."
-    parts, start, stop, n = pool.lm.parts, asks[0].start, asks[0].stop, max(len(a.x) for a in asks)
+    parts, start, n = pool.lm.parts, asks[0].start, max(len(a.x) for a in asks)
     device, asks = pool.lm.device, sorted(asks, key=lambda a: a.session.slot)
     where = torch.tensor([[-1] * (n - len(a.x)) + list(range(a.begin, a.begin + len(a.x))) for a in asks]) # (m, n)
     end = max(a.begin + len(a.x) for a in asks) + 1
@@ -145,8 +150,10 @@ def read(pool:Pool, asks:list[Ask]):
     pool.cache.aim(slots.to(device), (where + 1).to(device), int(alone), end, asks[-1].session.slot == len(asks) - 1)
     if start == 0: x = torch.tensor([[0] * (n - len(a.x)) + a.x for a in asks], device=device)
     else: x = torch.stack([torch.nn.functional.pad(a.x, (0, 0, n - len(a.x), 0)) for a in asks]) # (m, n, D)
-    if start < pool.lm.depth: x = parts.on(x, pool.cache, asks[0].begin, start, stop or pool.lm.depth) if alone else joint(pool.lm, x, pool.cache, where, [a.tree for a in asks], start, stop)
-    for a, row in zip(asks, x): a.hidden = row[n - len(a.x):]
+    if start < pool.lm.depth: run = (lambda x, start, stop: parts.on(x, pool.cache, asks[0].begin, start, stop)) if alone else joint(pool.lm, pool.cache, where, [a.tree for a in asks])
+    for stop in asks[0].stops or (asks[0].stop or pool.lm.depth,):
+        if start < stop: x, start = run(x, start, stop), stop
+        for a, row in zip(asks, x): a.hidden = [*(a.hidden or []), row[n - len(a.x):]] if a.stops else row[n - len(a.x):]
     if asks[0].last: # the head reads the rows that are asked for, one after the other
         wanted = torch.cat([row[n - a.last:] for a, row in zip(asks, x)])
         answers = bare_head(pool.lm, wanted) if asks[0].bare else parts.head(wanted[None])[0]
@@ -178,7 +185,7 @@ class Hub:
             met, self.meeting = self.meeting, {}
             return [(text, list(met.values())) for text in met]
         pool = min((p for p in self.pools.values() if p.waiting), key=lambda p: p.size)
-        kind = lambda a: (a.stop is None and a.start < pool.lm.depth, a.start, a.stop or 0, a.bare) # drafts by the front layers before the rest
+        kind = lambda a: (a.stop is None and a.start < pool.lm.depth, a.start, a.stop or 0, a.bare, a.stops) # drafts by the front layers before the rest
         first = min(map(kind, pool.waiting))
         now = [a for a in pool.waiting if kind(a) == first]
         pool.waiting = [a for a in pool.waiting if kind(a) != first]
