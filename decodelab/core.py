@@ -22,8 +22,7 @@ class Rng:
         seed:int=0, # the same seed gives the same tokens
         device:str='cpu', # where the weights will live
     ):
-        self.seed = seed
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.seed, self.generator = seed, torch.Generator(device).manual_seed(seed)
 
     def uniform(self) -> float:
         "A number from [0, 1)."
@@ -175,7 +174,7 @@ class Trace:
     stopped: str = '' # 'length', 'eos', "string '…'", 'condition', 'time'
     seconds: float = 0.
     about: dict = field(default_factory=dict) # model, strategy, seed, budget
-    prompt_text: str = ''
+    prompt_text: str = '' # of an encoder–decoder: what its encoder read
     token_texts: list[str] = field(default_factory=list) # what each new token completes
     rejected_texts: list[str] = field(default_factory=list) # per step, the draft's refused tail
 
@@ -289,7 +288,8 @@ def decode(
 
 def traced(request:Request, strategy:Strategy) -> Trace:
     "The trace of one request, run to its end."
-    about = dict(model=request.lm.name, strategy=repr(strategy), seed=request.rng.seed, max_new_tokens=request.max_new_tokens)
+    reads = {} if request.encoder is None or 'input_ids' not in request.encoder else dict(encoder_ids=torch.as_tensor(request.encoder['input_ids']).flatten().tolist())
+    about = dict(model=request.lm.name, strategy=repr(strategy), seed=request.rng.seed, max_new_tokens=request.max_new_tokens) | reads
     trace, start = Trace(request.prompt, [], about=about), request.clock()
     for step, trace.stopped in run(request, strategy): trace.steps.append(step)
     trace.seconds = request.clock() - start
@@ -297,7 +297,7 @@ def traced(request:Request, strategy:Strategy) -> Trace:
 
 def with_texts(trace:Trace, decode:Callable[[list[int]], str]) -> Trace:
     "Fill in the texts of the prompt, of each token and of each refused tail."
-    trace.prompt_text, trace.token_texts, at = decode(trace.prompt), pieces(decode, trace.prompt, trace.tokens), 0
+    trace.prompt_text, trace.token_texts, at = decode(trace.about.get('encoder_ids') or trace.prompt), pieces(decode, trace.prompt, trace.tokens), 0
     for step in trace.steps:
         context = (trace.prompt + trace.tokens[:at + step.accepted])[-8:]
         tail = step.draft_tokens[step.accepted:] if step.rejected else []
