@@ -41,7 +41,10 @@ class Contrasted(Reading):
         self.chosen, self.divergences = [], []
         most = max(1, NUMBERS // (hidden.shape[1] * self.session.lm.vocab_size))
         scores = [self.scores(part) for part in hidden.split(most)]
-        return self.dola.shaped(self.applied(ids, scores[0] if len(scores) == 1 else torch.cat(scores)))
+        ruled = self.applied(ids, scores[0] if len(scores) == 1 else torch.cat(scores))
+        dead = ruled.amax(-1, keepdim=True) == -float('inf') # the rules forbid every plausible token
+        if dead.any(): ruled = torch.where(dead, self.applied(ids, log_probs(precise(self.session.exit(hidden[:, -1])))), ruled)
+        return self.dola.shaped(ruled)
 
     @property
     def info(self) -> dict:
