@@ -79,6 +79,13 @@ def once(model, prompt, args):
     return seconds, new, sum(map(len, new[::len(new)//len(ids)]))
 
 
+def peak_mb():
+    "The most memory this process has held; where Linux says so itself, since ru_maxrss starts at that of the parent."
+    status = Path('/proc/self/status')
+    if status.exists(): return int(next(l for l in status.read_text().splitlines() if l.startswith('VmHWM')).split()[1])/1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024
+
+
 def answer(job):
     torch.set_num_threads(job.get('threads', 1))
     model, rows = model_of(job), []
@@ -88,7 +95,7 @@ def answer(job):
         for i, prompt in enumerate(job['prompts']):
             for run in job['runs']:
                 seconds, new, n = once(model, prompt, run['args'])
-                row = dict(name=run['name'], prompt=i, repeat=repeat, new_tokens=n, seconds=round(seconds, 6), peak_mb=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024, 1))
+                row = dict(name=run['name'], prompt=i, repeat=repeat, new_tokens=n, seconds=round(seconds, 6), peak_mb=round(peak_mb(), 1))
                 rows.append(row | (dict(tokens=new) if repeat == 0 else {}))
     return dict(versions=dict(transformers=transformers.__version__, torch=torch.__version__), rows=rows)
 
