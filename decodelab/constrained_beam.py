@@ -115,6 +115,6 @@ def unsaid(constraints:Sequence[Constraint], beams:list[Beam]) -> str:
     best = max(beams, key=lambda b: sum(b.state.stages), default=None)
     missing = [c for c, s in zip(constraints, best.state.stages) if s < len(c.stages)] if best else list(constraints)
     if not missing: return 'every text that fulfilled the constraints was lost to likelier ones: leave keep_complete on, or give more beams'
-    return f'no text fulfils the constraints: {", ".join(map(repr, missing))} could not be said; do the rules or the stops forbid it?'
+    return f'no text fulfils the constraints: {", ".join(map(repr, missing))} could not be said; do the rules or the stops forbid it, or was keep_complete switched off?'
 
 ConstrainedBeamSearch.rearrange = rearrange

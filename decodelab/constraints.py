@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Constraint', 'PhrasalConstraint', 'DisjunctiveConstraint', 'OrderedConstraint', 'force_words', 'Automaton',
-           'Progress', 'Tracker', 'complete', 'begun', 'leading', 'bank', 'asked', 'helpful', 'need', 'word_starts',
-           'phrase', 'fulfilled']
+           'Progress', 'Tracker', 'stands', 'complete', 'begun', 'leading', 'bank', 'asked', 'helpful', 'need', 'least',
+           'word_edges', 'phrase', 'fulfilled']
 
 # %% ../nbs/03_constraints.ipynb #c025f7ae
 from collections import deque
@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 class Constraint:
     "Stages of alternative words; raises `ValueError` for a word that cannot be said."
     stages: tuple[tuple[tuple[int, ...], ...], ...]
-    boundary: frozenset[int] | None = None # ids that begin a new word; None: words may go on
+    boundary: frozenset[int] | None = None # ids that begin a new word; None: parts of words will do
+    after: frozenset[int] = frozenset() # ids after which a word may begin that does not begin by itself
 
     def __post_init__(self):
         if not self.stages or not all(self.stages): raise ValueError('a constraint is empty: give at least one phrase')
@@ -30,18 +31,18 @@ class Constraint:
         return f'<say {said}{" as whole words" if self.boundary is not None else ""}>'
 
 # %% ../nbs/03_constraints.ipynb #3293844c
-def PhrasalConstraint(token_ids:Sequence[int], boundary=None) -> Constraint:
+def PhrasalConstraint(token_ids:Sequence[int]) -> Constraint:
     "These tokens in a row."
-    return Constraint(((tuple(token_ids),),), boundary)
+    return Constraint(((tuple(token_ids),),))
 
-def DisjunctiveConstraint(nested_token_ids:Sequence[Sequence[int]], boundary=None) -> Constraint:
+def DisjunctiveConstraint(nested_token_ids:Sequence[Sequence[int]], boundary=None, after=frozenset()) -> Constraint:
     "One of several phrases; one may be the beginning of another."
-    return Constraint((tuple(dict.fromkeys(map(tuple, nested_token_ids))),), boundary)
+    return Constraint((tuple(dict.fromkeys(map(tuple, nested_token_ids))),), boundary, after)
 
 def OrderedConstraint(parts:Sequence[Constraint]) -> Constraint:
     "Several constraints one after the other, without overlap."
     if len({p.boundary for p in parts}) > 1: raise ValueError('some parts are whole words and some are not: build all of them alike')
-    return Constraint(tuple(stage for p in parts for stage in p.stages), parts[0].boundary if parts else None)
+    return Constraint(tuple(stage for p in parts for stage in p.stages), *((parts[0].boundary, parts[0].after) if parts else ()))
 
 # %% ../nbs/03_constraints.ipynb #04590fd5
 def force_words(force_words_ids:Sequence) -> list[Constraint]:
@@ -96,6 +97,7 @@ class Progress:
     since: tuple[int, ...] # of each, the tokens that were said when that stage began
     waits: tuple[bool, ...] # of each: was a whole word said that may still go on?
     length: int = 0 # tokens so far
+    tail: tuple[int, ...] = () # the last of them
 
 # %% ../nbs/03_constraints.ipynb #f9b92a2e
 class Tracker:
@@ -114,18 +116,22 @@ class Tracker:
 
     def step(self, p:Progress, token:int) -> Progress:
         "Progress with one token more."
-        node, length = self.machine.step(p.node, token), p.length + 1
+        node, length, tail = self.machine.step(p.node, token), p.length + 1, (*p.tail[-self.longest:], token)
         stages, since, waits = list(p.stages), list(p.since), list(p.waits)
         for i, c in enumerate(self.constraints):
             if waits[i]:
                 waits[i] = False
                 if token in c.boundary: stages[i], since[i] = stages[i] + 1, p.length # the word ended before this token
         for word in self.machine.said(node):
-            i = next((i for i, c in enumerate(self.constraints) if stages[i] < len(c.stages) and not waits[i] and word in c.stages[stages[i]] and length - len(word) >= since[i]), None)
+            i = next((i for i, c in enumerate(self.constraints) if stages[i] < len(c.stages) and not waits[i] and word in c.stages[stages[i]] and length - len(word) >= since[i] and stands(c, tail[-len(word) - 1:-len(word)], word[0])), None)
             if i is None: continue
             if self.constraints[i].boundary is None: stages[i], since[i] = stages[i] + 1, length
             else: waits[i] = True
-        return Progress(node, tuple(stages), tuple(since), tuple(waits), length)
+        return Progress(node, tuple(stages), tuple(since), tuple(waits), length, tail)
+
+def stands(c:Constraint, before:Sequence[int], first:int) -> bool:
+    "Whether a word of `c` that begins with the id `first` after the ids `before` begins as a word."
+    return c.boundary is None or not before or first in c.boundary or before[-1] in c.after
 
 # %% ../nbs/03_constraints.ipynb #34b58c0e
 def complete(tracker:Tracker, p:Progress) -> bool:
@@ -138,7 +144,7 @@ def begun(tracker:Tracker, p:Progress) -> list[tuple[int, int]]:
     for node in tracker.machine.ends(p.node):
         depth = tracker.machine.depth[node]
         for i, c in enumerate(tracker.constraints):
-            if p.stages[i] < len(c.stages) and not p.waits[i] and p.length - depth >= p.since[i] and any(len(w) > depth for w in tracker.leading(node, c.stages[p.stages[i]])): out.append((i, node))
+            if p.stages[i] < len(c.stages) and not p.waits[i] and p.length - depth >= p.since[i] and stands(c, p.tail[:len(p.tail) - depth], p.tail[-depth]) and any(len(w) > depth for w in tracker.leading(node, c.stages[p.stages[i]])): out.append((i, node))
     return out
 
 def leading(tracker:Tracker, node:int, words) -> list[tuple[int, ...]]:
@@ -168,24 +174,28 @@ def helpful(tracker:Tracker, p:Progress) -> list[int]:
         node, depth = half[0][1], tracker.machine.depth[half[0][1]]
         return list(dict.fromkeys(w[depth] for i, n in half if n == node for w in tracker.leading(n, tracker.asked(p, i)) if len(w) > depth))
     open_ = [i for i, c in enumerate(tracker.constraints) if p.stages[i] < len(c.stages) and not p.waits[i]]
-    return list(dict.fromkeys(w[0] for i in open_ for w in tracker.asked(p, i)))
+    return list(dict.fromkeys(w[0] for i in open_ for w in tracker.asked(p, i) if stands(tracker.constraints[i], p.tail, w[0])))
 
 def need(tracker:Tracker, p:Progress) -> int:
     "A number of tokens that is enough to complete the text."
-    left = [[min(map(len, stage)) + (c.boundary is not None) for stage in c.stages[s + w:]] for c, s, w in zip(tracker.constraints, p.stages, p.waits)]
-    saved = [min(map(len, tracker.asked(p, i))) - min(len(w) - tracker.machine.depth[n] for w in tracker.leading(n, tracker.asked(p, i)) if len(w) > tracker.machine.depth[n]) for i, n in tracker.begun(p)]
+    left = [[least(c, stage) for stage in c.stages[s + w:]] for c, s, w in zip(tracker.constraints, p.stages, p.waits)]
+    saved = [least(tracker.constraints[i], tracker.asked(p, i)) - (tracker.constraints[i].boundary is not None) - min(len(w) - tracker.machine.depth[n] for w in tracker.leading(n, tracker.asked(p, i)) if len(w) > tracker.machine.depth[n]) for i, n in tracker.begun(p)]
     last = any(c.boundary is not None for c in tracker.constraints) and any(left) # the end of the text ends the last word
     return sum(map(sum, left)) - max(saved, default=0) - last
+
+def least(c:Constraint, stage) -> int:
+    "Tokens that are enough for one of the words of a stage, wherever it begins, and for what must follow it."
+    return min(map(len, stage)) if c.boundary is None else 1 + min(len(w) + (w[0] not in c.boundary) for w in stage)
 
 Tracker.bank, Tracker.asked, Tracker.helpful, Tracker.need = bank, asked, helpful, need
 
 # %% ../nbs/03_constraints.ipynb #acbe5c2a
-def word_starts(lm) -> frozenset[int]:
-    "The ids that cannot go on with a word: their text begins with a space or another sign that is no letter, digit or underscore."
+def word_edges(lm) -> tuple[frozenset[int], frozenset[int]]:
+    "The ids that cannot go on with a word, and those that no word goes on from: their text begins, or ends, with a sign that is no letter, digit or underscore."
     before = lm.encode('a')[-1:] # decoded behind a letter, a space shows
-    n = len(lm.decode(before))
-    texts = (lm.decode(before + [i])[n:] for i in range(lm.vocab_size))
-    return frozenset(i for i, t in enumerate(texts) if t and not (t[0].isalnum() or t[0] == '_')) | frozenset(lm.eos)
+    n, sign = len(lm.decode(before)), lambda c: not (c.isalnum() or c == '_')
+    texts = [lm.decode(before + [i])[n:] for i in range(lm.vocab_size)]
+    return frozenset(i for i, t in enumerate(texts) if t and sign(t[0])) | frozenset(lm.eos), frozenset(i for i, t in enumerate(texts) if t and sign(t[-1]))
 
 def phrase(
     lm, # whose tokenizer to use
@@ -196,7 +206,7 @@ def phrase(
     if not texts or not all(isinstance(t, str) and t.strip() for t in texts): raise ValueError('a phrase is empty: give at least one text with a letter in it')
     if lm.tokenizer is None: raise ValueError(f'{lm.name} was wrapped without a tokenizer: give ids with PhrasalConstraint')
     spelled = [tuple(lm.tokenizer(s, add_special_tokens=False, verbose=False)['input_ids']) for t in texts for s in (' ' + t.strip(), t.strip())]
-    return DisjunctiveConstraint(spelled, word_starts(lm) if whole_words else None)
+    return DisjunctiveConstraint(spelled, *(word_edges(lm) if whole_words else ()))
 
 # %% ../nbs/03_constraints.ipynb #0307cd11
 def fulfilled(constraints:Sequence[Constraint], ids:Sequence[int]) -> list[int | None]:
