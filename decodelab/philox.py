@@ -95,8 +95,11 @@ def vocabulary_words(key:int, contexts, vocab_size:int, domain:int=TOKEN, share:
     device, states = str(device), absorb(key, contexts)
     counter = counting(-(-vocab_size // share), device)
     if device != 'cpu': return on_device(key, torch.as_tensor(states.astype(np.int64), device=device), counter, domain, share)[:, :vocab_size]
-    out = np.empty((len(states), len(counter), 4), '<u8' if share == 4 else '<u4')
-    for row, state in zip(out, states.tolist()): np.stack(called(key, state, counter, domain), -1, out=row, casting='same_kind')
+    out, together = np.empty((len(states), len(counter), 4), '<u8' if share == 4 else '<u4'), max(1, 16384 // len(counter))
+    for at in range(0, len(states), together):
+        rows, some = out[at:at + together], states[at:at + together]
+        state, rows = (some[0].tolist(), rows[0]) if len(some) == 1 else (some.T[:, :, None], rows)
+        np.stack(called(key, state, counter, domain), -1, out=rows, casting='same_kind')
     flat = out.view('<i8' if share == 4 else '<u2').reshape(len(states), -1)
     return torch.from_numpy(flat[:, :vocab_size])
 
@@ -138,9 +141,15 @@ def smallest(words:Sequence):
         best = torch.where(less, word, best) if torch.is_tensor(word) else np.where(less, word, best)
     return best & 0xFFFF
 
-def self_vocabulary(key:int, context:Sequence[int], vocab_size:int, device:str='cpu') -> torch.Tensor:
-    "Half words `(V,)` of all tokens after one context, each by its own choice from it."
-    return smallest(list(vocabulary_words(key, [[x] for x in context], vocab_size, LIST, 4, device)))
+def self_vocabulary(
+    key:int,
+    contexts, # (n, h)
+    vocab_size:int,
+    device:str='cpu',
+) -> torch.Tensor:
+    "Half words `(n, V)` of all tokens after each context, each token by its own choice from it."
+    rows = (vocabulary_words(key, np.reshape(context, (-1, 1)), vocab_size, LIST, 4, device) for context in contexts)
+    return torch.stack([smallest(list(words)) for words in rows])
 
 def self_tokens(key:int, contexts, tokens) -> np.ndarray:
     "The same of one token after each context, `(n,)`."
