@@ -55,6 +55,7 @@ _public = {name: module for module, names in {
     'cost_parts': 'round_parts roofline',
     'explain': 'explain',
     'watermark': 'GreenList Evidence Mark',
+    'watermark_more': 'Unigram HardList SWEET SBW',
     'watermark_transformers': 'TorchGreenList',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
