@@ -57,6 +57,10 @@ _public = {name: module for module, names in {
     'watermark': 'GreenList Evidence Mark',
     'watermark_more': 'Unigram HardList SWEET SBW',
     'watermark_transformers': 'TorchGreenList',
+    'g_values': 'GValues TableHash RoundsHash',
+    'knockout': 'tournament',
+    'synthid': 'SynthID',
+    'unbiased': 'DiPmark',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
