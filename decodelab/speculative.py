@@ -162,7 +162,7 @@ def fitting(strategy:Speculative) -> Verifier:
     "The strategy's verifier; raises `TypeError` for what is no part, `ValueError` where the verifier weighs probabilities and the base has none."
     for name, method, like in PARTS:
         part = getattr(strategy, name)
-        if isinstance(part, type) or not hasattr(part, method) and not (name == 'verifier' and part is None):
+        if isinstance(part, type) or not callable(getattr(part, method, None)) and not (name == 'verifier' and part is None):
             raise TypeError(f'{name} is {part!r}: give an object such as {like}')
     verifier = strategy.verifier or default_verifier(strategy.base)
     if not strategy.base.greedy or getattr(verifier, 'greedy', True): return verifier
