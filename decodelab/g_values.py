@@ -46,6 +46,8 @@ class TableHash:
     def period(self) -> int|None:
         "Contexts and tokens count only modulo this; None: no such structure, or too large to use."
         return self.size if self.size & (self.size - 1) == 0 and self.size <= 2 ** 16 else None
+    @property
+    def share(self) -> float: return fair_bits(self.seed, self.size).double().mean().item() # of ones
     def start(self, keys) -> int: return 1
     def bits(self, x:torch.Tensor) -> torch.Tensor: return fair_bits(self.seed, self.size).to(x.device)[x % self.size]
 
@@ -58,8 +60,7 @@ def fingerprint(keys:tuple[int, ...]) -> bytes:
 @dataclass(frozen=True)
 class RoundsHash:
     "g is a bit of twelve more rounds of the chain, which starts at a SHA-256 of the keys (synthid-text, June 2025)."
-    @property
-    def period(self) -> None: return None
+    share, period = .5, None
     def start(self, keys) -> int: return int.from_bytes(fingerprint(keys), 'big') % (2 ** 63 - 1)
     def bits(self, x:torch.Tensor) -> torch.Tensor:
         for _ in range(12): x = ((x + 1) * MULTIPLIER + 1) >> 5

@@ -63,6 +63,8 @@ class SynthID(Mark):
         if not isinstance(self.skip_first, bool): raise ValueError(f'skip_first is {self.skip_first!r}: give True or False')
 
     @property
+    def share(self) -> float: return self.hash.share # of ones in text without the mark
+    @property
     def g(self) -> GValues: return GValues(self.keys, self.hash)
     def start(self, request) -> 'Marking': return Marking(self, len(request.prompt))
     def __repr__(self):
