@@ -55,6 +55,7 @@ _public = {name: module for module, names in {
     'cost_parts': 'round_parts roofline',
     'explain': 'explain',
     'watermark': 'GreenList Evidence Mark',
+    'watermark_gumbel': 'Gumbel',
     'watermark_more': 'Unigram HardList SWEET SBW',
     'watermark_transformers': 'TorchGreenList',
     'g_values': 'GValues TableHash RoundsHash',
