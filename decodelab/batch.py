@@ -168,7 +168,7 @@ class Hub:
     def session(self, lm:LM, *reads) -> Session:
         "A session for the running text: the k-th that a text opens on a model is read with the k-th of the others; `reads`: what an encoder reads."
         if id(lm) not in self.alone: self.alone[id(lm)] = (lm, why_alone(lm))
-        if self.alone[id(lm)][1]: return lm.session(*reads)
+        if self.alone[id(lm)][1] or reads: return lm.session(*reads)
         mine = self.opened.setdefault(getcurrent(), [])
         key = id(lm), sum(s.lm is lm for s in mine)
         if key not in self.pools: self.pools[key] = Pool(lm)
@@ -266,7 +266,7 @@ def decode_batch(
     max_new_tokens:int=64, # the budget of each text
     seed:int=0, # text number i says what `decode(lm, prompts[i], strategy, seed=seed + i)` says
     stop=None, # as for `decode`
-    cache_tokens:int|None=None, # most places in the target's cache: texts at a time × the longest; None: no bound
+    cache_tokens:int|None=None, # most places in the target's cache: texts at a time × the longest (the branches of a search come on top); None: no bound
 ) -> Batch:
     "Decode many texts with joined passes; raises what a text raises, with the number of its prompt."
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1: raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')

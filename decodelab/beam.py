@@ -77,6 +77,7 @@ class Group:
     finished: Hypotheses
     beams: list[Beam] = field(default_factory=lambda: [Beam()])
     done: bool = False
+    tracker: object = None # of constraints, where there are some
 
     def take(self, candidates:list[Beam], may_end):
         "Let the best candidates, in order, go on or finish; `may_end(beam)`: whether one that ends is complete."

@@ -44,22 +44,22 @@ class ConstrainedBeamSearch(BeamSearch):
 
     def groups(self, request:Request) -> list[Group]:
         "One group, whose first beam has said nothing."
-        possible(self.constraints, request)
-        groups, self_tracker = super().groups(request), Tracker(self.constraints)
-        groups[0].tracker, groups[0].beams[0].state = self_tracker, self_tracker.start()
+        groups, tracker = super().groups(request), Tracker(self.constraints)
+        possible(tracker, request)
+        groups[0].tracker, groups[0].beams[0].state = tracker, tracker.start()
         return groups
 
     def hope(self, group, candidates): return max((c.score for c in candidates), default=-math.inf) # as the original: what has just ended counts, too
 
 # %% ../nbs/13_constrained_beam.ipynb #ac182fbe
-def possible(constraints:Sequence[Constraint], request:Request):
+def possible(tracker:Tracker, request:Request):
     "Raise `ValueError` where the constraints cannot all be fulfilled, and say why."
     lm, ends = request.lm, set(request.lm.eos if request.stop.eos is None else request.stop.eos)
-    for c in constraints:
+    for c in tracker.constraints:
         for stage in c.stages:
             if all(ends & set(w) for w in stage): raise ValueError(f'{c} contains an end of text ({sorted(ends)}): nothing can be said after it, so leave it out, or give stop=Stop(eos=())')
             if outside := [i for w in stage for i in w if i >= lm.vocab_size]: raise ValueError(f'{c} contains the id {outside[0]}, and the vocabulary has {lm.vocab_size}: was it encoded by another tokenizer?')
-    least = Tracker(constraints).need(Tracker(constraints).start())
+    least = tracker.need(tracker.start())
     if least > request.max_new_tokens: raise ValueError(f'the constraints take up to {least} tokens and max_new_tokens is {request.max_new_tokens}: raise it, or ask for less')
 
 # %% ../nbs/13_constrained_beam.ipynb #6eb5fbc0

@@ -149,7 +149,7 @@ def begun(tracker:Tracker, p:Progress) -> list[tuple[int, int]]:
 
 def leading(tracker:Tracker, node:int, words) -> list[tuple[int, ...]]:
     "Those of `words` whose beginning is the path to `node`."
-    depth, path = tracker.machine.depth[node], None
+    depth = tracker.machine.depth[node]
     def goes(word):
         at = 0
         for token in word[:depth]: at = tracker.machine.children[at].get(token, 0)
@@ -192,10 +192,12 @@ Tracker.bank, Tracker.asked, Tracker.helpful, Tracker.need = bank, asked, helpfu
 # %% ../nbs/03_constraints.ipynb #acbe5c2a
 def word_edges(lm) -> tuple[frozenset[int], frozenset[int]]:
     "The ids that cannot go on with a word, and those that no word goes on from: their text begins, or ends, with a sign that is no letter, digit or underscore."
+    if 'edges' in vars(lm): return lm.edges # a decoding for each id of the vocabulary: once for a model, not for each phrase
     before = lm.encode('a')[-1:] # decoded behind a letter, a space shows
     n, sign = len(lm.decode(before)), lambda c: not (c.isalnum() or c == '_')
     texts = [lm.decode(before + [i])[n:] for i in range(lm.vocab_size)]
-    return frozenset(i for i, t in enumerate(texts) if t and sign(t[0])) | frozenset(lm.eos), frozenset(i for i, t in enumerate(texts) if t and sign(t[-1]))
+    lm.edges = frozenset(i for i, t in enumerate(texts) if t and sign(t[0])) | frozenset(lm.eos), frozenset(i for i, t in enumerate(texts) if t and sign(t[-1]))
+    return lm.edges
 
 def phrase(
     lm, # whose tokenizer to use
