@@ -1,13 +1,16 @@
 "The search strategies on real and random models: what they say alone, in batches, under stops, with rules, and what they leave behind."
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import (AutoModelForCausalLM, BartConfig, BartForConditionalGeneration, MambaConfig, Qwen3NextConfig, T5Config, T5ForConditionalGeneration)
 
 from decodelab import (LM, AssistantDrafter, BeamSample, BeamSearch, ConstrainedBeamSearch, ContrastiveDecoding, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead,
-                       Greedy, JsonGrammar, Mirostat, NoRepeatNgram, PhrasalConstraint, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, TopK, decode, decode_batch, hypotheses, load, random_lm)
+                       Greedy, JsonGrammar, Mirostat, NoRepeatNgram, PhrasalConstraint, PromptLookup, RepetitionPenalty, Rules, Sample, Speculative, Stop, TopK, decode, decode_batch, hypotheses, load, random_lm)
+from decodelab.beam import Search
 from decodelab.certify import FAMILIES
+from decodelab.core import Request, Rng
 
 PROMPTS = [[7], [3, 4, 5, 3, 4], list(range(1, 30))]
 WORDS = [PhrasalConstraint([5, 6]), DisjunctiveConstraint([[9], [11, 12]])]
@@ -102,17 +105,16 @@ def test_stops_end_hypotheses():
 
 
 def test_a_grammar_holds_in_beams():
-    lm = load('pico', device='cpu')
-    trace = decode(lm, 'data = ', BeamSearch(3, [JsonGrammar()]), 24)
-    import json
-    if trace.stopped == 'eos': json.loads(lm.decode(trace.tokens[:-1]))
-    for h in hypotheses(trace): # every prefix is allowed by the grammar, token by token
-        rules = BeamSearch(1, [JsonGrammar()]).rules
-        from decodelab.core import Request, Rng
+    "Every token of every hypothesis is one that the grammar allows there, by itself."
+    lm, rules = load('pico', device='cpu'), Rules([JsonGrammar()])
+    found = hypotheses(decode(lm, 'data = ', BeamSearch(3, rules, num_return_sequences=3), 24))
+    for h in found:
         applied, ids = rules.start(Request(lm, lm.encode('data = '), 24, Rng())), lm.encode('data = ')
         for t in h['tokens']:
             assert applied(ids, torch.zeros(1, lm.vocab_size))[0, t] > -math.inf
             ids = ids + [t]
+    free = decode(lm, 'data = ', BeamSearch(3), 24).tokens
+    assert len(found) > 1 and free != found[0]['tokens']                       # the grammar had something to forbid
 
 
 def test_a_rule_that_follows_one_text_is_refused_in_beams():
@@ -147,8 +149,6 @@ def test_an_interruption_leaves_the_model_as_it_was():
 def test_the_prompt_is_stored_once():
     lm = random_lm()
     request_prompt = list(range(1, 50)) * 3
-    from decodelab.core import Request, Rng
-    from decodelab.beam import Search
     strategy = BeamSearch(8)
     request = Request(lm, request_prompt, 20, Rng(0), Stop(eos=()))
     search = Search(strategy, request, strategy.groups(request))
@@ -164,3 +164,13 @@ def test_drafts_speed_up_layers_and_amateurs():
         plain = decode(lm, PROMPTS[1], base, 16).tokens
         for drafter in (AssistantDrafter(draft, base=Greedy()), PromptLookup()): assert decode(lm, PROMPTS[1], Speculative(drafter, base=base, lookahead=FixedLookahead(3)), 16).tokens == plain
     with pytest.raises(TypeError, match='give an object such as Greedy'): decode(lm, PROMPTS[1], Speculative(PromptLookup(), base=BeamSearch(4)), 8)
+
+
+def test_what_an_encoder_reads_is_never_ignored():
+    t5, causal = encoder_decoders()[0], random_lm()
+    class Other:
+        def decode(self, request):
+            replace(request, lm=causal).session()
+            yield
+    for run in (lambda: decode(t5, [4, 5], Other(), 2), lambda: decode_batch(t5, [[4, 5], [6]], Other(), max_new_tokens=2)):
+        with pytest.raises(ValueError, match='has no encoder'): run()
