@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .core import Request, Rng, Step, Stopper
+from .core import Request, Step, Stopper
 from .mask_tree_growing import Branches
 from .rule import ScoreRule
 from .rule_memory import MirostatState

@@ -10,7 +10,7 @@ __all__ = ['Constraint', 'PhrasalConstraint', 'DisjunctiveConstraint', 'OrderedC
 # %% ../nbs/03_constraints.ipynb #c025f7ae
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 # %% ../nbs/03_constraints.ipynb #c2e32d9e
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from .beam import Beam, BeamSearch, Group, Hypotheses, check_beams
+from .beam import Beam, BeamSearch, Group, Hypotheses
 from .core import Request
 
 # %% ../nbs/12_diverse_beam.ipynb #8e60e521
