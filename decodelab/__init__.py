@@ -62,6 +62,7 @@ _public = {name: module for module, names in {
     'knockout': 'tournament',
     'synthid': 'SynthID',
     'unbiased': 'DiPmark',
+    'chance': 'Null null_of Bernoulli Exponential Tournament Lattice',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
