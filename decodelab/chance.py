@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MEASURED', 'Null', 'whole', 'Bernoulli', 'Exponential', 'Tournament', 'Lattice', 'tilt', 'tilted_tail', 'ceiling',
-           'null_of', 'tournament_null']
+           'null_of', 'coins_of', 'exponential_of', 'tournament_null']
 
 # %% ../nbs/42_chance.ipynb #97bac851
 from dataclasses import dataclass, field
@@ -131,9 +131,16 @@ def null_of(mark) -> Null:
     what = 'it has no null: give it one with null_of.register' if isinstance(mark, Mark) else 'give a mark, such as GreenList'
     raise TypeError(f'{type(mark).__name__} is no mark that can be detected: {what}')
 
-null_of.register(ListMark)(lambda mark: Bernoulli(mark.share))
-null_of.register(DiPmark)(lambda mark: Bernoulli(mark.share))
-null_of.register(Gumbel)(lambda mark: Exponential())
+@null_of.register(ListMark)
+@null_of.register(DiPmark)
+def coins_of(mark) -> Bernoulli:
+    "A coin with the mark's share of green."
+    return Bernoulli(mark.share)
+
+@null_of.register(Gumbel)
+def exponential_of(mark) -> Exponential:
+    "The same for every key and width."
+    return Exponential()
 
 # %% ../nbs/42_chance.ipynb #99959c64
 MEASURED = 2**16 # n-grams
