@@ -62,7 +62,10 @@ _public = {name: module for module, names in {
     'knockout': 'tournament',
     'synthid': 'SynthID',
     'unbiased': 'DiPmark',
+    'dual_gumbel': 'DualGumbel TripleGumbel',
     'chance': 'Null null_of Bernoulli Exponential Tournament Lattice',
+    'attacks': 'Attacked Chain Delete Insert Substitute Vocabulary Own',
+    'attacks_passages': 'Swap Truncate CopyPaste Spoof wrong_key',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
