@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from .philox import LIST, SEEDINGS, WORD, key_words, philox, token_words, vocabulary_words
-from .watermark import Evidence, GreenList, ListMark, check_bias, check_share, check_text, check_width, evidence, green_rows
+from .watermark import Evidence, GreenList, ListMark, check_bias, check_share, check_text, check_width, evidence, green_rows, paired
 
 # %% ../nbs/40_watermark_more.ipynb #2ec8c4d1
 @dataclass(frozen=True, repr=False)
@@ -27,13 +27,13 @@ class Unigram(ListMark):
     before = shortest = 0
 
     def __post_init__(self): key_words(self.key), check_share('gamma', self.gamma), check_bias('delta', self.delta)
-    threshold, share = GreenList.threshold, GreenList.share
+    seeding, sharing, threshold, share = 'left', GreenList.sharing, GreenList.threshold, GreenList.share
     @property
     def bias(self) -> float: return self.delta
     def green_lists(self, contexts, vocab_size, device):
-        words = vocabulary_words(self.key, [()], vocab_size, LIST, 8, device)
+        words = vocabulary_words(self.key, [()], vocab_size, LIST, self.sharing, device)
         return (words.to(torch.int64) < self.threshold).to(torch.uint8).expand(len(contexts), -1)
-    def greens(self, contexts, tokens): return token_words(self.key, contexts, tokens, LIST, 8) < self.threshold
+    def greens(self, contexts, tokens): return token_words(self.key, contexts, tokens, LIST, self.sharing) < self.threshold
 
 # %% ../nbs/40_watermark_more.ipynb #0c15bd7b
 @dataclass(frozen=True, repr=False)
@@ -48,19 +48,20 @@ class HardList(ListMark):
     def soft(self) -> GreenList:
         "The green list with the same colours."
         return GreenList(self.key, self.gamma, 0., self.context, self.seeding)
-    before, shortest, threshold, share = GreenList.before, GreenList.shortest, GreenList.threshold, GreenList.share
+    before, shortest, sharing, threshold, share = GreenList.before, GreenList.shortest, GreenList.sharing, GreenList.threshold, GreenList.share
     green_lists, greens, deciding = GreenList.green_lists, GreenList.greens, GreenList.deciding
-    def raise_green(self, contexts, scores):
-        "Forbid the red tokens of rows `(n, V)` in place, but not all that are left."
-        for row, green in zip(scores, green_rows(self, contexts, scores.shape[-1], str(scores.device))):
+    def raise_green(self, contexts, scores, out):
+        "Write the rows `scores` `(n, V)` without their red tokens into `out`; a row that has no others as it is."
+        for row, green, to in zip(scores, green_rows(self, contexts, scores.shape[-1], str(scores.device)), out):
             hard = row.masked_fill(green == 0, -math.inf)
-            if hard.max() > -math.inf: row.copy_(hard)
+            to.copy_(hard if hard.max() > -math.inf else row)
 
 # %% ../nbs/40_watermark_more.ipynb #e60cd682
 def entropies(scores:torch.Tensor) -> torch.Tensor:
     "The entropy of each row `(r, V)`, in nats."
     return torch.special.entr(scores.double().softmax(-1)).sum(-1)
 
+# %% ../nbs/40_watermark_more.ipynb #4fefc5e2
 @dataclass(frozen=True, repr=False)
 class SWEET(GreenList):
     "A green list where the model is unsure, and nothing elsewhere (Lee et al. 2023, arXiv 2305.15060)."
@@ -70,10 +71,11 @@ class SWEET(GreenList):
         GreenList.__post_init__(self), check_bias('entropy', self.entropy)
         if self.entropy < 0: raise ValueError(f'entropy is {self.entropy!r}: give a number of nats of 0 or more')
 
-    def raise_green(self, contexts, scores):
-        "Raise green tokens of the unsure rows `(n, V)` in place."
-        for row, context, unsure in zip(scores, contexts, (entropies(scores) > self.entropy).tolist()):
-            if unsure: GreenList.raise_green(self, [context], row[None])
+    def raise_green(self, contexts, scores, out):
+        "Write the rows `scores` `(n, V)` into `out`, the green tokens of the unsure ones raised."
+        out.copy_(scores)
+        at = (entropies(scores) > self.entropy).nonzero()[:, 0].tolist()
+        for i, green in zip(at, green_rows(self, [contexts[i] for i in at], scores.shape[-1], str(scores.device))): out[i].add_(green, alpha=float(self.bias))
 
     def evidence(self, ids:Sequence[int], prompt:int=0, repeats:str='once', pad:int|None=None, lm=None) -> Evidence:
         "The colour of each token where `lm`, the model that wrote the text, is unsure; the prompt must be part of `ids`."
@@ -90,7 +92,11 @@ class SWEET(GreenList):
             found.scored[i] = not (key in seen or seen.add(key))
         return found
 
-# %% ../nbs/40_watermark_more.ipynb #b1b289ec
+    def evidences(self, texts:Sequence, prompts:int|Sequence[int]=0, repeats:str='once', pad:int|None=None, lm=None) -> list[Evidence]:
+        "The evidence of each text, which `lm` reads one by one."
+        return [self.evidence(ids, prompt, repeats, pad, lm) for ids, prompt in paired(texts, prompts)]
+
+# %% ../nbs/40_watermark_more.ipynb #3307aa8b
 def jenkins(x) -> np.ndarray:
     "Jenkins' hash of 32-bit integers, plus-one shifted, as int64."
     i = (np.asarray(x, np.int64) + 1).astype(np.int32)
@@ -108,7 +114,7 @@ def tossed(seeds:np.ndarray, tokens:np.ndarray) -> np.ndarray:
     words = np.stack(philox((tokens // 4, 0, 0, 0), (seeds & WORD, seeds >> 32)))
     return np.take_along_axis(words, (tokens % 4).astype(np.int64)[None], 0)[0] & 0x7FFF_FFFF
 
-# %% ../nbs/40_watermark_more.ipynb #3307aa8b
+# %% ../nbs/40_watermark_more.ipynb #fdc5fb67
 @dataclass(frozen=True, repr=False)
 class SBW(ListMark):
     "Green by a toss for each token, in vLLM's layout (Ceppi and Sanchez 2026, arXiv 2609.03844)."
@@ -138,7 +144,7 @@ class SBW(ListMark):
         hashed = jenkins(tokens)[:, None]
         return (key * hashed * np.concatenate([jenkins(contexts[:, 1:]), hashed], 1)).min(1)
 
-# %% ../nbs/40_watermark_more.ipynb #fdc5fb67
+# %% ../nbs/40_watermark_more.ipynb #c48ecc18
 def tossed_greens(self:SBW, contexts, tokens) -> np.ndarray:
     "The colours `(n,)` of single tokens."
     return tossed(self.seeds(contexts, tokens), tokens) < self.threshold
