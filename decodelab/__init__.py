@@ -63,9 +63,13 @@ _public = {name: module for module, names in {
     'synthid': 'SynthID',
     'unbiased': 'DiPmark',
     'dual_gumbel': 'DualGumbel TripleGumbel',
+    'marked_speculation': 'MarkedDrafter MarkedVerifier DrafterOn dual_key',
     'chance': 'Null null_of Bernoulli Exponential Tournament Lattice',
+    'detection': 'detect detect_many Detection Detector combine',
+    'chance_windows': 'best_window Windows Span',
     'attacks': 'Attacked Chain Delete Insert Substitute Vocabulary Own',
     'attacks_passages': 'Swap Truncate CopyPaste Spoof wrong_key',
+    'attacks_strings': 'RoundTrip Homoglyphs Whitespace Invisible Case Remove Canonical canonical',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
