@@ -108,14 +108,17 @@ class ListMark(Mark):
         begin = len(ids) - len(scores) + 1
         short = min(max(0, self.shortest - begin), len(scores))
         if short == len(scores): return scores
-        contexts, out = [tuple(ids[end - self.before:end]) for end in range(begin + short, len(ids) + 1)], torch.empty_like(scores)
-        if short: out[:short] = scores[:short]
-        self.raise_green(contexts, scores[short:] if short else scores, out[short:] if short else out)
-        return out
+        before = self.before
+        contexts = [tuple(ids[end - before:end]) for end in range(begin + short, len(ids) + 1)]
+        return torch.cat([scores[:short], self.raised(contexts, scores[short:])]) if short else self.raised(contexts, scores)
 
-    def raise_green(self, contexts:list, scores:torch.Tensor, out:torch.Tensor):
-        "Write the rows `scores` `(n, V)` with their green tokens raised into `out`."
-        for row, green, to in zip(scores.unbind(), green_rows(self, contexts, scores.shape[-1], str(scores.device)), out.unbind()): torch.add(row, green, alpha=float(self.bias), out=to)
+    def raised(self, contexts:list, scores:torch.Tensor) -> torch.Tensor:
+        "The rows `scores` `(n, V)` with their green tokens raised."
+        rows, bias = green_rows(self, contexts, scores.shape[-1], str(scores.device)), float(self.bias)
+        if len(rows) == 1: return torch.add(scores, rows[0], alpha=bias)
+        out = torch.empty_like(scores)
+        for row, green, to in zip(scores.unbind(), rows, out.unbind()): torch.add(row, green, alpha=bias, out=to)
+        return out
 
 # %% ../nbs/40_watermark.ipynb #a457afda
 KEPT = 2**25 # bytes of lists of each mark

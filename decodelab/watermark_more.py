@@ -50,11 +50,13 @@ class HardList(ListMark):
         return GreenList(self.key, self.gamma, 0., self.context, self.seeding)
     before, shortest, sharing, threshold, share = GreenList.before, GreenList.shortest, GreenList.sharing, GreenList.threshold, GreenList.share
     green_lists, greens, deciding = GreenList.green_lists, GreenList.greens, GreenList.deciding
-    def raise_green(self, contexts, scores, out):
-        "Write the rows `scores` `(n, V)` without their red tokens into `out`; a row that has no others as it is."
+    def raised(self, contexts, scores):
+        "The rows `scores` `(n, V)` without their red tokens; a row that has no others as it is."
+        out = scores.clone()
         for row, green, to in zip(scores, green_rows(self, contexts, scores.shape[-1], str(scores.device)), out):
             hard = row.masked_fill(green == 0, -math.inf)
-            to.copy_(hard if hard.max() > -math.inf else row)
+            if hard.max() > -math.inf: to.copy_(hard)
+        return out
 
 # %% ../nbs/40_watermark_more.ipynb #e60cd682
 def entropies(scores:torch.Tensor) -> torch.Tensor:
@@ -71,11 +73,11 @@ class SWEET(GreenList):
         GreenList.__post_init__(self), check_bias('entropy', self.entropy)
         if self.entropy < 0: raise ValueError(f'entropy is {self.entropy!r}: give a number of nats of 0 or more')
 
-    def raise_green(self, contexts, scores, out):
-        "Write the rows `scores` `(n, V)` into `out`, the green tokens of the unsure ones raised."
-        out.copy_(scores)
-        at = (entropies(scores) > self.entropy).nonzero()[:, 0].tolist()
+    def raised(self, contexts, scores):
+        "The rows `scores` `(n, V)` with the green tokens of the unsure ones raised."
+        out, at = scores.clone(), (entropies(scores) > self.entropy).nonzero()[:, 0].tolist()
         for i, green in zip(at, green_rows(self, [contexts[i] for i in at], scores.shape[-1], str(scores.device))): out[i].add_(green, alpha=float(self.bias))
+        return out
 
     def evidence(self, ids:Sequence[int], prompt:int=0, repeats:str='once', pad:int|None=None, lm=None) -> Evidence:
         "The colour of each token where `lm`, the model that wrote the text, is unsure; the prompt must be part of `ids`."

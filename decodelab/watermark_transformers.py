@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TABLE', 'CANDIDATES', 'LISTED', 'hash_table', 'self_seeds', 'twister', 'ladder', 'partners', 'reached', 'placed',
            'TorchGreenList', 'shuffled_list', 'torch_lists', 'torch_greens', 'torch_deciding', 'candidates',
-           'torch_raise', 'from_config']
+           'torch_raised', 'from_config']
 
 # %% ../nbs/40_watermark_transformers.ipynb #bf6b932e
 from dataclasses import dataclass, fields
@@ -138,15 +138,16 @@ def candidates(row:torch.Tensor, k:int=CANDIDATES) -> torch.Tensor:
     if len(row) > k and values[k - 1] == values[k] and values[k].isfinite(): tokens = row.sort(descending=True).indices
     return tokens[:k]
 
-def torch_raise(self:TorchGreenList, contexts, scores, out):
-    "Write the rows `scores` `(n, V)` with their green tokens, or green candidates, raised into `out`."
-    if self.seeding_scheme == 'lefthash': return ListMark.raise_green(self, contexts, scores, out)
+def torch_raised(self:TorchGreenList, contexts, scores):
+    "The rows `scores` `(n, V)` with their green tokens, or green candidates, raised."
+    if self.seeding_scheme == 'lefthash': return ListMark.raised(self, contexts, scores)
     best = [t[t < self.vocab_size] for t in map(candidates, scores)]
     tokens = np.concatenate([t.cpu().numpy() for t in best])
     before = np.concatenate([np.tile(np.array(c, np.int64), (len(t), 1)) for c, t in zip(contexts, best)])
     green = torch.from_numpy(self.greens(before, tokens)).to(scores.device).split([len(t) for t in best])
-    out.copy_(scores)
+    out = scores.clone()
     for row, t, g in zip(out, best, green): row[t[g]] += self.bias
+    return out
 
 def from_config(cls, config, vocab_size:int) -> TorchGreenList:
     "The mark of a transformers `WatermarkingConfig` (or its dict) for a model's vocabulary."
@@ -155,4 +156,4 @@ def from_config(cls, config, vocab_size:int) -> TorchGreenList:
     if unknown or 'seeding_scheme' not in given: raise ValueError(f'{given!r} is no configuration of green lists: give a WatermarkingConfig')
     return TorchGreenList(vocab_size, **given)
 
-TorchGreenList.raise_green, TorchGreenList.from_config = torch_raise, classmethod(from_config)
+TorchGreenList.raised, TorchGreenList.from_config = torch_raised, classmethod(from_config)
