@@ -69,7 +69,8 @@ _public = {name: module for module, names in {
     'chance_windows': 'best_window Windows Span',
     'attacks': 'Attacked Chain Delete Insert Substitute Vocabulary Own',
     'attacks_passages': 'Swap Truncate CopyPaste Spoof wrong_key',
-    'attacks_strings': 'RoundTrip Homoglyphs Whitespace Invisible Case Remove Canonical canonical',
+    'attacks_characters': 'RoundTrip Homoglyphs Whitespace Invisible Case Remove Canonical canonical',
+    'attacks_models': 'Proposed Paraphrase EmojiSample',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 

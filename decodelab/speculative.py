@@ -27,6 +27,8 @@ class Draft:
     confidence: list[float] = field(default_factory=list) # the drafter's probability of each token
     passes: int = 0 # draft-model passes it took
     info: dict = field(default_factory=dict)
+    request: Request|None = field(default=None, repr=False, compare=False) # the text it belongs to, and …
+    after: list|None = field(default=None, repr=False, compare=False) # … the committed ids it continues; the loop says both, for verifiers that draw by the text
 
 @dataclass
 class Verdict:
@@ -127,7 +129,7 @@ class Speculative:
         ends = frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
         while len(ids) < end:
             go_on = limited(lookahead, end - len(ids) - 1, ends)
-            step = round_of(ids, target, drafting, verifier, go_on, rng, request.clock)
+            step = round_of(ids, target, drafting, verifier, go_on, rng, request)
             ids += step.tokens
             lookahead.update(step)
             yield step
@@ -136,11 +138,12 @@ class Speculative:
         return f'Speculative({self.drafter!r}, base={self.base!r}, verifier={self.verifier or default_verifier(self.base)!r}, lookahead={self.lookahead!r}{", strict=True" * self.strict})'
 
 # %% ../nbs/20_speculative.ipynb #0f58269f
-def round_of(ids, target, drafting, verifier, go_on, rng, clock) -> Step:
+def round_of(ids, target, drafting, verifier, go_on, rng, request) -> Step:
     "Draft, read and verify once after the committed `ids`."
-    start, passes = clock(), target.passes
+    clock, passes = request.clock, target.passes
+    start = clock()
     draft, drafted_at = (drafting.draft(ids, go_on, rng), clock()) if go_on(0, None, None) else (Draft([], []), start)
-    k = len(draft.tokens)
+    k, draft.request, draft.after = len(draft.tokens), request, ids
     p = target.rows(ids + draft.tokens, k + 1) # (k+1, V)
     verdict = verifier.verify(p, draft, rng)
     return Step(draft.tokens[:verdict.accepted] + [verdict.token], k, verdict.accepted, verdict.accepted < k, draft.tokens,
