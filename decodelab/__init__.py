@@ -67,10 +67,12 @@ _public = {name: module for module, names in {
     'chance': 'Null null_of Bernoulli Exponential Tournament Lattice',
     'detection': 'detect detect_many Detection Detector combine',
     'chance_windows': 'best_window Windows Span',
+    'colours': 'coloured plot_running',
     'attacks': 'Attacked Chain Delete Insert Substitute Vocabulary Own',
     'attacks_passages': 'Swap Truncate CopyPaste Spoof wrong_key',
     'attacks_characters': 'RoundTrip Homoglyphs Whitespace Invisible Case Remove Canonical canonical',
     'attacks_models': 'Proposed Paraphrase EmojiSample',
+    'streaming': 'stream astream stream_batch feed_streamer watch Stream AsyncStream Writing',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
