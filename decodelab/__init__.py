@@ -61,6 +61,7 @@ _public = {name: module for module, names in {
     'g_values': 'GValues TableHash RoundsHash',
     'knockout': 'tournament',
     'synthid': 'SynthID',
+    'watermarking_config': 'mark_from_config config_from_mark',
     'unbiased': 'DiPmark',
     'dual_gumbel': 'DualGumbel TripleGumbel',
     'marked_speculation': 'MarkedDrafter MarkedVerifier DrafterOn dual_key',
@@ -73,6 +74,7 @@ _public = {name: module for module, names in {
     'attacks_characters': 'RoundTrip Homoglyphs Whitespace Invisible Case Remove Canonical canonical',
     'attacks_models': 'Proposed Paraphrase EmojiSample',
     'streaming': 'stream astream stream_batch feed_streamer watch Stream AsyncStream Writing',
+    'robustness': 'robustness detection_rates span_overlap auc tpr_at plot_robustness plot_roc',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TABLE', 'CANDIDATES', 'LISTED', 'hash_table', 'self_seeds', 'twister', 'ladder', 'partners', 'reached', 'placed',
            'TorchGreenList', 'shuffled_list', 'torch_lists', 'torch_greens', 'torch_deciding', 'candidates',
-           'torch_raised', 'from_config']
+           'torch_raised', 'from_config', 'to_config']
 
 # %% ../nbs/40_watermark_transformers.ipynb #bf6b932e
 from dataclasses import dataclass, fields
@@ -156,4 +156,9 @@ def from_config(cls, config, vocab_size:int) -> TorchGreenList:
     if unknown or 'seeding_scheme' not in given: raise ValueError(f'{given!r} is no configuration of green lists: give a WatermarkingConfig')
     return TorchGreenList(vocab_size, **given)
 
-TorchGreenList.raised, TorchGreenList.from_config = torch_raised, classmethod(from_config)
+def to_config(self:TorchGreenList):
+    "The transformers `WatermarkingConfig` with these settings; the size of the vocabulary is the model's there."
+    from transformers import WatermarkingConfig
+    return WatermarkingConfig(self.greenlist_ratio, self.bias, self.hashing_key, self.seeding_scheme, self.context_width)
+
+TorchGreenList.raised, TorchGreenList.from_config, TorchGreenList.to_config = torch_raised, classmethod(from_config), to_config
