@@ -63,7 +63,8 @@ _public = {name: module for module, names in {
     'synthid': 'SynthID',
     'watermarking_config': 'mark_from_config config_from_mark',
     'unbiased': 'DiPmark',
-    'dual_gumbel': 'DualGumbel TripleGumbel',
+    'chance_weighted': 'WeightedSynthID WeightedTournament weighted_mean',
+    'dual_gumbel': 'DualGumbel EitherGumbel TripleGumbel',
     'marked_speculation': 'MarkedDrafter MarkedVerifier DrafterOn dual_key',
     'chance': 'Null null_of Bernoulli Exponential Tournament Lattice',
     'detection': 'detect detect_many Detection Detector combine',
@@ -75,6 +76,8 @@ _public = {name: module for module, names in {
     'attacks_models': 'Proposed Paraphrase EmojiSample',
     'streaming': 'stream astream stream_batch feed_streamer watch Stream AsyncStream Writing',
     'robustness': 'robustness detection_rates span_overlap auc tpr_at plot_robustness plot_roc',
+    'generate': 'generate',
+    'arguments_strategy': 'explain_config',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 

@@ -101,6 +101,7 @@ class Marking:
 class TournamentEvidence(Evidence):
     "What a text shows of a SynthID mark: `values` are means over the layers, `contexts` the tokens before; the rest as in every `Evidence`."
     g: np.ndarray # `(n, m)` g-values, 0 without a context
+    mark: 'SynthID|None' = None # which read it
 
     @property
     def mean(self) -> float: return self.total / self.count if self.count else math.nan # of the tokens that count
@@ -136,7 +137,7 @@ def evidence(
     if contexts:
         g[first:] = self.g.ngrams(torch.tensor(new).unfold(0, self.ngram_len, 1)).numpy()
         scored[first:] = counted(new, contexts, self.history, frozenset([eos] if isinstance(eos, int) else eos), pad, repeats)
-    return TournamentEvidence(g.mean(1), scored, [None] * first + contexts, g)
+    return TournamentEvidence(g.mean(1), scored, [None] * first + contexts, g, self)
 
 SynthID.evidence = evidence
 
