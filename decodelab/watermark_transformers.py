@@ -120,7 +120,7 @@ def torch_greens(self:TorchGreenList, contexts, tokens):
     if self.seeding_scheme == 'selfhash': return placed(self_seeds(self.hashing_key, np.column_stack([contexts, tokens])), tokens, self.vocab_size, self.size)
     last, which = np.unique(contexts[:, -1], return_inverse=True)
     seeds = [self.left_seed(c) for c in last.tolist()]
-    if len(seeds) * self.vocab_size > LISTED: return placed(np.array(seeds)[which] & 0xFFFF_FFFF, tokens, self.vocab_size, self.size)
+    if len(seeds) * self.vocab_size > LISTED: return placed(np.array([s & 0xFFFF_FFFF for s in seeds])[which], tokens, self.vocab_size, self.size)
     lists = np.stack([shuffled_list(s, self.vocab_size, self.size) for s in seeds])
     return (lists[which, tokens >> 3] >> (7 - tokens % 8) & 1).astype(bool)
 

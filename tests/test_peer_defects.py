@@ -17,8 +17,8 @@ from decodelab.verifiers import residual
 from repo import ROOT
 from test_grammar import letters
 
-HERE, PROMPT = 'tests/test_peer_defects.py::', [3, 4, 5, 3, 4]
-DEFECTS = [ # section of the study of the peers; what is wrong; where it is shown that decodelab does not share it
+HERE, MARKS, PROMPT = 'tests/test_peer_defects.py::', 'tests/test_watermarks.py::', [3, 4, 5, 3, 4]
+DEFECTS = [ # section of the study of the peers (Q: of the one of quality and watermarks); what is wrong; where it is shown that decodelab does not share it
     ('A1', 'assisted generation refuses a batch', HERE + 'test_assisted_texts_can_be_batched'),
     ('A1', 'recurrent and hybrid models refuse every form of assistance', 'tests/test_families.py::test_recurrent_models_can_be_drafted_for_which_transformers_refuses'),
     ('A1', 'a top-k of 50 acts in every sampled call that does not switch it off', HERE + 'test_nothing_acts_that_was_not_asked_for'),
@@ -27,6 +27,8 @@ DEFECTS = [ # section of the study of the peers; what is wrong; where it is show
     ('A1', 'a batch of constrained or contrastive texts is not the texts one by one', 'tests/test_search.py::test_a_batch_says_what_each_text_says_alone'),
     ('A1', 'no tokens of a beam search before its end', 'tests/test_search.py::test_tokens_are_emitted_when_no_rival_disputes_them'),
     ('A1', 'beams ignore the assistant', 'tests/test_search.py::test_drafts_speed_up_layers_and_amateurs'),
+    ('A1', 'keyed lists under assistance', 'nbs/40_watermark_transformers.ipynb'),
+    ('A1', 'selfhash fails on a vocabulary of fewer than 40 tokens', MARKS + 'test_selfhash_with_a_small_vocabulary'),
     ('A2.1', 'num_assistant_tokens given to the call is ignored', HERE + 'test_the_number_of_drafted_tokens_is_honoured'),
     ('A2.1', 'rules are applied to the draft twice: an identical draft is refused', HERE + 'test_an_identical_draft_is_always_accepted'),
     ('A2.1', "settings of one call stay in the draft's configuration", 'tests/test_families.py::test_models_and_configs_are_as_they_were_even_after_an_error'),
@@ -43,6 +45,7 @@ DEFECTS = [ # section of the study of the peers; what is wrong; where it is show
     ('A2.3', 'an incremental grammar is lost under assistance', 'tests/test_grammar.py::test_greedy_texts_are_those_of_plain_decoding_alone_and_in_batches'),
     ('A2.3', 'rules with memory, drawn texts', 'tests/test_batch.py::test_rules_with_memory_and_other_verifiers'),
     ('A2.3', 'a processor that counts its calls, or SynthID, is corrupted without a word', HERE + 'test_processors_that_remember_calls_are_found_out'),
+    ('A2.3', 'an assistant switches the SynthID watermark off without a word', MARKS + 'test_synthid_survives_an_assistant'),
     ('A2.4', 'stopping criteria are skipped inside a block', HERE + 'test_a_condition_stops_inside_a_block'),
     ('A2.4', 'stop strings with an assistant raise', HERE + 'test_stop_strings_work_with_a_draft'),
     ('A2.4', 'stops of every kind, inside a block', 'tests/test_families.py::test_stops_cut_inside_a_block_where_plain_decoding_stops'),
@@ -56,6 +59,7 @@ DEFECTS = [ # section of the study of the peers; what is wrong; where it is show
     ('A2.7', 'the law of texts drawn with a draft of another tokenizer', 'nbs/25_universal_intersection.ipynb'),
     ('A2.8', 'bfloat16 texts differ from plain ones, and there is no remedy', 'tests/test_strict.py::test_random_models'),
     ('A2.8', 'the share of identical texts in low precision', 'tests/test_families.py::test_share_of_identical_texts_in_low_precision'),
+    ('A2.9', 'a GenerationConfig with SynthID cannot be loaded', MARKS + 'test_a_synthid_configuration_can_be_read_again'),
     ('A4', 'sampled texts are tested by nobody: joint law, as fractions', 'nbs/06_exact.ipynb'),
     ('A4', 'sampled texts are tested by nobody: certificate of the code that decodes', 'nbs/07_certify.ipynb'),
     ('A4.2', 'total variation 0.61 of universal sampling', HERE + 'test_shared_tokens_keep_their_names_and_the_draft_its_modules'),
@@ -74,18 +78,28 @@ DEFECTS = [ # section of the study of the peers; what is wrong; where it is show
     ('B1.10', 'a cache that is wrong after a rollback', 'nbs/01_models.ipynb'),
     ('B1.11', 'a batch of speculated texts is not the texts one by one', 'tests/test_batch.py::test_every_family'),
     ('B3', 'several formulas under one name', 'nbs/04_metrics.ipynb'),
+    ('Q6', 'selfhash with the default width is one list for all texts', MARKS + 'test_selfhash_of_width_1_is_one_list'),
+    ('Q6', 'lefthash ignores the context width', MARKS + 'test_lefthash_looks_at_one_token_whatever_the_width'),
+    ('Q6', 'products that overflow, seeds of which 32 bits count: kept for parity, explained', MARKS + 'test_products_that_overflow_and_seeds_that_are_cut'),
+    ('Q6', 'selfhash can raise forty tokens only: nearly nothing where entropy is high', MARKS + 'test_selfhash_marks_forty_candidates_of_a_flat_row'),
+    ('Q6', "the detector's cache is never hit", MARKS + 'test_lists_are_kept_between_detections'),
+    ('Q6', 'the detector fails on a model without a begin-of-text id', MARKS + 'test_a_model_without_a_begin_of_text'),
+    ('Q6', 'padding is scored', MARKS + 'test_padding_does_not_count'),
+    ('Q6', 'repeated n-grams count by default: z = 24.4 for one token again and again', MARKS + 'test_one_token_again_and_again_is_no_evidence'),
+    ('Q6', 'a share outside, a key that is none', MARKS + 'test_shares_outside_are_refused'),
+    ('Q7', 'tokens 65,536 apart share all g-values', MARKS + 'test_twins_of_synthid'),
+    ('Q8', 'detection takes one text at a time', MARKS + 'test_many_texts_have_the_evidence_of_each'),
 ]
 LATER = [
-    ('A1', 'watermarks: keyed lists under assistance, selfhash with small vocabularies, SynthID switched off, the Bayesian detector'),
+    ('A1', 'watermarks: the Bayesian detector'),
     ('A1', 'unknown keys of a GenerationConfig are kept without a word; arguments dropped by custom_generate'),
     ('A1', 'MTP reads its checkpoint again at each call; DFlash; single position (Gemma 4) cannot be constructed'),
     ('A1', 'streaming by the block'),
     ('A2.1', 'defaults that make a bad draft five times slower than none; no way back to plain decoding'),
     ('A2.2', 'inputs_embeds as a prompt'),
-    ('A2.3', 'the SynthID watermark itself under assistance (its processor is refused today)'),
     ('A2.4', 'a streamer sees a block before the stops are asked'),
     ('A2.5', 'encoder-decoder: the draft reads the whole prefix again'),
-    ('A2.9', 'a GenerationConfig with SynthID cannot be loaded; num_beams with an assistant only logs'),
+    ('A2.9', 'num_beams with an assistant only logs'),
     ('A3', 'speed against plain generate, at real sizes'),
     ('A4.3', 'single position (Gemma 4): samples are biased'),
     ('B1.5', 'Jacobi decoding without its overhead in the report'),
@@ -99,7 +113,7 @@ def test_every_pointer_points():
         path, _, name = pointer.partition('::')
         assert (ROOT/path).is_file(), pointer
         if name: assert re.search(rf'^def {name}\(', (ROOT/path).read_text(), flags=re.M), pointer
-        assert line and re.fullmatch(r'[AB]\d+(\.\d+)?', section)
+        assert line and re.fullmatch(r'[ABQ]\d+(\.\d+)?', section)
     tests = re.findall(r'^def (test_\w+)', (ROOT/'tests'/'test_peer_defects.py').read_text(), flags=re.M)
     assert set(tests) - {p.removeprefix(HERE) for _, _, p in DEFECTS} == {'test_every_pointer_points'}
 
