@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, singledispatch
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import fft, optimize, stats
 
 from .synthid import SynthID
 from .unbiased import DiPmark
@@ -111,12 +111,15 @@ def tilted_tail(
     k, possible = np.arange(len(f)), np.flatnonzero(f)
     if least <= count * possible[0]: return 1.
     if least >= count * possible[-1]: return float(f[possible[-1]] ** count) if least == count * possible[-1] else 0.
+    if least <= count * (f @ k): return 1. - tilted_tail(f[::-1], count * k[-1] - least + 1, count)
     aim = lambda theta: float(tilt(f, theta)[0] @ k) - least / count
-    theta = optimize.brentq(aim, 0., ceiling(aim), xtol=1e-6) if aim(0.) < 0 else 0.
+    theta = optimize.brentq(aim, 0., ceiling(aim), xtol=1e-6)
     g, psi = tilt(f, theta)
-    size = count * (len(f) - 1) + 1
-    total = np.fft.irfft(np.fft.rfft(g, 2 * size) ** count, 2 * size)[least:size].clip(min=0)
-    return min(1., float(np.exp(count * psi - theta * least) * (total @ np.exp(-theta * np.arange(len(total))))))
+    spread = (count * (g @ k**2 - (g @ k) ** 2)) ** .5
+    size = fft.next_fast_len(int(min(count * k[-1], 60 * spread + k[-1])) + 1, real=True)    # beyond 30 standard deviations is nothing
+    total = fft.irfft(fft.rfft(g, size) ** count, size)
+    at = np.arange(least, min(count * k[-1], least + size // 2) + 1)
+    return min(1., float(np.exp(count * psi - theta * least) * (total[at % size].clip(min=0) @ np.exp(-theta * (at - least)))))
 
 def ceiling(aim) -> float:
     "A tilt that is too strong."
