@@ -7,11 +7,12 @@ __all__ = ['windows_of', 'Swap', 'Truncate', 'CopyPaste', 'pasted', 'wrong_key',
 
 # %% ../nbs/43_attacks_passages.ipynb #2a1c6e2d
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from .attacks import Attack, Given, all_ids, check_strength
+from .detection import rekeyed
 from .watermark import Mark
 
 # %% ../nbs/43_attacks_passages.ipynb #6a45a5b1
@@ -98,16 +99,9 @@ def pasted(self:CopyPaste, given:Given) -> Given:
 CopyPaste.apply = pasted
 
 # %% ../nbs/43_attacks_passages.ipynb #f677a6e1
-def wrong_key(
-    mark:Mark,
-    seed:int=0,
-) -> Mark:
-    "The same mark with other keys."
-    rng = np.random.default_rng(seed)
-    def other(value): return type(value)(other(v) for v in value) if isinstance(value, (list, tuple)) else int(rng.integers(1, 2 ** 31))
-    names = [f.name for f in fields(mark) if f.name.endswith(('key', 'keys'))]
-    if not names: raise ValueError(f'{mark!r} has no key: give a mark that has one')
-    return replace(mark, **{name: other(getattr(mark, name)) for name in names})
+def wrong_key(mark:Mark, seed:int=0) -> Mark:
+    "The same mark with another key; raises `ValueError` for a mark without one."
+    return rekeyed(mark, np.random.default_rng(seed))
 
 # %% ../nbs/43_attacks_passages.ipynb #23ef7990
 @dataclass(frozen=True, repr=False)
