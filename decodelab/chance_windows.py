@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LEAST', 'MANY', 'SLACK', 'TINY', 'window_sizes', 'highest', 'surprise', 'surprises', 'Scan', 'refine', 'scan',
-           'p_value', 'strongest', 'widened', 'disjoint', 'Span', 'joined', 'standard', 'Windows', 'best_window',
-           'is_whole', 'check_windows']
+           'p_value', 'least', 'strongest', 'widened', 'outline', 'gains', 'passages', 'Span', 'joined', 'standard',
+           'Windows', 'best_window', 'is_whole', 'check_windows']
 
 # %% ../nbs/42_chance_windows.ipynb #0fc461ee
 import math
@@ -89,24 +89,30 @@ def scan(
     return Scan(null, sizes, places, np.sort(each.max(1)), np.sort(refine(each)))
 
 # %% ../nbs/42_chance_windows.ipynb #e692b40f
-def p_value(self:Scan, i:int, total:float, refined:float|None=None) -> float:
-    "The chance that the strongest window of a text without the mark is as strong as this one of the i-th size; `refined`: the text's own surprise, ties decided."
-    bound = len(self.sizes) * math.exp(-self.surprise(i, total))
+def p_value(self:Scan, surprise:float, refined:float|None=None) -> float:
+    "The chance that the strongest window of a text without the mark has this surprise; `refined`: the text's own, ties decided."
+    bound = len(self.sizes) * math.exp(-surprise)
     if bound <= 1 / (len(self.ranked) + 1): return float(bound)
-    ranked, own = (self.ranked, self.surprise(i, total)) if refined is None else (self.refined, refined)
+    ranked, own = (self.ranked, surprise) if refined is None else (self.refined, refined)
     above = len(ranked) - np.searchsorted(ranked, own - SLACK)
     return float(min(1., (2 + above) / (len(ranked) + 1)))
 
-Scan.p_value = p_value
+def least(self:Scan, level:float) -> float:
+    "The smallest surprise with a p-value of at most `level`."
+    n = len(self.ranked) + 1
+    above = int(level * n + 1e-9) - 2
+    counted = self.ranked[-1 - above] + 2 * SLACK if above >= 0 else math.inf
+    return min(counted, math.log(len(self.sizes) / min(level, 1 / n)))
+
+Scan.p_value, Scan.least = p_value, least
 
 # %% ../nbs/42_chance_windows.ipynb #4ca2d104
-def strongest(sums:np.ndarray, totals:list[np.ndarray], table:Scan) -> tuple[int, int, int, np.ndarray]|None:
-    "The window with the largest surprise: begin, end, number of its size, and the best surprise of each size; None where no window is left."
+def strongest(totals:list[np.ndarray], table:Scan) -> tuple[int, int, np.ndarray]:
+    "The place of the window with the largest surprise, the number of its size, and the best surprise of each size."
     at = [int(t.argmax()) for t in totals]
-    each = np.array([table.surprise(i, t[a]) if t[a] > -math.inf else -math.inf for i, (t, a) in enumerate(zip(totals, at))])
-    if each.max() == -math.inf: return None
-    i = max(np.flatnonzero(each == each.max()))
-    return at[i], at[i] + table.sizes[i], int(i), each
+    each = np.array([table.surprise(i, t[a]) for i, (t, a) in enumerate(zip(totals, at))])
+    i = int(np.flatnonzero(each == each.max())[-1])
+    return at[i], i, each
 
 def widened(sums:np.ndarray, begin:int, end:int, low:int, high:int, mean:float) -> tuple[int, int]:
     "The window grown to where its z is largest, inside (low, high) and by half its size on each side at most."
@@ -117,23 +123,41 @@ def widened(sums:np.ndarray, begin:int, end:int, low:int, high:int, mean:float) 
     return int(left[i, 0]), int(right[j])
 
 # %% ../nbs/42_chance_windows.ipynb #800447af
-def disjoint(values:np.ndarray, table:Scan, level:float) -> tuple[float, list[tuple[int, int, float]]]:
-    "The p-value of the text; its strongest window, and those after it that are significant and disjoint: (begin, end, p), in scored tokens."
-    sums, found, text = np.concatenate([[0.], np.cumsum(values)]), [], 1.
-    totals = [sums[w:] - sums[:-w] for w in table.sizes]
-    while (best := strongest(sums, totals, table)) is not None:
-        begin, end, i, each = best
-        p = table.p_value(i, sums[end] - sums[begin])
-        if not found: text = table.p_value(i, sums[end] - sums[begin], refine(each))
-        elif p > level: break
-        low, high = max([b for _, b, _ in found if b <= begin], default=0), min([a for a, *_ in found if a >= end], default=len(values))
-        begin, end = widened(sums, begin, end, low, high, table.null.mean)
-        found.append((begin, end, p))
-        if p > level: break
-        for t, w in zip(totals, table.sizes): t[max(0, begin - w + 1):end] = -math.inf
-    return text, found
+@lru_cache(maxsize=1024)
+def outline(null:Null, size:int):
+    "A curve through a dozen surprises of totals from 2 to 60 standard deviations."
+    totals = size * null.mean + math.sqrt(size * null.var) * np.array([2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 42, 60])
+    return PchipInterpolator(totals, [surprise(null, size, float(t)) for t in totals])
+
+def gains(table:Scan, i:int, totals:np.ndarray, least:float) -> dict[int, float]:
+    "What each significant window of the i-th size is worth: place → surprise, less the least that is significant."
+    null, w = table.null, table.sizes[i]
+    high = np.flatnonzero(totals > w * null.mean + 2 * math.sqrt(w * null.var))
+    few = len(np.unique(totals[high].round(9))) <= MANY
+    worth = (surprises(null, w, totals[high]) if few else outline(null, w)(totals[high])) - math.log(table.places[i]) - least
+    return {int(a): float(g) for a, g in zip(high, worth) if g >= 0}
 
 # %% ../nbs/42_chance_windows.ipynb #11c962d9
+def passages(totals:list[np.ndarray], table:Scan, level:float) -> list[tuple[int, int, float]]:
+    "The disjoint significant windows that are worth most together: (begin, end, p) in scored tokens, in order."
+    n, ending, least = len(totals[0]) + table.sizes[0] - 1, {}, table.least(level)
+    for i, (w, t) in enumerate(zip(table.sizes, totals)):
+        for a, gain in gains(table, i, t, least).items(): ending.setdefault(a + w, []).append((gain, a, i))
+    best, last = [0.] * (n + 1), [None] * (n + 1)
+    for end in range(1, n + 1):
+        best[end] = best[end - 1]
+        for gain, a, i in ending.get(end, ()):
+            if best[a] + gain >= best[end]: best[end], last[end] = best[a] + gain, (a, i)
+    found, end = [], n
+    while end:
+        if last[end] is None: end -= 1
+        else:
+            a, i = last[end]
+            found.append((a, end, table.p_value(table.surprise(i, totals[i][a]))))
+            end = a
+    return [f for f in reversed(found) if f[2] <= level]
+
+# %% ../nbs/42_chance_windows.ipynb #d2f61c86
 class Span(NamedTuple):
     "A passage that holds marked tokens: `text[begin:end]`, tokens in between that were not scored included."
     begin: int
@@ -145,7 +169,7 @@ def joined(found:list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
     "Windows that touch made into one, in the order of the text."
     out = []
     for begin, end, p in sorted(found):
-        if out and out[-1][1] == begin: out[-1] = out[-1][0], end, min(p, out[-1][2])
+        if out and out[-1][1] >= begin: out[-1] = out[-1][0], end, min(p, out[-1][2])
         else: out.append((begin, end, p))
     return out
 
@@ -153,7 +177,7 @@ def standard(null:Null, values:np.ndarray) -> float:
     "The z of evidence `(n,)`: how many standard deviations its total is above what is expected without the mark."
     return float((values.sum() - len(values) * null.mean) / math.sqrt(len(values) * null.var))
 
-# %% ../nbs/42_chance_windows.ipynb #e5fb5fd8
+# %% ../nbs/42_chance_windows.ipynb #eaa12c76
 @dataclass
 class Windows:
     "The strongest window of a text and the passages that are significant."
@@ -169,14 +193,14 @@ class Windows:
         where = ', '.join(f'{s.begin}–{s.end}' for s in self.spans) or 'none'
         return f'Windows(p={self.p:.3g}, z={self.z:.2f} in tokens {self.window[0]}–{self.window[1]}, {self.count} scored; spans at level {self.level:g}: {where})'
 
-# %% ../nbs/42_chance_windows.ipynb #eaa12c76
+# %% ../nbs/42_chance_windows.ipynb #a6af1691
 def best_window(
     values:np.ndarray, # (n,) evidence of each token
     scored:np.ndarray, # (n,) bool: does it count?
     null:Null, # the law of one value without the mark
     sizes:Sequence[int]|None=None, # in scored tokens, larger ones are cut to the text; None: by steps of √2
     level:float=.01, # that any of the spans is false, all together
-    draws:int=9999, # simulated texts
+    draws:int=19_999, # simulated texts
     seed:int=0,
 ) -> Windows:
     "The strongest of all windows with a p-value valid for their maximum, and the significant spans; raises `ValueError` for wrong arguments."
@@ -186,11 +210,17 @@ def best_window(
     sizes = window_sizes(len(at)) if sizes is None else tuple(sorted({min(int(w), len(at)) for w in sizes}))
     table, values = scan(null, len(at), sizes, int(draws), int(seed)), values[at]
     def span(begin, end, p): return Span(int(at[begin]), int(at[end - 1]) + 1, standard(null, values[begin:end]), p)
-    p, found = disjoint(values, table, level)
-    best = span(*found[0])
-    return Windows(p, best.z, (best.begin, best.end), [span(*f) for f in joined(found) if f[2] <= level], len(at), level)
+    sums = np.concatenate([[0.], np.cumsum(values)])
+    totals = [sums[w:] - sums[:-w] for w in sizes]
+    begin, i, each = strongest(totals, table)
+    best = span(*widened(sums, begin, begin + sizes[i], 0, len(at), null.mean), table.p_value(each[i], refine(each)))
+    found = passages(totals, table, level) if each[i] >= table.least(level) else []
+    for j, (a, b, p) in enumerate(found):
+        low, high = found[j - 1][1] if j else 0, found[j + 1][0] if j + 1 < len(found) else len(at)
+        found[j] = *widened(sums, a, b, low, high, null.mean), p
+    return Windows(best.p, best.z, best[:2], [span(*f) for f in joined(found)], len(at), level)
 
-# %% ../nbs/42_chance_windows.ipynb #a6af1691
+# %% ../nbs/42_chance_windows.ipynb #a45b2607
 def is_whole(value, least:int) -> bool:
     "Whether it is a whole number of at least `least`."
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least
