@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from .models import LM
 from .rule import Rule
 
 # %% ../nbs/43_attacks.ipynb #4ba5bc94
@@ -95,6 +96,7 @@ def moved(spans:list[tuple[int, int]], where:Sequence[int]) -> list[tuple[int, i
 # %% ../nbs/43_attacks.ipynb #ff7a4dd2
 def opened(text, seed, tokenizer, prompt:int, special) -> Given:
     "The text as a `Given`; raises `ValueError` or `TypeError` for what is no text."
+    if isinstance(tokenizer, LM): raise TypeError('the tokenizer is a model: give lm.tokenizer')
     if isinstance(text, str):
         if tokenizer is None: raise ValueError('the text is a string: give tokenizer=, or its ids')
         text = tokenizer(text, verbose=False)['input_ids']

@@ -35,7 +35,8 @@ def characters(given:Given, spelling:Spelling) -> tuple[str, list[int], list[boo
         owners = [i for i in run for _ in spelling.pieces[given.ids[i]] or b'']
         part = raw.decode('utf-8', 'surrogateescape')
         begins = [0, *accumulate(len(c.encode('utf-8', 'surrogateescape')) for c in part)]
-        text += re.sub('[\udc80-\udcff]', '\ufffd', part)
+        started = len(re.match('[\udc80-\udcff]*', part)[0]) if run[0] == given.prompt > 0 else 0 # bytes of a character that the prompt begins
+        text += part[:started] + re.sub('[\udc80-\udcff]', '\ufffd', part[started:])
         owner += [owners[b] for b in begins[:-1]]
         first += [k == 0 for k in range(len(part))]
     return text, owner, first
@@ -43,10 +44,10 @@ def characters(given:Given, spelling:Spelling) -> tuple[str, list[int], list[boo
 # %% ../nbs/43_attacks_characters.ipynb #64c4af67
 def tokenized(spelling:Spelling, parts:list[str], owner:list[int]) -> list[tuple[int, int]]:
     "Pairs (id, old token) of a run whose characters became `parts`; raises `ValueError` for what the tokenizer cannot write."
-    raw = ''.join(parts).encode()
+    raw = ''.join(parts).encode('utf-8', 'surrogateescape')
     ids = spelling.encode(raw)
     if ids is None: raise ValueError(f'the tokenizer has no tokens for {"".join(parts)[:30]!r}: choose an attack without such characters')
-    owners = [o for part, o in zip(parts, owner) for _ in part.encode()]
+    owners = [o for part, o in zip(parts, owner) for _ in part.encode('utf-8', 'surrogateescape')]
     begins = [0, *accumulate(len(spelling.pieces[t]) for t in ids)]
     return [(t, owners[b]) for t, b in zip(ids, begins)]
 
