@@ -32,18 +32,16 @@ from .rule import Renormalize
 from .rules import Rules, rules_from
 from .sampling import Greedy, Sample
 from .speculative import FixedLookahead, Speculative
-from .synthid import SynthID
 from .universal import UniversalDrafter
 from .universal_intersection import IntersectionDrafter
-from .watermark_transformers import TorchGreenList
+from .watermarking_config import mark_from_config
 
 # %% ../nbs/50_arguments_strategy.ipynb #ed57b830
 def mark_of(config, vocab_size:int):
     "The rule of a transformers watermarking configuration; raises `ValueError` for what is none."
     if hasattr(config, 'start'): return config # a mark of ours
-    if hasattr(config, 'ngram_len'): return SynthID.from_transformers(config)
-    if hasattr(config, 'seeding_scheme'): return TorchGreenList.from_config(config, vocab_size)
-    raise ValueError(f'watermarking_config is {short(config)}: give a WatermarkingConfig, a SynthIDTextWatermarkingConfig or a mark such as GreenList')
+    if not isinstance(config, dict) and not hasattr(config, 'to_dict'): raise ValueError(f'watermarking_config is {short(config)}: give a WatermarkingConfig, a SynthIDTextWatermarkingConfig or a mark such as GreenList')
+    return mark_from_config(config, vocab_size)
 
 def rules_for(
     s:Settings,
