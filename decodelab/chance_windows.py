@@ -147,7 +147,7 @@ def passages(totals:list[np.ndarray], table:Scan, level:float) -> list[tuple[int
     for end in range(1, n + 1):
         best[end] = best[end - 1]
         for gain, a, i in ending.get(end, ()):
-            if best[a] + gain >= best[end]: best[end], last[end] = best[a] + gain, (a, i)
+            if best[a] + gain > best[end]: best[end], last[end] = best[a] + gain, (a, i)
     found, end = [], n
     while end:
         if last[end] is None: end -= 1

@@ -67,12 +67,12 @@ def strip_svg(at:np.ndarray, z:np.ndarray, depth:np.ndarray, windows:list) -> st
     n, low, high = len(depth), min(-1., z.min()), max(3., z.max())
     x = lambda i: LEFT + (WIDE - LEFT - 4) * i / n
     y = lambda v: 6 + (HIGH - FOOT - 14) * (high - v) / (high - low)
-    shades = ''.join(f'<rect class="dl-window" x="{x(a):.1f}" y="0" width="{x(b) - x(a):.1f}" height="{HIGH}"/>' for a, b in windows)
-    grid = ''.join(f'<path class="dl-level" d="M{LEFT} {y(v):.1f}H{WIDE}"/><text x="{LEFT - 5}" y="{y(v) + 3.5:.1f}">{v}</text>' for v in levels(low, high))
+    shades = ''.join(f'<rect class="dl-window" fill="#56b4e9" fill-opacity=".25" stroke="none" x="{x(a):.1f}" y="0" width="{x(b) - x(a):.1f}" height="{HIGH}"/>' for a, b in windows)
+    grid = ''.join(f'<path class="dl-level" d="M{LEFT} {y(v):.1f}H{WIDE}"/><text fill="currentColor" stroke="none" font-size="10" text-anchor="end" x="{LEFT - 5}" y="{y(v) + 3.5:.1f}">{v}</text>' for v in levels(low, high))
     strokes = [f'<path class="dl-{kind}" d="{"".join(f"M{x(i + .5):.1f} {HIGH - 2}v-{h}" for i in at[(depth[at] > 0) == up])}"/>' for kind, up, h in (('green', True, FOOT - 4), ('red', False, FOOT / 2 - 3))]
     line = f'M{x(0):.1f} {y(0):.1f}' + ''.join(f'L{x(i + 1):.1f} {y(v):.1f}' for i, v in zip(at, z))
     about = f'z up to each token: {z[-1]:.2f} at the end, {z.max():.2f} at most'
-    return f'<svg class="dl-z" viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{about}">{shades}{grid}{"".join(strokes)}<path class="dl-line" d="{line}"/></svg>'
+    return f'<svg class="dl-z" fill="none" stroke="currentColor" viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{about}">{shades}{grid}{"".join(strokes)}<path class="dl-line" d="{line}"/></svg>'
 
 # %% ../nbs/42_colours.ipynb #c6a410ba
 STYLE = TRACE + '''<style>
@@ -80,13 +80,11 @@ STYLE = TRACE + '''<style>
 .decodelab-trace .dl-red{border-bottom:2px dotted #d55e00}
 .decodelab-trace .dl-in{border-top:2px solid currentColor}
 .decodelab-trace .dl-z{display:block;width:100%;height:auto;margin-top:.6em}
-.decodelab-trace .dl-z text{font:10px system-ui,sans-serif;fill:currentColor;text-anchor:end;opacity:.8}
-.decodelab-trace .dl-z path{fill:none;stroke:currentColor}
+.decodelab-trace .dl-z text{font-family:system-ui,sans-serif;opacity:.8}
 .decodelab-trace .dl-z .dl-line{stroke-width:1.6;stroke-linejoin:round}
 .decodelab-trace .dl-z .dl-level{stroke-width:.6;opacity:.35}
 .decodelab-trace .dl-z .dl-green{stroke:#009e73;border:0}
 .decodelab-trace .dl-z .dl-red{stroke:#d55e00;border:0}
-.decodelab-trace .dl-z .dl-window{fill:#56b4e9;opacity:.25}
 </style>'''
 GREY = 'grey: not scored'
 
