@@ -127,7 +127,7 @@ def evidence(
     eos:int|Sequence[int]=(), # the first of these ends the text, and does not count itself
 ) -> TournamentEvidence:
     "The g-values of a text, and which of its tokens count; raises `ValueError` for ids that are none."
-    ids = ids.tolist() if torch.is_tensor(ids) else list(ids)
+    ids = ids.tolist() if hasattr(ids, 'tolist') else list(ids)
     if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids): raise ValueError('a text is a list of token ids: encode it first, and give one text at a time')
     if not 0 <= prompt <= len(ids): raise ValueError(f'prompt is {prompt} for {len(ids)} ids: give the number of ids before the text')
     if repeats not in REPEATS: raise ValueError(f'repeats is {repeats!r}: give one of {", ".join(REPEATS)}')

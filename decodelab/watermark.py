@@ -77,8 +77,8 @@ def kinds(mark:type, scheme) -> list:
 # %% ../nbs/40_watermark.ipynb #a48aea19
 def paired(texts, prompts:int|Sequence[int]) -> list[tuple]:
     "Each text with the length of its prompt; raises `ValueError` for what is no list of texts, or has another number of prompts."
-    texts = None if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__') else list(texts)
-    if texts is None or any(not hasattr(t, '__len__') or isinstance(t, (str, bytes)) or torch.is_tensor(t) and not t.ndim for t in texts): raise ValueError('texts must be a list of texts, each a list of token ids: put a single one in brackets')
+    texts = None if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__') else [t.tolist() if hasattr(t, 'tolist') else t for t in texts]
+    if texts is None or any(not hasattr(t, '__len__') or isinstance(t, (str, bytes)) for t in texts): raise ValueError('texts must be a list of texts, each a list of token ids: put a single one in brackets')
     prompts = [prompts] * len(texts) if isinstance(prompts, int) else prompts.tolist() if hasattr(prompts, 'tolist') else list(prompts)
     if len(prompts) != len(texts): raise ValueError(f'there are {len(texts)} texts and {len(prompts)} prompts: give one number for all, or one for each text')
     return list(zip(texts, prompts))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TABLE', 'CANDIDATES', 'LISTED', 'hash_table', 'self_seeds', 'twister', 'ladder', 'partners', 'reached', 'placed',
-           'TorchGreenList', 'shuffled_list', 'torch_lists', 'torch_greens', 'torch_deciding', 'candidates',
+           'TorchGreenList', 'met', 'listed', 'torch_lists', 'torch_greens', 'torch_deciding', 'candidates',
            'torch_raised', 'from_config', 'to_config']
 
 # %% ../nbs/40_watermark_transformers.ipynb #bf6b932e
@@ -86,7 +86,7 @@ class TorchGreenList(ListMark):
         check_width('hashing_key', self.hashing_key), check_width('context_width', self.context_width)
         if self.seeding_scheme not in ('lefthash', 'selfhash'): raise ValueError(f'seeding_scheme is {self.seeding_scheme!r}: give lefthash or selfhash')
 
-    def left_seed(self, token:int) -> int: return self.hashing_key * token % (2**64 - 1)
+    def left_seed(self, token:int) -> int: return self.hashing_key * int(token) % (2**64 - 1)
     @property
     def size(self) -> int: return int(self.vocab_size * self.greenlist_ratio)
     @property
@@ -97,20 +97,32 @@ class TorchGreenList(ListMark):
     def shortest(self) -> int: return self.context_width
 
 # %% ../nbs/40_watermark_transformers.ipynb #bc4f6162
-LISTED = 2**28 # bits: texts that need more than that are read without lists
+LISTED = 2**28 # bits that are kept, 32 MB
 
-@lru_cache(maxsize=8192)
-def shuffled_list(seed:int, vocab_size:int, size:int) -> np.ndarray:
-    "The list of a seed as bits, `(V / 8,)`."
-    green = np.zeros(vocab_size, bool)
-    green[torch.randperm(vocab_size, generator=torch.Generator().manual_seed(seed))[:size].numpy()] = True
-    return np.packbits(green)
+@lru_cache(maxsize=2)
+def met(vocab_size:int, size:int) -> dict:
+    "Seed → list as bits `(V / 8,)`, or None where one was asked for once; those asked for last."
+    return {}
 
+def listed(seed:int, vocab_size:int, size:int, often:bool) -> np.ndarray|None:
+    "The list of a seed as bits; None where it is not made, which without `often` is the first time."
+    kept = met(vocab_size, size)
+    often |= seed in kept
+    bits = kept.pop(seed, None)
+    if bits is None and often:
+        green = np.zeros(vocab_size, bool)
+        green[torch.randperm(vocab_size, generator=torch.Generator().manual_seed(seed))[:size].numpy()] = True
+        bits = np.packbits(green)
+    kept[seed] = bits
+    if len(kept) * vocab_size > LISTED: kept.pop(next(iter(kept)))
+    return bits
+
+# %% ../nbs/40_watermark_transformers.ipynb #0dccac8a
 def torch_lists(self:TorchGreenList, contexts, vocab_size, device):
     "The lists `(n, V)`; in selfhash of all tokens as if each were a candidate."
     green, tokens = np.zeros((len(contexts), max(vocab_size, self.vocab_size)), np.uint8), np.arange(self.vocab_size)
     for row, context in zip(green, contexts):                     # scores may be wider or narrower than the vocabulary
-        if self.seeding_scheme == 'lefthash': row[:self.vocab_size] = np.unpackbits(shuffled_list(self.left_seed(context[-1]), self.vocab_size, self.size), count=self.vocab_size)
+        if self.seeding_scheme == 'lefthash': row[:self.vocab_size] = np.unpackbits(listed(self.left_seed(context[-1]), self.vocab_size, self.size, True), count=self.vocab_size)
         else: row[:self.vocab_size] = self.greens(np.tile(np.array(context, np.int64), (self.vocab_size, 1)), tokens)
     return torch.from_numpy(green[:, :vocab_size]).to(device)
 
@@ -119,10 +131,13 @@ def torch_greens(self:TorchGreenList, contexts, tokens):
     if max(tokens.max(initial=0), contexts.max(initial=0)) >= self.vocab_size: raise ValueError(f'the text has ids beyond {self.vocab_size - 1}: detect with the vocabulary size of the model that wrote it')
     if self.seeding_scheme == 'selfhash': return placed(self_seeds(self.hashing_key, np.column_stack([contexts, tokens])), tokens, self.vocab_size, self.size)
     last, which = np.unique(contexts[:, -1], return_inverse=True)
-    seeds = [self.left_seed(c) for c in last.tolist()]
-    if len(seeds) * self.vocab_size > LISTED: return placed(np.array([s & 0xFFFF_FFFF for s in seeds])[which], tokens, self.vocab_size, self.size)
-    lists = np.stack([shuffled_list(s, self.vocab_size, self.size) for s in seeds])
-    return (lists[which, tokens >> 3] >> (7 - tokens % 8) & 1).astype(bool)
+    seeds, found = [self.left_seed(c) for c in last.tolist()], np.zeros(len(tokens), bool)
+    lists = [listed(s, self.vocab_size, self.size, False) for s in seeds]
+    made = np.array([bits is not None for bits in lists], bool)
+    here, place = made[which], (made.cumsum() - 1)[which]
+    found[~here] = placed(np.array([s & 0xFFFF_FFFF for s in seeds])[which[~here]], tokens[~here], self.vocab_size, self.size)
+    if made.any(): found[here] = np.stack([bits for bits in lists if bits is not None])[place[here], tokens[here] >> 3] >> (7 - tokens[here] % 8) & 1
+    return found
 
 def torch_deciding(self:TorchGreenList, contexts, tokens):
     "The last token, or the seed."
@@ -131,7 +146,7 @@ def torch_deciding(self:TorchGreenList, contexts, tokens):
 
 TorchGreenList.green_lists, TorchGreenList.greens, TorchGreenList.deciding = torch_lists, torch_greens, torch_deciding
 
-# %% ../nbs/40_watermark_transformers.ipynb #7bb36867
+# %% ../nbs/40_watermark_transformers.ipynb #a16d206b
 def candidates(row:torch.Tensor, k:int=CANDIDATES) -> torch.Tensor:
     "The `k` best tokens of a row `(V,)`, in transformers' order where the last one ties."
     values, tokens = row.topk(min(k + 1, len(row)))

@@ -9,7 +9,7 @@ from transformers.generation.logits_process import WatermarkLogitsProcessor
 from decodelab import (AssistantDrafter, DiPmark, FixedLookahead, GreenList, Gumbel, HardList, Mark, PromptLookup, RoundsHash, SBW, SWEET, Sample, Speculative, SynthID, TopK, TorchGreenList,
                        Unigram, decode, decode_batch, mark_from_config, random_lm)
 from decodelab.models import LM
-from decodelab.watermark_transformers import self_seeds, shuffled_list
+from decodelab.watermark_transformers import met, self_seeds
 from test_peer_defects import mended
 
 V, PROMPT = 400, [5, 6, 7]
@@ -66,15 +66,14 @@ def test_a_batch_of_texts_has_the_evidence_of_each(model, scheme, width):
     assert [(f.total, f.count) for f in found] == list(zip(theirs.num_green_tokens, theirs.num_tokens_scored))
 
 
-def test_evidence_without_lists_is_the_same(monkeypatch):
-    from decodelab import watermark_transformers
+def test_evidence_with_and_without_lists_is_the_same():
     texts = np.random.default_rng(0).integers(0, V, (30, 80))
     for mark in (TorchGreenList(V), TorchGreenList(V, .6, hashing_key=2 ** 60 + 7)):
-        with_lists = mark.evidences(texts)
-        with monkeypatch.context() as patch:
-            patch.setattr(watermark_transformers, 'LISTED', 0)
-            followed = mark.evidences(texts)
-        assert all((a.values == b.values).all() and (a.scored == b.scored).all() for a, b in zip(with_lists, followed))
+        met.cache_clear()
+        followed = mark.evidences(texts)
+        assert not any(bits is not None for bits in met(V, mark.size).values())
+        for _ in range(2): assert all((a.values == b.values).all() and (a.scored == b.scored).all() for a, b in zip(mark.evidences(texts), followed))
+        assert all(bits is not None for bits in met(V, mark.size).values())
 
 
 @pytest.mark.parametrize('width, history, alphabet', [(5, 1024, 400), (4, 1024, 5), (3, 7, 3), (2, 1, 4)])
@@ -151,10 +150,10 @@ def test_twins_of_synthid():
 def test_lists_are_kept_between_detections(model):
     config, texts = WatermarkingConfig(), torch.randint(V, (2, 60), generator=torch.Generator().manual_seed(0))
     mark, theirs = mark_from_config(config, V), detector(model, config, max_cache_size=4096)
+    for _ in range(2): mark.evidences(texts)
+    lists = {seed: id(bits) for seed, bits in met(V, mark.size).items()}
     mark.evidences(texts)
-    before = shuffled_list.cache_info()
-    mark.evidences(texts)
-    assert shuffled_list.cache_info().misses == before.misses and shuffled_list.cache_info().hits > before.hits
+    assert lists == {seed: id(bits) for seed, bits in met(V, mark.size).items()} and len(lists) > 90
     theirs(texts), theirs(texts)
     mended(theirs._get_ngram_score_cached.cache_info().hits)
 
@@ -294,7 +293,8 @@ def test_many_texts_have_the_evidence_of_each(mark):
             for ids, prompt, found in zip(texts, prompts, mark.evidences(texts, prompts, repeats, pad)):
                 alone = mark.evidence(ids, prompt, repeats, pad)
                 assert (found.values == alone.values).all() and (found.scored == alone.scored).all() and found.contexts == alone.contexts
-    assert [f.count for f in mark.evidences(torch.tensor([[5, 6, 7, 8, 9, 5, 3]] * 2))] == [mark.evidence([5, 6, 7, 8, 9, 5, 3]).count] * 2 and mark.evidences([]) == []
+    for rows in (torch.tensor([[5, 6, 7, 8, 9, 5, 3]] * 2), np.array([[5, 6, 7, 8, 9, 5, 3]] * 2)): assert [f.count for f in mark.evidences(rows)] == [mark.evidence([5, 6, 7, 8, 9, 5, 3]).count] * 2
+    assert mark.evidences([]) == []
 
 
 def test_another_vocabulary_or_tokenizer(model):
