@@ -27,6 +27,7 @@ from .watermark import REPEATS, Evidence, Mark, fresh
 def label(mark:Mark) -> str:
     "A mark in a word, its key as a fingerprint: safe to print."
     secret = [f.name for f in fields(mark) if 'key' in f.name]
+    if not secret: return repr(mark)                                          # a mark around a mark
     digest = sha256(json.dumps([getattr(mark, n) for n in secret]).encode()).hexdigest()[:8]
     rest = [f'{f.name}={getattr(mark, f.name)!r}' for f in fields(mark) if f.name not in secret and getattr(mark, f.name) != f.default]
     return f"{type(mark).__name__}({', '.join([f'key #{digest}', *rest])})"
