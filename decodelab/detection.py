@@ -41,7 +41,7 @@ class Detection:
     evidence: Evidence = field(repr=False)
     null: Null = field(repr=False)
     mark: str # without its key
-    ids: list = field(default_factory=list)
+    ids: list = field(default_factory=list) # without padding: spans count from here
     decode: object = field(default=None, repr=False) # ids → text, where it is known
     windows: Windows|None = None # where they were asked for
     permuted: float|None = None # p by other keys, where they were asked for
@@ -71,7 +71,7 @@ def detection_words(self:Detection) -> str:
 def detection_html(self:Detection) -> str:
     "The text with its evidence, as a page fragment."
     shown = self.pieces or [f'{i} ' for i in self.ids]
-    return coloured(shown, self.evidence.values, self.evidence.scored, self.null, self.evidence.contexts, repr(self), self.windows and self.windows.window)
+    return coloured(shown, self.evidence.values, self.evidence.scored, self.null, self.evidence.contexts, repr(self), self.spans or None)
 
 Detection.__repr__, Detection._repr_html_ = detection_words, detection_html
 
@@ -113,7 +113,7 @@ def detect(
     ids, before, given = *started(text, prompt, tokenizer, mask), options(mark, reading)
     evidence = mark.evidence(ids, before, repeats, pad, **given)
     found = judged(mark, evidence, ids, tokenizer)
-    if windows: found.windows = best_window(evidence.values, evidence.scored, found.null, None if windows is True else windows, level, seed=seed)
+    if windows is not False: found.windows = best_window(evidence.values, evidence.scored, found.null, None if windows is True else windows, level, seed=seed)
     if permutations: found.permuted = among_keys(mark, evidence, ids, before, permutations, seed, dict(repeats=repeats, pad=pad, **given))
     return found
 
@@ -166,7 +166,7 @@ def detect_many(
     else: read = mark.evidences([ids for ids, _ in begun], [before for _, before in begun], repeats, pad)
     found = [judged(mark, e, ids, tokenizer) for e, (ids, _) in zip(read, begun)]
     for d, (ids, before) in zip(found, begun):
-        if windows: d.windows = best_window(d.evidence.values, d.evidence.scored, d.null, None if windows is True else windows, level, seed=seed)
+        if windows is not False: d.windows = best_window(d.evidence.values, d.evidence.scored, d.null, None if windows is True else windows, level, seed=seed)
         if permutations: d.permuted = among_keys(mark, d.evidence, ids, before, permutations, seed, dict(repeats=repeats, pad=pad, **given))
     return found
 
