@@ -137,16 +137,16 @@ def seed_of(s:Settings) -> int:
 # %% ../nbs/50_arguments_texts.ipynb #a428da13
 def requests_for(s:Settings, lm:LM, texts:list[Text]) -> list[Request]:
     "A request for each text and sequence; raises `ValueError` where a text does not fit."
-    width, copies, seed, out = len(texts[0].row), 1 if beams(s) else s['num_return_sequences'], seed_of(s), []
+    width, copies = len(texts[0].row), 1 if beams(s) else s['num_return_sequences']
     most = budget(s, width, None if lm.start else lm.context)
     for text in texts:
         reads = text.prompt if text.encoder is None else text.encoder.get('input_ids')
         if reads is not None: check_prompt(lm, reads, most)
         if lm.start and lm.context and len(text.prompt) + most > lm.context: raise ValueError(f'{len(text.prompt)} decoder tokens and {most} new ones do not fit in the context of {lm.context}: shorten one')
-        out += [Request(lm, text.prompt, most, Rng(seed + len(out) + i, lm.device), stop_for(s, lm, text), text.encoder) for i in range(copies)]
     uneven = s['stop_strings'] or s['stopping_criteria'] or s['max_time'] is not None
-    if pad_of(s) is None and len(out) > 1 and uneven: raise ValueError('texts may end at different places and there is nothing to fill them up with: give pad_token_id')
-    return out
+    if pad_of(s) is None and s['num_return_sequences'] * len(texts) > 1 and uneven: raise ValueError('texts may end at different places and there is nothing to fill them up with: give pad_token_id')
+    stops, seed = [stop_for(s, lm, text) for text in texts], seed_of(s) # chance is asked last: an error leaves the generator as it was
+    return [Request(lm, text.prompt, most, Rng(seed + i * copies + j, lm.device), stop, text.encoder) for i, (text, stop) in enumerate(zip(texts, stops)) for j in range(copies)]
 
 def pad_of(s:Settings) -> int|None:
     "What fills up the shorter rows of an answer."

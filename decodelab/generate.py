@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import torch
 
-from .arguments import INPUTS, Settings, beams, check_names, constrained, grouped, least
+from .arguments import INPUTS, Settings, beams, budget, check_names, constrained, grouped, least
 from .arguments_strategy import settings_for, strategies_for, wrapped
 from .arguments_texts import Text, encoder_names, pad_of, requests_for, texts_from
 from .batch import Batch, Hub, Queue, together
@@ -159,8 +159,10 @@ def generate(
     s = settings_for(lm, {k: v for k, v in arguments.items() if k not in INPUTS and k not in more})
     if recipe and s[NATIVE[recipe]] in (None, 1) and s['constraints'] is None: raise ValueError(f'{recipe} is asked for and nothing says how: give {NATIVE[recipe]}')
     texts = texts_from(lm, s, dict(input_ids=None, inputs=inputs) | {k: v for k, v in arguments.items() if k in INPUTS or k in more})
+    width = len(texts[0].row)
+    strategy = strategies_for(s, lm, least(s, width, budget(s, width, None if lm.start else lm.context)))
+    each_text, rows = [strategy(i) for i in range(len(texts))], len(texts) * s['num_return_sequences']
+    if s['streamer'] is not None and rows > 1: raise ValueError(f'streamer follows one text, and there are {rows}: decode them one by one')
     requests = requests_for(s, lm, texts)
-    if s['streamer'] is not None and len(requests) > 1: raise ValueError(f'streamer follows one text, and there are {len(requests)}: decode them one by one')
-    strategy = strategies_for(s, lm, least(s, len(texts[0].row), requests[0].max_new_tokens))
-    strategies = [strategy(i * len(texts) // len(requests)) for i in range(len(requests))]
+    strategies = [each_text[i * len(texts) // len(requests)] for i in range(len(requests))]
     return answer(s, lm, texts, requests, strategies, decoded(requests, strategies, s['streamer']))

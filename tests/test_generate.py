@@ -1,0 +1,271 @@
+"""The first door against transformers' own, on tiny random models of several families in float64: the same arguments, the same ids, in batches with padding.
+
+Where transformers can decode one text only (drafts), or a text depends on the padding beside it (rules that look at the whole text), it is asked text by text."""
+import copy, warnings
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, BartConfig, BartForConditionalGeneration, GenerationConfig, JambaConfig, MambaConfig, StopStringCriteria, SynthIDTextWatermarkingConfig, T5Config, T5ForConditionalGeneration, WatermarkingConfig
+from transformers.utils import logging
+
+from decodelab import TopNSigma, explain_config, generate, load
+from decodelab.certify import random_lm
+
+logging.set_verbosity_error()
+warnings.filterwarnings('ignore', message='Using the model-agnostic')
+FAMILIES = 'llama', 'gpt2', 'mistral', 'opt', 'gpt_neox', 'qwen3'
+PAD = 63
+IDS = torch.tensor([[PAD, PAD, 5, 6, 7, 5, 6], [8, 9, 10, 11, 12, 13, 14], [PAD, 3, 4, 3, 4, 3, 4]])
+MASK = (IDS != PAD).long()
+BATCH = dict(input_ids=IDS, attention_mask=MASK, pad_token_id=PAD, max_new_tokens=12)
+ENDS = [4, 9, 17, 30]
+
+
+@pytest.fixture(scope='module', params=FAMILIES)
+def model(request): return random_lm(request.param, 3, layers=3, scale=.3).model
+
+
+@pytest.fixture(scope='module')
+def llama(): return random_lm('llama', 3, layers=3, scale=.3).model
+
+
+def draft_of(model):
+    "Another model of the same family, with one layer."
+    return random_lm(model.config.model_type, 3, layers=1, scale=.3).model
+
+
+def one_by_one(model, call):
+    "What transformers says of each text alone, as rows of a batch."
+    rows = [model.generate(ids[mask.bool()][None], do_sample=False, **{k: v for k, v in BATCH.items() if k not in ('input_ids', 'attention_mask')} | call)[0, int(mask.sum()):] for ids, mask in zip(IDS, MASK)]
+    return torch.cat([IDS, torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=call.get('pad_token_id', PAD))], 1)
+
+
+@pytest.mark.parametrize('call', [
+    {}, dict(eos_token_id=ENDS), dict(eos_token_id=ENDS, min_new_tokens=6), dict(eos_token_id=ENDS, min_length=12), dict(max_new_tokens=None, max_length=15), dict(max_new_tokens=None),
+    dict(bad_words_ids=[[20], [21, 22], [5]]), dict(suppress_tokens=list(range(20, 40))), dict(forced_eos_token_id=3, max_new_tokens=5), dict(forced_bos_token_id=None, begin_suppress_tokens=[5, 6]),
+    dict(sequence_bias=[[[11], 3.], [[12], -3.]]), dict(prefix_allowed_tokens_fn=lambda row, ids: [row + 20, row + 30, int(ids[-1]) % 60 + 1]), dict(exponential_decay_length_penalty=(2, 1.3), eos_token_id=ENDS),
+    dict(num_beams=3), dict(num_beams=4, num_return_sequences=3, eos_token_id=ENDS), dict(num_beams=3, eos_token_id=ENDS, early_stopping=True, length_penalty=.3), dict(num_beams=3, eos_token_id=9, early_stopping='never', length_penalty=2.),
+    dict(num_beams=2, bad_words_ids=[[20], [21]], min_new_tokens=4, eos_token_id=ENDS), dict(generation_config=GenerationConfig(num_beams=2, max_new_tokens=7, eos_token_id=ENDS), max_new_tokens=None)], ids=str)
+def test_a_batch_says_what_transformers_says(model, call):
+    call = BATCH | call
+    assert torch.equal(generate(model, **call), model.generate(**call, do_sample=False))
+
+
+@pytest.mark.parametrize('call', [dict(repetition_penalty=1.4), dict(no_repeat_ngram_size=2), dict(num_beams=3, no_repeat_ngram_size=2), dict(repetition_penalty=1.2, eos_token_id=ENDS, num_beams=2), dict(guidance_scale=1.5),
+    dict(guidance_scale=1.7, negative_prompt_ids=torch.tensor([[20, 21]])), dict(encoder_repetition_penalty=1.5), dict(watermarking_config=WatermarkingConfig(bias=4.)), dict(watermarking_config=WatermarkingConfig(bias=4., seeding_scheme='selfhash'))], ids=str)
+def test_rules_do_not_see_the_padding(llama, call):
+    assert torch.equal(generate(llama, **BATCH | call), one_by_one(llama, call))
+
+
+DRAFTS = [dict(assistant=True), dict(assistant=True, num_assistant_tokens=3, assistant_confidence_threshold=0.), dict(assistant=True, num_assistant_tokens_schedule='heuristic_transient', num_assistant_tokens=2), dict(prompt_lookup_num_tokens=4),
+          dict(prompt_lookup_num_tokens=5, max_matching_ngram_size=3), dict(assistant_early_exit=1), dict(assistant=True, prompt_lookup_num_tokens=3)]
+
+@pytest.mark.parametrize('call', DRAFTS, ids=str)
+def test_drafts_in_batches_say_what_greedy_search_says(model, call):
+    call = dict(call)
+    if call.pop('assistant', False): call['assistant_model'] = draft_of(model)
+    for more in ({}, dict(eos_token_id=ENDS, min_new_tokens=3), dict(bad_words_ids=[[20], [21, 22]])):
+        assert torch.equal(generate(model, **BATCH | more | call), model.generate(**BATCH | more, do_sample=False))
+
+
+def test_drafts_by_themselves_are_those_of_transformers(llama):
+    draft = draft_of(llama)
+    for call in (dict(assistant_model=draft), dict(prompt_lookup_num_tokens=4), dict(assistant_early_exit=1), dict(assistant_model=draft, no_repeat_ngram_size=2), dict(prompt_lookup_num_tokens=4, repetition_penalty=1.3)):
+        assert torch.equal(generate(llama, **BATCH | call), one_by_one(llama, call)), call
+
+
+def test_an_assistants_arguments_arrive(llama):
+    "transformers takes num_assistant_tokens from the assistant's configuration, and drops the caller's."
+    draft = copy.deepcopy(llama)
+    passes = [sum(s.target_passes for s in generate(llama, IDS[1:2], max_new_tokens=24, assistant_model=draft, num_assistant_tokens=k, assistant_confidence_threshold=0., return_dict_in_generate=True).trace[0].steps) for k in (1, 5)]
+    draft.generation_config.update(num_assistant_tokens=2, assistant_confidence_threshold=0.)
+    drafted = [s.drafted for s in generate(llama, IDS[1:2], max_new_tokens=24, assistant_model=draft, return_dict_in_generate=True).trace[0].steps]
+    assert passes == [12, 4] and max(drafted) == 2
+
+
+@pytest.mark.parametrize('config', [MambaConfig, JambaConfig])
+def test_models_with_a_state_are_drafted_for_in_batches(config):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        more = dict(state_size=4) if config is MambaConfig else dict(num_key_value_heads=2, num_experts=2, mamba_d_state=4, mamba_dt_rank=4, attn_layer_offset=1, attn_layer_period=2, expert_layer_offset=1, expert_layer_period=2, use_mamba_kernels=False)
+        made = config(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, pad_token_id=PAD, eos_token_id=None, bos_token_id=None, **more)
+        made._experts_implementation = 'eager' # the grouped kernel has no float64
+        model = AutoModelForCausalLM.from_config(made, dtype=torch.float64).eval()
+    greedy = generate(model, **BATCH | dict(max_new_tokens=6))
+    for i in range(3):
+        ids = IDS[i][MASK[i].bool()]
+        for _ in range(6): ids = torch.cat([ids, model(ids[None]).logits[0, -1:].argmax(-1)])
+        assert greedy[i, -6:].tolist() == ids[-6:].tolist()
+    assert torch.equal(generate(model, **BATCH | dict(max_new_tokens=6), prompt_lookup_num_tokens=3), greedy)
+
+
+def test_a_family_that_transformers_cannot_read_with_padding():
+    "Windows shorter than the padding: transformers' scores are not numbers then, and it says the first token of all."
+    gemma = random_lm('gemma2', 3, layers=3, scale=.3).model
+    for more in ({}, dict(num_beams=3)): assert torch.equal(generate(gemma, **BATCH | more), one_by_one(gemma, more))
+    assert torch.equal(generate(gemma, **BATCH, assistant_model=draft_of(gemma)), generate(gemma, **BATCH))
+
+
+def test_padding_behind_the_text_is_no_text(llama):
+    right = torch.stack([torch.cat([row[m.bool()], row[~m.bool()]]) for row, m in zip(IDS, MASK)])
+    for more in ({}, dict(num_beams=3), dict(assistant_early_exit=1)):
+        left = generate(llama, **BATCH | more)
+        ours = generate(llama, right, attention_mask=(right != PAD).long(), pad_token_id=PAD, max_new_tokens=12, **more)
+        assert torch.equal(ours[:, 7:], left[:, 7:]) and torch.equal(ours[:, :7], right)
+        assert torch.equal(ours, generate(llama, right, pad_token_id=PAD, max_new_tokens=12, **more))          # without a mask, by the pad id
+
+
+# Encoder–decoders
+
+def seq2seq(kind, seed=0):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if kind == 'bart': model = BartForConditionalGeneration(BartConfig(vocab_size=64, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48,
+            max_position_embeddings=64, pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2, forced_eos_token_id=2, init_std=.3))
+        else: model = T5ForConditionalGeneration(T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, initializer_factor=3.))
+    return model.double().eval()
+
+
+@pytest.mark.parametrize('kind', ['t5', 'bart'])
+@pytest.mark.parametrize('call', [{}, dict(num_beams=3, num_return_sequences=2), dict(num_beams=4, length_penalty=2., early_stopping=True), dict(decoder_input_ids=torch.tensor([[7, 8], [9, 10]])), dict(min_new_tokens=5), dict(max_length=9, min_length=7),
+    dict(no_repeat_ngram_size=2), dict(forced_bos_token_id=7), dict(bad_words_ids=[[20], [21, 22]]), dict(repetition_penalty=1.5), dict(num_beams=3, forced_bos_token_id=7, forced_eos_token_id=3), dict(encoder_no_repeat_ngram_size=2)], ids=str)
+def test_encoder_decoders(kind, call):
+    model = seq2seq(kind)
+    pad = model.config.pad_token_id
+    ids = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, pad, pad]])
+    call = dict(input_ids=ids, attention_mask=(ids != pad).long(), max_new_tokens=None if 'max_length' in call else 10) | call
+    before = model.generation_config.to_dict()
+    plain = model.generate(**call, do_sample=False)
+    if 'encoder_no_repeat_ngram_size' not in call: assert torch.equal(generate(model, **call), plain)
+    assert generate(model, **call).shape[1] <= 14
+    if 'num_beams' not in call:
+        for more in (dict(assistant_model=seq2seq(kind, 1)), dict(prompt_lookup_num_tokens=3)): assert torch.equal(generate(model, **call | more), generate(model, **call))
+    assert model.generation_config.to_dict() == before
+
+
+def test_other_inputs_pass_through_to_the_encoder():
+    model = seq2seq('bart')
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10]])
+    embeds = model.get_encoder().embed_tokens(ids) * getattr(model.get_encoder().embed_tokens, 'embed_scale', 1.)
+    with torch.no_grad(): want = model.generate(inputs_embeds=embeds, max_new_tokens=8, do_sample=False)
+    assert torch.equal(generate(model, inputs_embeds=embeds.detach(), max_new_tokens=8), want)
+
+
+# Stops, scores, chance
+
+def test_stop_strings_and_criteria_in_batches():
+    pico = load('pico', device='cpu', dtype=torch.float64)
+    pico.tokenizer.padding_side = 'left'
+    batch = pico.tokenizer(['def add(a, b):\n    return', 'class Reader:\n', 'import os'], return_tensors='pt', padding=True)
+    theirs = pico.model.generate(**batch, max_new_tokens=20, do_sample=False)
+    width = batch['input_ids'].shape[1]
+    string = next(t for t in (pico.tokenizer.decode(theirs[0, width:])[i:i + 3] for i in range(4, 30)) if t.strip())
+    for one in (dict(input_ids=row[m.bool()][None]) for row, m in zip(batch['input_ids'], batch['attention_mask'])):
+        want = pico.model.generate(**one, max_new_tokens=20, do_sample=False, stop_strings=[string, 'import'], tokenizer=pico.tokenizer)
+        for more in ({}, dict(assistant_model=load('pico-draft', device='cpu', dtype=torch.float64)), dict(assistant_early_exit=1)):
+            assert torch.equal(generate(pico, **one, max_new_tokens=20, stop_strings=[string, 'import'], **more), want)
+        assert torch.equal(generate(pico, **one, max_new_tokens=20, stopping_criteria=[StopStringCriteria(pico.tokenizer, [string, 'import'])]), want)
+    assert torch.equal(generate(pico, **batch, max_new_tokens=20), theirs)
+
+
+def test_universal_assistants_in_batches():
+    pico, alt = (load(name, device='cpu', dtype=torch.float64) for name in ('pico', 'pico-alt'))
+    pico.tokenizer.padding_side = 'left'
+    batch = pico.tokenizer(['def add(a, b):\n    return', 'import os'], return_tensors='pt', padding=True)
+    call = dict(assistant_model=alt.model, tokenizer=pico.tokenizer, assistant_tokenizer=alt.tokenizer)
+    weights = {k: v.clone() for k, v in alt.model.state_dict().items()}
+    assert torch.equal(generate(pico.model, **batch, **call, max_new_tokens=12), pico.model.generate(**batch, max_new_tokens=12, do_sample=False))
+    drawn = [generate(pico.model, **batch, **call, max_new_tokens=12, do_sample=True, seed=3) for _ in range(2)]
+    assert torch.equal(*drawn) and all(torch.equal(v, weights[k]) for k, v in alt.model.state_dict().items())          # transformers rewrites the draft
+
+
+def test_scores_of_a_padded_batch(llama):
+    asked = dict(return_dict_in_generate=True, output_scores=True, output_logits=True)
+    for more in ({}, dict(suppress_tokens=[5, 6]), dict(num_beams=3, num_return_sequences=2), dict(num_beams=2, eos_token_id=ENDS)):
+        a, b = generate(llama, **BATCH | asked | more), llama.generate(**BATCH | asked | more, do_sample=False)
+        assert type(a) is type(b) and torch.equal(a.sequences, b.sequences) and len(a.trace) == 3
+        if 'num_beams' in more: assert torch.equal(a.beam_indices, b.beam_indices.long()) and torch.allclose(a.sequences_scores.float(), b.sequences_scores, atol=1e-4)
+        if 'eos_token_id' in more: continue # transformers goes on with texts that have ended
+        for name in ('scores', 'logits'): torch.testing.assert_close(torch.stack(getattr(a, name)).float(), torch.stack(getattr(b, name)), atol=1e-4, rtol=1e-4)
+
+
+def test_sampling_has_the_law_of_transformers(llama):
+    "The first token of many texts, held against the law that transformers' own scores give."
+    from decodelab.certify import g_test
+    call = dict(max_new_tokens=1, do_sample=True, temperature=1.4, top_p=.95)
+    scores = llama.generate(IDS[1:2], **call, return_dict_in_generate=True, output_scores=True).scores[0][0]
+    for more in ({}, dict(prompt_lookup_num_tokens=3), dict(assistant_early_exit=1)):
+        drawn = torch.cat([generate(llama, IDS[1:2], **call, **more, num_return_sequences=200, seed=200 * i)[:, -1] for i in range(5)])
+        assert g_test(torch.bincount(drawn, minlength=64), scores.softmax(-1))[0] > .001
+
+
+def test_the_default_top_k_acts_and_is_shown(llama):
+    first = generate(llama, IDS[1:2], max_new_tokens=1, do_sample=True, temperature=50., num_return_sequences=600, seed=0)[:, -1]
+    free = generate(llama, IDS[1:2], max_new_tokens=1, do_sample=True, temperature=50., top_k=0, num_return_sequences=600, seed=0)[:, -1]
+    assert len(set(first.tolist())) <= 50 < len(set(free.tolist()))
+    table = explain_config(llama, do_sample=True)
+    assert table.loc['top_k', 'from'] == 'default' and 'top_k=0' in table.loc['top_k', 'does'] and 'top_k' not in explain_config(llama).index
+
+
+def test_marks_survive_drafts(llama):
+    "transformers' SynthID is switched off by assisted decoding; guidance breaks."
+    mark = SynthIDTextWatermarkingConfig(ngram_len=3, keys=[1, 2, 3, 4])
+    for call in (dict(watermarking_config=mark), dict(guidance_scale=1.6)):
+        plain = generate(llama, **BATCH | call)
+        for more in (dict(assistant_model=draft_of(llama)), dict(prompt_lookup_num_tokens=4), dict(assistant_early_exit=1)): assert torch.equal(generate(llama, **BATCH | call | more), plain)
+    assert not torch.equal(plain, generate(llama, **BATCH))
+
+
+def test_our_rules_and_theirs_stand_in_one_list(llama):
+    from transformers import LogitsProcessorList, SuppressTokensLogitsProcessor
+    both = LogitsProcessorList([SuppressTokensLogitsProcessor([20, 21, 22, 23])])
+    assert torch.equal(generate(llama, **BATCH, logits_processor=both), llama.generate(**BATCH, do_sample=False, logits_processor=both))
+    assert generate(llama, **BATCH, do_sample=True, seed=1, logits_processor=[TopNSigma(.1)]).shape == (3, 19)
+
+
+# What is refused
+
+WRONG = [(dict(banana=1), TypeError, 'banana'), (dict(max_new_tokens=0), ValueError, '1 or more'), (dict(max_new_tokens=-2), ValueError, '1 or more'), (dict(max_length=7, max_new_tokens=None), ValueError, 'raise it'),
+         (dict(max_new_tokens=4, min_new_tokens=5), ValueError, 'must have 5'), (dict(max_new_tokens=2.5), TypeError, 'whole number'), (dict(max_new_tokens=250), ValueError, 'do not fit'), (dict(temperature=.7), ValueError, 'do_sample=True'),
+         (dict(temperature=-1., do_sample=True), ValueError, 'temperature'), (dict(top_p=3., do_sample=True), ValueError, 'top_p'), (dict(num_beams=0), ValueError, 'num_beams'), (dict(num_beams=2, num_return_sequences=3), ValueError, 'num_return_sequences'),
+         (dict(num_beams=4, num_beam_groups=3, diversity_penalty=1.), ValueError, 'divides'), (dict(assistant_early_exit=3), ValueError, 'layer'), (dict(assistant_early_exit=40), ValueError, 'layer'), (dict(dola_layers=[40]), ValueError, 'layer'),
+         (dict(stop_strings='x'), ValueError, 'give tokenizer'), (dict(assistant_model='pico'), TypeError, 'assistant_model'), (dict(streamer=object()), TypeError, 'put and end'), (dict(output_hidden_states=True), ValueError, 'not kept'),
+         (dict(decoder_input_ids=[[3]]), ValueError, 'encoder'), (dict(pixel_values=torch.ones(1)), TypeError, 'pixel_values'), (dict(attention_mask=torch.tensor([[1, 0, 1, 1, 1, 1, 1]])), ValueError, 'between'),
+         (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), ValueError, 'empty'), (dict(input_ids='hello'), TypeError, 'is text'), (dict(input_ids=[[64]]), ValueError, 'outside the vocabulary'), (dict(input_ids=None), ValueError, 'empty'),
+         (dict(recipe='someone/something'), ValueError, 'recipes|someone'), (dict(force_words_ids=[[5]], num_beams=3, eos_token_id=5), ValueError, 'end of text'), (dict(generation_config=3), TypeError, 'GenerationConfig'),
+         (dict(bad_words_ids=[]), ValueError, 'bad_words_ids'), (dict(guidance_scale=1.5, negative_prompt_ids=[3]), ValueError, 'negative_prompt_ids')]
+
+@pytest.mark.parametrize('call,kind,words', WRONG, ids=lambda x: str(x)[:40])
+def test_a_wrong_call_is_one_error_and_leaves_nothing_behind(llama, call, kind, words):
+    if call.get('recipe') and hasattr(__import__('decodelab'), 'load_recipe'): pytest.skip('recipes have tests of their own')
+    before = llama.generation_config.to_dict(), llama.config.to_dict(), torch.random.get_rng_state()
+    with pytest.raises(kind, match=words): generate(llama, **dict(input_ids=IDS[1:2], max_new_tokens=6) | call)
+    assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before[:2] and torch.equal(torch.random.get_rng_state(), before[2])
+
+
+@pytest.mark.parametrize('call', [dict(dola_layers='high'), dict(assistant_early_exit=1), dict(guidance_scale=2.)], ids=str)
+def test_an_encoder_decoder_given_to_a_decoder_only_strategy(call):
+    for kind in ('t5', 'bart'):
+        with pytest.raises(ValueError): generate(seq2seq(kind), torch.tensor([[5, 6, 7]]), **call)
+
+
+def test_a_model_that_gives_no_numbers(llama):
+    for value in (float('nan'), float('inf')):
+        broken = copy.deepcopy(llama)
+        torch.nn.init.constant_(broken.lm_head.weight, value)
+        for call in ({}, dict(do_sample=True), dict(num_beams=2), dict(prompt_lookup_num_tokens=3), dict(penalty_alpha=.6, top_k=4)):
+            with pytest.raises(ValueError): generate(broken, IDS[1:2], max_new_tokens=4, **call)
+
+
+def test_mismatched_and_missing_tokenizers(llama):
+    pico, alt = load('pico', device='cpu'), load('pico-alt', device='cpu')
+    ids = torch.tensor([[5, 6, 7]])
+    for call, words in [(dict(assistant_model=alt.model), 'assistant_tokenizer'), (dict(assistant_model=alt.model, assistant_tokenizer=alt.tokenizer), 'give tokenizer'), (dict(assistant_tokenizer=alt.tokenizer), 'no assistant_model'),
+                        (dict(assistant_model=alt.model, tokenizer=pico.tokenizer), 'assistant_tokenizer')]:
+        with pytest.raises(ValueError, match=words): generate(pico.model, ids, **call)
+
+
+def test_a_training_model_is_told_so(llama):
+    training = copy.deepcopy(llama).train()
+    with pytest.raises(ValueError, match='model.eval'): generate(training, IDS[1:2])
+    assert training.training
