@@ -121,7 +121,7 @@ def stop_of(criteria:StoppingCriteriaList, ids:torch.Tensor) -> Stop:
 # %% ../nbs/52_recipe.ipynb #60acbc60
 NEUTRAL = dict(penalty_alpha=None, dola_layers=None, num_beam_groups=1, diversity_penalty=0., force_words_ids=None, constraints=None, length_penalty=1., early_stopping=False,
     prompt_lookup_num_tokens=None, assistant_early_exit=None, output_scores=None, output_logits=None, output_attentions=None, output_hidden_states=None, token_healing=None)
-KNOWN = frozenset('attention_mask position_ids logits_to_keep past_key_values use_cache encoder_outputs cache_position decoder_attention_mask'.split())
+KNOWN = frozenset('attention_mask position_ids logits_to_keep past_key_values use_cache encoder_outputs cache_position decoder_attention_mask labels'.split()) # a trainer passes labels, which no generation reads
 
 def check_call(strategy, config, given:dict):
     "Raise `ValueError` for what `generate` was told and the strategy decides, or cannot do."
@@ -227,7 +227,7 @@ def recipe(
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1: raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')
     return Recipe(strategy, seed, batch_size, tokenizer, streamer)
 
-# %% ../nbs/52_recipe.ipynb #0d6f5135
+# %% ../nbs/52_recipe.ipynb #fab07412
 def generate_with(
     model, strategy,
     seed:int=0, streamer=None, tokenizer=None, assistant_model=None, stop_strings=None,
