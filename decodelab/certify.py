@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FAMILIES', 'Check', 'Certificate', 'pooled', 'g_test', 'power', 'base_law', 'sample_counts', 'transform_check',
-           'random_lm', 'with_tables', 'on_model', 'exact_check', 'statistical_check', 'identity_check', 'certify',
-           'check_verifier', 'exact_check_of', 'check_strategy', 'check_rule', 'check_drafter']
+           'random_lm', 'with_tables', 'on_model', 'drafts_by', 'exact_check', 'statistical_check', 'identity_check',
+           'certify', 'check_verifier', 'exact_check_of', 'check_strategy', 'check_rule', 'check_drafter']
 
 # %% ../nbs/07_certify.ipynb #31827da6
 import copy, itertools, math
@@ -132,17 +132,25 @@ def random_lm(
 def with_tables(strategy, q:ExactLM):
     "The same strategy on tables: base and draft model replaced, verifier and lookahead as they are."
     twin = on_model(strategy, q)
-    own, twin.base = getattr(twin.drafter, 'base', None), ExactSample()
-    if own is not None: twin.drafter.base = ExactGreedy() if own.greedy else ExactSample()
+    twin.base, part = ExactSample(), twin.drafter
+    while part is not None:
+        if (own := getattr(part, 'base', None)) is not None: part.base = ExactGreedy() if own.greedy else ExactSample()
+        part = getattr(part, 'drafter', None)
     return twin
 
 def on_model(strategy, draft):
     "The same strategy with another draft model, if it has one, and nothing learned."
     twin = copy.copy(strategy)
-    twin.drafter = copy.copy(strategy.drafter)
-    for name, value in vars(twin.drafter).items():
-        if isinstance(value, LM): setattr(twin.drafter, name, draft)
-        if name.endswith('_'): setattr(twin.drafter, name, type(value)())
+    twin.drafter = drafts_by(strategy.drafter, draft)
+    return twin
+
+def drafts_by(drafter, draft):
+    "A copy of a drafter, or of one within another, with `draft` for its model and nothing learned."
+    twin = copy.copy(drafter)
+    for name, value in vars(twin).items():
+        if isinstance(value, LM): setattr(twin, name, draft)
+        if name == 'drafter': setattr(twin, name, drafts_by(value, draft))
+        if name.endswith('_'): setattr(twin, name, type(value)())
     return twin
 
 def exact_check(strategy, vocab_size:int=3, n:int=4, pairs:int=3, rounds:int|None=1, prompt=(0, 1, 0)) -> Check:
@@ -180,8 +188,10 @@ def certify(
     samples:int=2000, # of the statistical check
     seed:int=0,
 ) -> Certificate:
-    "Certify that a strategy keeps its base's distribution; raises `ValueError` for what has no base."
+    "Certify that a strategy keeps its base's distribution; raises `ValueError` for what has no base, or keeps it only over keys."
     if not hasattr(strategy, 'base'): raise ValueError(f'{strategy!r} has no base that it promises to keep: certify a Speculative strategy')
+    if keyed := next((part for part in (strategy.drafter, getattr(strategy, 'verifier', None)) if getattr(part, 'keyed', False)), None):
+        raise ValueError(f'{keyed!r} draws by a key, and under one key no text is a sample of its base: notebook 44_marked_speculation certifies its law over all keys')
     if (lm is None) != (prompts is None): raise ValueError('give a target and prompts for it together, or neither')
     verifier = getattr(strategy, 'verifier', None)
     found = Certificate(repr(strategy), declared='' if getattr(verifier, 'lossless', True) else repr(verifier))

@@ -35,6 +35,7 @@ class MarkedRng:
 # %% ../nbs/44_marked_speculation.ipynb #50fdfe5e
 class MarkedDrafter:
     "A drafter whose tokens are drawn under a mark of which its rows do not know."
+    keyed = True # for one key no draft is a sample of q
     def __init__(self, drafter:Drafter, mark): self.drafter, self.mark = drafter, check_mark('mark', mark)
     def start(self, request:Request, base:Base, target) -> 'MarkedDrafting':
         "Begin to draft for one text."
@@ -84,7 +85,7 @@ def matched(p, tokens:list[int], drawn) -> Verdict:
 # %% ../nbs/44_marked_speculation.ipynb #78f0a2c1
 class MarkedVerifier:
     "Verification by the unmarked p/q, in which the target draws under marks. For one key the text is no sample of the base's; over keys it is."
-    greedy = lossless = False
+    greedy, lossless, keyed = False, False, True
     def __init__(self,
         own=None, # the mark under which the target draws from p itself; None: no mark
         residual=None, # the mark under which it replaces a refused draft
