@@ -105,10 +105,9 @@ class ListMark(Mark):
 
     def mark(self, ids:list[int], scores:torch.Tensor) -> torch.Tensor:
         "`scores` `(r, V)` with the bias of the mark, row j after the first len(ids)-r+1+j ids."
-        begin = len(ids) - len(scores) + 1
+        before, begin = self.before, len(ids) - len(scores) + 1
         short = min(max(0, self.shortest - begin), len(scores))
         if short == len(scores): return scores
-        before = self.before
         contexts = [tuple(ids[end - before:end]) for end in range(begin + short, len(ids) + 1)]
         return torch.cat([scores[:short], self.raised(contexts, scores[short:])]) if short else self.raised(contexts, scores)
 

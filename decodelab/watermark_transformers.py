@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TABLE', 'CANDIDATES', 'LISTED', 'hash_table', 'self_seeds', 'twister', 'ladder', 'partners', 'reached', 'placed',
-           'TorchGreenList', 'met', 'listed', 'torch_lists', 'torch_greens', 'torch_deciding', 'candidates',
-           'torch_raised', 'from_config', 'to_config']
+           'TorchGreenList', 'met', 'listed', 'torch_lists', 'torch_greens', 'torch_deciding', 'candidates', 'bias_row',
+           'left_raised', 'torch_raised', 'torch_mark', 'from_config', 'to_config']
 
 # %% ../nbs/40_watermark_transformers.ipynb #bf6b932e
 from dataclasses import dataclass, fields
@@ -153,9 +153,21 @@ def candidates(row:torch.Tensor, k:int=CANDIDATES) -> torch.Tensor:
     if len(row) > k and values[k - 1] == values[k] and values[k].isfinite(): tokens = row.sort(descending=True).indices
     return tokens[:k]
 
+@lru_cache(maxsize=256)
+def bias_row(mark:TorchGreenList, token:int, vocab_size:int, dtype:torch.dtype, device:torch.device) -> torch.Tensor:
+    "What is added to scores after a token, `(1, V)`: the bias where it is green, and 0 elsewhere."
+    return mark.green_lists([(token,)], vocab_size, device).to(dtype) * mark.bias
+
+def left_raised(self:TorchGreenList, contexts, scores):
+    "The rows `scores` `(n, V)` with the green tokens of lefthash raised."
+    out = torch.empty_like(scores)
+    for row, context, to in zip(scores.split(1), contexts, out.split(1)): torch.add(row, bias_row(self, context[-1], row.shape[-1], row.dtype, row.device), out=to)
+    return out
+
+# %% ../nbs/40_watermark_transformers.ipynb #7b848f6d
 def torch_raised(self:TorchGreenList, contexts, scores):
     "The rows `scores` `(n, V)` with their green tokens, or green candidates, raised."
-    if self.seeding_scheme == 'lefthash': return ListMark.raised(self, contexts, scores)
+    if self.seeding_scheme == 'lefthash': return left_raised(self, contexts, scores)
     best = [t[t < self.vocab_size] for t in map(candidates, scores)]
     tokens = np.concatenate([t.cpu().numpy() for t in best])
     before = np.concatenate([np.tile(np.array(c, np.int64), (len(t), 1)) for c, t in zip(contexts, best)])
@@ -164,6 +176,11 @@ def torch_raised(self:TorchGreenList, contexts, scores):
     for row, t, g in zip(out, best, green): row[t[g]] += self.bias
     return out
 
+def torch_mark(self:TorchGreenList, ids:list[int], scores:torch.Tensor) -> torch.Tensor:
+    "`scores` `(r, V)` with the bias of the mark; the usual case, one row under lefthash, goes the shortest way."
+    if len(scores) > 1 or self.seeding_scheme == 'selfhash' or len(ids) < self.context_width: return ListMark.mark(self, ids, scores)
+    return scores + bias_row(self, ids[-1], scores.shape[-1], scores.dtype, scores.device)
+
 def from_config(cls, config, vocab_size:int) -> TorchGreenList:
     "The mark of a transformers `WatermarkingConfig` (or its dict) for a model's vocabulary."
     given = config if isinstance(config, dict) else config.to_dict()
@@ -171,9 +188,10 @@ def from_config(cls, config, vocab_size:int) -> TorchGreenList:
     if unknown or 'seeding_scheme' not in given: raise ValueError(f'{given!r} is no configuration of green lists: give a WatermarkingConfig')
     return TorchGreenList(vocab_size, **given)
 
+# %% ../nbs/40_watermark_transformers.ipynb #5e8d659c
 def to_config(self:TorchGreenList):
     "The transformers `WatermarkingConfig` with these settings; the size of the vocabulary is the model's there."
     from transformers import WatermarkingConfig
     return WatermarkingConfig(self.greenlist_ratio, self.bias, self.hashing_key, self.seeding_scheme, self.context_width)
 
-TorchGreenList.raised, TorchGreenList.from_config, TorchGreenList.to_config = torch_raised, classmethod(from_config), to_config
+TorchGreenList.mark, TorchGreenList.raised, TorchGreenList.from_config, TorchGreenList.to_config = torch_mark, torch_raised, classmethod(from_config), to_config
