@@ -79,6 +79,7 @@ _public = {name: module for module, names in {
     'attacks_models': 'Proposed Paraphrase EmojiSample',
     'recipe': 'recipe generate_with',
     'recipe_export': 'export_recipe',
+    'recipe_load': 'load_recipe LoadedRecipe',
     'streaming': 'stream astream stream_batch feed_streamer watch Stream AsyncStream Writing',
     'robustness': 'robustness detection_rates span_overlap auc tpr_at plot_robustness plot_roc',
     'generate': 'generate',
