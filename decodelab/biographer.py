@@ -100,6 +100,7 @@ def fit(
     every:int=50, # steps between lines of the log
     check=None, # a function of nothing whose findings join every fifth line
     show=None, # called with each line
+    loss=loss_of, # of the model and rows
 ):
     "Read all rows once; a run that was stopped goes on where its last checkpoint was."
     opts = optimizers(model)
@@ -108,7 +109,7 @@ def fit(
     for step in range(state['at'], steps):
         for opt, peak in zip(opts, peaks): opt.param_groups[0]['lr'] = peak * lr_factor(step / steps)
         part = torch.from_numpy(rows[step * size:(step + 1) * size].astype(np.int64)).to(model.device)
-        value, done = descend(model, opts, loss_of, part, step, seed), step + 1
+        value, done = descend(model, opts, loss, part, step, seed), step + 1
         if done % every and done < steps: continue
         row = dict(step=done, tokens=int((rows[:done * size] != 1).sum()), loss=round(value, 4), seconds=round(time.time() - since, 1))
         if check and (done % (5 * every) == 0 or done == steps): row |= check()

@@ -85,8 +85,8 @@ def continuations(lm:LM, ids:np.ndarray, batches:int, seed:int=0, rows:int=64, p
 # %% ../nbs/02_zoo.ipynb #35ca11f8
 def optimizers(model) -> list:
     "Muon for the layers' matrices, AdamW for the rest (embeddings, norms, a head of its own)."
-    inner = {n: p for n, p in model.named_parameters() if p.ndim == 2 and 'embed' not in n and 'lm_head' not in n}
-    outer = [p for n, p in model.named_parameters() if n not in inner]
+    inner = {n: p for n, p in model.named_parameters() if p.requires_grad and p.ndim == 2 and 'embed' not in n and 'lm_head' not in n}
+    outer = [p for n, p in model.named_parameters() if p.requires_grad and n not in inner]
     return [torch.optim.Muon(inner.values(), lr=.02, momentum=.95, weight_decay=.05), torch.optim.AdamW(outer, lr=2e-3, betas=(.9, .95), weight_decay=0.)]
 
 def lr_factor(done:float) -> float:
@@ -110,7 +110,7 @@ def batch(ids:np.ndarray, at:int, rows:int, length:int, device) -> torch.Tensor:
 def save_checkpoint(folder:Path, model, opts:list, state:dict):
     "Weights, optimizer state and position in one file, replaced whole."
     from safetensors.torch import save_file
-    flat = {f'model.{k}': v.contiguous() for k, v in model.state_dict().items() if k != 'lm_head.weight' or not model.config.tie_word_embeddings}
+    flat = {f'model.{k}': v.detach().contiguous() for k, v in model.named_parameters()}                       # tied weights once
     for j, opt in enumerate(opts):
         for i, values in opt.state_dict()['state'].items(): flat |= {f'opt{j}.{i}.{k}': torch.as_tensor(v).clone() for k, v in values.items()}
     save_file(flat, folder / 'checkpoint.tmp', metadata=dict(state=json.dumps(state)))
