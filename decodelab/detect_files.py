@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 # %% ../nbs/45_detect_files.ipynb #51ae523f
-SCHEMES = 'GreenList TorchGreenList Unigram HardList SWEET SBW Gumbel DualGumbel TripleGumbel SynthID DiPmark'.split()
+SCHEMES = 'GreenList TorchGreenList Unigram HardList SWEET SBW Gumbel DualGumbel EitherGumbel TripleGumbel SynthID DiPmark'.split()
 
 def mark_of(
     key:str, # whole numbers, with commas between them for a scheme with several
