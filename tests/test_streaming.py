@@ -1,0 +1,69 @@
+"Streams say what decode says: every drafter, alone, awaited and in batches, with stop strings and odd tokenizers; and they let go."
+import asyncio, gc
+
+import pytest
+import torch
+
+from decodelab import (AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExit, Greedy, IntersectionDrafter, PromptLookup, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter,
+                       Temperature, TopP, UniversalDrafter, astream, decode, decode_batch, load, stream, stream_batch)
+from repo import ROOT
+
+MODELS = ROOT.parent/'shared'/'data'/'models'
+PROMPTS = ['import os\n', 'def add(a, b):\n    return', 'x = "日本語 😀"\ny = "日本語', 'class Reader:\n    def']
+WARM = Sample([Temperature(.8), TopP(.95)])
+
+
+@pytest.fixture(scope='module')
+def family(): return [load(name, device='cpu') for name in ('pico', 'pico-draft', 'pico-alt')]
+
+
+def strategies(lm, draft, alt):
+    for drafter in (AssistantDrafter(draft), PromptLookup(), EarlyExit(2), SuffixDrafter(), UniversalDrafter(alt)):
+        yield Speculative(drafter)
+        yield Speculative(drafter, base=WARM)
+    yield from (Speculative(SyntheticDrafter(.7)), Speculative(IntersectionDrafter(alt), base=WARM), Speculative(PromptLookup(), base=DoLa()), Greedy(), WARM, ContrastiveSearch())
+
+
+def test_batches_of_every_drafter_say_what_they_say_without_streaming(family):
+    for strategy in strategies(*family):
+        told = dict(batch_size=3, max_new_tokens=10, seed=4, stop=Stop(strings=('\n', ') ')))
+        texts = [''] * len(PROMPTS)
+        for i, piece in stream_batch(family[0], PROMPTS, strategy, **told):
+            assert piece
+            texts[i] += piece
+        assert texts == [t.text for t in decode_batch(family[0], PROMPTS, strategy, **told)], strategy
+
+
+def test_awaited_texts_are_the_same_and_several_run_side_by_side(family):
+    async def read(prompt, strategy): return ''.join([p async for p in astream(family[0], prompt, strategy, 10, seed=1)])
+    async def all_of(made): return await asyncio.gather(*(read(p, s) for p, s in made))
+    made = [(p, s) for p, s in zip(PROMPTS * 4, strategies(*family))]
+    assert asyncio.run(all_of(made)) == [decode(family[0], p, s, 10, seed=1).text for p, s in made]
+
+
+@pytest.mark.skipif(not MODELS.is_dir(), reason='no folder shared/data/models beside the checkout')
+@pytest.mark.parametrize('name', ['stories260K', 'babyllama361'])
+def test_tokenizers_of_others(name):
+    lm = load(MODELS/name, device='cpu')
+    for prompt in ('Once upon a time', 'The sun was'):
+        for strategy in (Greedy(), Speculative(PromptLookup()), Sample([Temperature(1.5)])):
+            for stop in (None, 'the', ['. ', 'and a']):
+                assert ''.join(stream(lm, prompt, strategy, 40, stop=stop)) == decode(lm, prompt, strategy, 40, stop=stop).text
+
+
+def test_a_stream_that_is_dropped_lets_its_caches_go(family):
+    lm, held = family[0], lambda: sum(type(o).__name__ == 'Session' for o in gc.get_objects())
+    gc.collect()
+    before = held()
+    flow = stream(lm, PROMPTS[0], Greedy(), 20)
+    next(flow)
+    assert held() == before + 1
+    flow.close()
+    del flow
+    gc.collect()
+    assert held() == before and not torch.is_inference_mode_enabled()
+
+
+def test_a_search_is_refused_wherever_it_could_be_streamed(family):
+    for make in (lambda: stream(family[0], 'x', BeamSearch(2)), lambda: astream(family[0], 'x', BeamSearch(2)), lambda: stream_batch(family[0], ['x'], BeamSearch(2))):
+        with pytest.raises(ValueError, match='say certain=True'): make()
