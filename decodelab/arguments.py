@@ -129,7 +129,7 @@ def drafted(s:Settings) -> bool:
 
 NEEDS = { # name → (does it act?, what it needs)
     **{key.key: (sampling, 'it acts only on sampling: say do_sample=True') for key in SAMPLING},
-    'top_k': (lambda s: sampling(s) or bool(s['penalty_alpha']), 'it acts only on sampling and contrastive search: say do_sample=True, or penalty_alpha'),
+    'top_k': (lambda s: sampling(s) or s['penalty_alpha'] is not None, 'it acts only on sampling and contrastive search: say do_sample=True, or penalty_alpha'),
     'penalty_alpha': (lambda s: contrastive(s) or not s['penalty_alpha'], 'contrastive search needs top_k above 1'),
     **{name: (beams, 'it acts only on a beam search: say num_beams=2 or more') for name in ('length_penalty', 'early_stopping')},
     **{name: (lambda s: s['num_beams'] > 1, 'groups of beams need num_beams=2 or more') for name in ('num_beam_groups',)},

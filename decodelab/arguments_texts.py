@@ -30,7 +30,7 @@ def ids_of(name:str, value) -> torch.Tensor:
     "Ids `(texts, tokens)`; raises `TypeError` or `ValueError` for anything else."
     if isinstance(value, str) or isinstance(value, (list, tuple)) and any(isinstance(v, str) for v in value): raise TypeError(f'{name} is text: give ids, such as tokenizer(text, return_tensors="pt")')
     try: ids = torch.as_tensor(value)
-    except (TypeError, ValueError) as error: raise TypeError(f'{name} is {short(value)}: give a tensor of ids (texts, tokens)') from error
+    except (TypeError, ValueError, RuntimeError) as error: raise TypeError(f'{name} is {short(value)}: give a tensor of ids (texts, tokens)') from error
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2: raise TypeError(f'{name} is {ids.dtype} {tuple(ids.shape)}: give whole numbers (texts, tokens)')
     if not ids.numel(): raise ValueError(f'{name} is empty: give at least one token (a begin-of-text id will do)')
     return ids

@@ -132,12 +132,10 @@ DROPPED = 'streamer', 'tokenizer', 'assistant_model', 'assistant_tokenizer', 'se
 
 def by_recipe(model, recipe, arguments:dict):
     "What a custom decoding function says; raises `ValueError` for an argument it does not take."
+    from decodelab.recipe_load import LoadedRecipe, load_recipe
     model, arguments = model.model if isinstance(model, LM) else model, {k: v for k, v in arguments.items() if v is not None and k not in ('custom_generate', 'recipe')}
-    if not callable(recipe):
-        import decodelab
-        find = getattr(decodelab, 'load_recipe', None)
-        if find is None: raise ValueError(f'{recipe!r} is no function: recipes from folders and the Hub are not there yet, so give custom_generate a function')
-        recipe = find(recipe, trust_remote_code=arguments.pop('trust_remote_code', False), revision=arguments.pop('revision', None))
+    if not callable(recipe): recipe = load_recipe(recipe, arguments.pop('trust_remote_code', False), arguments.pop('revision', None))
+    if isinstance(recipe, LoadedRecipe): return recipe(model, **arguments) # it prepares everything by itself
     takes = inspect.signature(recipe).parameters
     lost = [name for name in DROPPED if name in arguments and name not in takes]
     if lost: raise ValueError(f'the recipe takes no {", ".join(lost)}: leave it out, or let the function have a parameter of that name')

@@ -151,6 +151,21 @@ def test_other_inputs_pass_through_to_the_encoder():
     assert torch.equal(generate(model, inputs_embeds=embeds.detach(), max_new_tokens=8), want)
 
 
+def test_sounds_pass_through():
+    "A tiny Whisper: features in, the same ids as transformers' plain loop, plain, searched and drafted for."
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+    from transformers.generation.utils import GenerationMixin
+    sizes = dict(d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=8, max_source_positions=50, max_target_positions=40)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = WhisperForConditionalGeneration(WhisperConfig(vocab_size=64, pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=3, init_std=.6, begin_suppress_tokens=None, **sizes)).double().eval()
+        sound = 3 * torch.randn(2, 8, 100, dtype=torch.float64)
+    for call in ({}, dict(num_beams=3), dict(decoder_input_ids=torch.tensor([[7, 8], [9, 10]]))):
+        theirs = GenerationMixin.generate(model, input_features=sound, max_new_tokens=8, do_sample=False, **call)
+        assert torch.equal(generate(model, sound, max_new_tokens=8, **call), theirs)
+    assert torch.equal(generate(model, input_features=sound, max_new_tokens=8, prompt_lookup_num_tokens=3), generate(model, sound, max_new_tokens=8))
+
+
 # Stops, scores, chance
 
 def test_stop_strings_and_criteria_in_batches():
@@ -189,6 +204,34 @@ def test_scores_of_a_padded_batch(llama):
         for name in ('scores', 'logits'): torch.testing.assert_close(torch.stack(getattr(a, name)).float(), torch.stack(getattr(b, name)), atol=1e-4, rtol=1e-4)
 
 
+def test_scores_of_other_strategies(llama):
+    "Greedy strategies say the token with the largest of the scores that are returned; a draft changes none of them."
+    asked = dict(return_dict_in_generate=True, output_scores=True)
+    for more in (dict(dola_layers=[0, 1]), dict(dola_layers=[1], repetition_penalty=1.2)):
+        plain, fast = (generate(llama, **BATCH | asked | more | d) for d in ({}, dict(assistant_model=draft_of(llama))))
+        assert torch.equal(torch.stack(plain.scores).argmax(-1).T, plain.sequences[:, 7:]) and torch.equal(plain.sequences, fast.sequences)
+        torch.testing.assert_close(torch.stack(plain.scores), torch.stack(fast.scores))
+    drawn = generate(llama, **BATCH | asked, do_sample=True, top_k=5, seed=1, assistant_early_exit=1)
+    assert all((row.isfinite().sum(-1) == 5).all() for row in drawn.scores) and drawn.logits is None
+    searched = generate(llama, **BATCH | asked, penalty_alpha=.6, top_k=4)
+    assert len(searched.scores) == 12 and all(s.topk(4).indices.eq(t[:, None]).any(-1).all() for s, t in zip(searched.scores, searched.sequences[:, 7:].T))
+
+
+def test_arguments_that_say_something_else_of_each_text(llama):
+    def allowed(row, ids): return [row + 20, row + 30, row + 40]
+    for more in (dict(num_beams=2), dict(num_beams=3, num_return_sequences=2)):
+        call = BATCH | more | dict(prefix_allowed_tokens_fn=allowed)
+        assert torch.equal(generate(llama, **call), llama.generate(**call, do_sample=False))
+    drawn = generate(llama, **BATCH, prefix_allowed_tokens_fn=allowed, do_sample=True, num_return_sequences=2, seed=0)[:, 7:]
+    assert all(set(t.tolist()) <= {i // 2 + 20, i // 2 + 30, i // 2 + 40} for i, t in enumerate(drawn))
+    negative, mask = torch.tensor([[PAD, 20, 21], [22, 23, 24], [PAD, PAD, 25]]), torch.tensor([[0, 1, 1], [1, 1, 1], [0, 0, 1]])
+    call = dict(guidance_scale=1.8)
+    ours = generate(llama, **BATCH | call, negative_prompt_ids=negative, negative_prompt_attention_mask=mask)
+    for i in range(3):
+        alone = llama.generate(IDS[i][MASK[i].bool()][None], do_sample=False, max_new_tokens=12, pad_token_id=PAD, negative_prompt_ids=negative[i][mask[i].bool()][None], **call)
+        assert ours[i, 7:].tolist() == alone[0, -12:].tolist()
+
+
 def test_sampling_has_the_law_of_transformers(llama):
     "The first token of many texts, held against the law that transformers' own scores give."
     from decodelab.certify import g_test
@@ -223,6 +266,16 @@ def test_our_rules_and_theirs_stand_in_one_list(llama):
     assert generate(llama, **BATCH, do_sample=True, seed=1, logits_processor=[TopNSigma(.1)]).shape == (3, 19)
 
 
+def test_recipes_from_a_folder(llama, tmp_path):
+    (tmp_path/'custom_generate').mkdir()
+    (tmp_path/'custom_generate'/'generate.py').write_text('import torch\ndef generate(model, input_ids, loud=1, **kwargs):\n    return torch.cat([input_ids, input_ids.new_full((len(input_ids), loud), 7)], 1)\n')
+    for name in ('recipe', 'custom_generate'):
+        assert generate(llama, input_ids=IDS, **{name: str(tmp_path)}, trust_remote_code=True, loud=2)[:, 7:].tolist() == [[7, 7]] * 3
+        with pytest.raises(ValueError, match='trust_remote_code=True'): generate(llama, IDS, **{name: str(tmp_path)})
+    from decodelab import PromptLookup, Speculative, recipe
+    assert torch.equal(generate(llama, **BATCH, custom_generate=recipe(Speculative(PromptLookup()))), generate(llama, **BATCH))
+
+
 # What is refused
 
 WRONG = [(dict(banana=1), TypeError, 'banana'), (dict(max_new_tokens=0), ValueError, '1 or more'), (dict(max_new_tokens=-2), ValueError, '1 or more'), (dict(max_length=7, max_new_tokens=None), ValueError, 'raise it'),
@@ -231,13 +284,12 @@ WRONG = [(dict(banana=1), TypeError, 'banana'), (dict(max_new_tokens=0), ValueEr
          (dict(num_beams=4, num_beam_groups=3, diversity_penalty=1.), ValueError, 'divides'), (dict(assistant_early_exit=3), ValueError, 'layer'), (dict(assistant_early_exit=40), ValueError, 'layer'), (dict(dola_layers=[40]), ValueError, 'layer'),
          (dict(stop_strings='x'), ValueError, 'give tokenizer'), (dict(assistant_model='pico'), TypeError, 'assistant_model'), (dict(streamer=object()), TypeError, 'put and end'), (dict(output_hidden_states=True), ValueError, 'not kept'),
          (dict(decoder_input_ids=[[3]]), ValueError, 'encoder'), (dict(pixel_values=torch.ones(1)), TypeError, 'pixel_values'), (dict(attention_mask=torch.tensor([[1, 0, 1, 1, 1, 1, 1]])), ValueError, 'between'),
-         (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), ValueError, 'empty'), (dict(input_ids='hello'), TypeError, 'is text'), (dict(input_ids=[[64]]), ValueError, 'outside the vocabulary'), (dict(input_ids=None), ValueError, 'empty'),
-         (dict(recipe='someone/something'), ValueError, 'recipes|someone'), (dict(force_words_ids=[[5]], num_beams=3, eos_token_id=5), ValueError, 'end of text'), (dict(generation_config=3), TypeError, 'GenerationConfig'),
+         (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), ValueError, 'empty'), (dict(input_ids='hello'), TypeError, 'is text'), (dict(input_ids=dict(input_ids=[[3]])), TypeError, 'give a tensor'), (dict(input_ids=[[64]]), ValueError, 'outside the vocabulary'), (dict(input_ids=None), ValueError, 'empty'),
+         (dict(recipe='someone/something'), ValueError, 'revision'), (dict(custom_generate='nowhere'), ValueError, 'nowhere'), (dict(force_words_ids=[[5]], num_beams=3, eos_token_id=5), ValueError, 'end of text'), (dict(generation_config=3), TypeError, 'GenerationConfig'),
          (dict(bad_words_ids=[]), ValueError, 'bad_words_ids'), (dict(guidance_scale=1.5, negative_prompt_ids=[3]), ValueError, 'negative_prompt_ids')]
 
 @pytest.mark.parametrize('call,kind,words', WRONG, ids=lambda x: str(x)[:40])
 def test_a_wrong_call_is_one_error_and_leaves_nothing_behind(llama, call, kind, words):
-    if call.get('recipe') and hasattr(__import__('decodelab'), 'load_recipe'): pytest.skip('recipes have tests of their own')
     before = llama.generation_config.to_dict(), llama.config.to_dict(), torch.random.get_rng_state()
     with pytest.raises(kind, match=words): generate(llama, **dict(input_ids=IDS[1:2], max_new_tokens=6) | call)
     assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before[:2] and torch.equal(torch.random.get_rng_state(), before[2])
@@ -269,3 +321,28 @@ def test_a_training_model_is_told_so(llama):
     training = copy.deepcopy(llama).train()
     with pytest.raises(ValueError, match='model.eval'): generate(training, IDS[1:2])
     assert training.training
+
+
+# The strategies that transformers 5 has no more: the arguments of the recorded calls
+
+def recorded(every=4):
+    from test_search_golden import STRATEGIES, works
+    return [case for s in STRATEGIES for case in works(s)[::every]]
+
+
+@pytest.mark.parametrize('case', recorded())
+def test_the_arguments_of_removed_strategies(case):
+    "As the strategies themselves say it, which are held against the originals' texts in test_search_golden."
+    from test_search_golden import constraints, demanded, ends, lm_of, said
+    args, prompts = {k: v for k, v in case['args'].items() if k != 'low_memory'}, case['prompts']
+    if case['strategy'] == 'constrained': args |= dict(force_words_ids=None, constraints=constraints(args), num_beams=args['num_beams'])
+    lm, width = lm_of(case['model']), max(map(len, prompts))
+    behind = lm.start # an encoder's padding stands behind the text
+    pad = lambda x, fill: x + [fill] * (width - len(x)) if behind else [fill] * (width - len(x)) + x
+    ids, mask = (torch.tensor([pad(x, 0) for x in rows]) for rows in (prompts, [[1] * len(p) for p in prompts]))
+    want = said(case, mended=True)[0]
+    begin = [list(lm.start)] * len(want) if lm.start else [row for row in ids.tolist() for _ in range(len(want) // len(prompts))]
+    longest = max(map(len, want))
+    before = lm.model.generation_config.to_dict()
+    assert generate(lm, ids, attention_mask=mask, **args).tolist() == [b + t + [args['pad_token_id']] * (longest - len(t)) for b, t in zip(begin, want)]
+    assert lm.model.generation_config.to_dict() == before
