@@ -167,15 +167,15 @@ class Recipe:
     def __init__(self, strategy, seed:int, batch_size:int, tokenizer, streamer): self.strategy, self.seed, self.batch_size, self.tokenizer, self.streamer = strategy, seed, batch_size, tokenizer, streamer
     def __repr__(self): return f'recipe({self.strategy!r})'
 
-    def __call__(self, model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=None, **given):
+    def __call__(self, model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=None, seed=None, tokenizer=None, streamer=None, **given):
         "New texts for ids `(rows, n)`, as ids `(rows, m)` with padding behind, or a `RecipeOutput`."
         check_call(self.strategy, generation_config, given)
         copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
         if copies > 1 and isinstance(self.strategy, BeamSearch): input_ids, given = input_ids[::copies], {k: thinned(v, copies) for k, v in given.items()}
         elif copies > 1 and inputs_tensor is not None: inputs_tensor = inputs_tensor.repeat_interleave(copies, 0)
-        lm, strategy = LM(model, self.tokenizer), with_rules(self.strategy, logits_processor)
-        requests = requests_of(lm, input_ids, stopping_criteria, inputs_tensor, given, self.seed)
-        return packed(input_ids, written(requests, strategy, self.batch_size, self.streamer), strategy, generation_config)
+        lm, strategy = LM(model, tokenizer or self.tokenizer), with_rules(self.strategy, logits_processor)
+        requests = requests_of(lm, input_ids, stopping_criteria, inputs_tensor, given, self.seed if seed is None else seed)
+        return packed(input_ids, written(requests, strategy, self.batch_size, streamer or self.streamer), strategy, generation_config)
 
 def thinned(value, copies:int):
     "Every `copies`-th row of what was repeated."
@@ -217,7 +217,7 @@ def packed(ids:torch.Tensor, traces:list[Trace], strategy, config) -> torch.Tens
 # %% ../nbs/52_recipe.ipynb #2cb922d7
 def recipe(
     strategy, # any strategy
-    seed:int=0, # row i of a batch is drawn with seed + i
+    seed:int=0, # row i of a batch is drawn with seed + i; a `seed` given to `generate` comes first
     batch_size:int=64, # rows that are read together
     tokenizer=None, # the model's, for strategies that compare or read texts, as all do that draft with a second model
     streamer=None, # has `put` and `end`; `generate` keeps its own from a function, so give it here
