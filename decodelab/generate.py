@@ -22,7 +22,7 @@ from .dola import DoLa
 from .models import LM
 from .speculative import Speculative
 
-# %% ../nbs/50_generate.ipynb #59deaa0d
+# %% ../nbs/50_generate.ipynb #419d673e
 class OneEach:
     "A strategy for each request."
     def __init__(self, requests:list[Request], strategies:list): self.pairs = list(zip(requests, strategies))
@@ -43,7 +43,7 @@ def decoded(requests:list[Request], strategies:list, streamer=None) -> Batch:
     out.alone = {lm.name: why for lm, why in hub.alone.values() if why}
     return out
 
-# %% ../nbs/50_generate.ipynb #0768649f
+# %% ../nbs/50_generate.ipynb #74a03c94
 def streamed(request:Request, strategy, streamer) -> Trace:
     "The trace of one text, told to a streamer step by step."
     trace, start = Trace(request.prompt, [], about=dict(model=request.lm.name, strategy=repr(strategy), seed=request.rng.seed, max_new_tokens=request.max_new_tokens)), request.clock()
@@ -56,7 +56,7 @@ def streamed(request:Request, strategy, streamer) -> Trace:
     trace.seconds = request.clock() - start
     return with_texts(trace, request.lm.decode)
 
-# %% ../nbs/50_generate.ipynb #419d673e
+# %% ../nbs/50_generate.ipynb #c5adf843
 def rows_of(traces:list[Trace], n:int, search:bool) -> list[list[int]]:
     "The new ids of each row of the answer: `n` hypotheses of a search, or the text."
     return [tokens for t in traces for tokens in ([h['tokens'] for h in hypotheses(t)[:n]] if search else [t.tokens])]
@@ -74,7 +74,7 @@ def scores_of(request:Request, strategy, tokens:list[int]) -> tuple[torch.Tensor
     rows = base.start(request).rows(ids, n)
     return logits, rows if base.greedy else rows.log()
 
-# %% ../nbs/50_generate.ipynb #74a03c94
+# %% ../nbs/50_generate.ipynb #06b0daaf
 def beam_texts(trace:Trace, num_beams:int) -> list[list[list[int]]]:
     "The new tokens of all beams before each step, from the search tree."
     nodes, out = [], [[[]] * num_beams]
@@ -94,7 +94,7 @@ def beam_scores_of(request:Request, strategy, trace:Trace) -> tuple[torch.Tensor
         scores.append(each(applied, texts, logits[-1].log_softmax(-1)))
     return tuple(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (logits, scores))
 
-# %% ../nbs/50_generate.ipynb #f5ecc0da
+# %% ../nbs/50_generate.ipynb #e7f64188
 def fields_of(s:Settings, requests:list[Request], strategies:list, traces:Batch, tokens:list[list[int]]) -> dict:
     "What the dictionary holds besides the ids; a text that has ended has zeros."
     device, search, found = requests[0].lm.device, beams(s), {}
@@ -112,7 +112,7 @@ def fields_of(s:Settings, requests:list[Request], strategies:list, traces:Batch,
             found[name] = tuple((block.transpose(1, 2).flatten(0, 1) if search else block).unbind(1))
     return found
 
-# %% ../nbs/50_generate.ipynb #c5adf843
+# %% ../nbs/50_generate.ipynb #50c7efba
 def answer(s:Settings, lm:LM, texts:list[Text], requests:list[Request], strategies:list, traces:Batch):
     "Ids `(rows, tokens)`, or a `ModelOutput` of transformers with the traces beside it."
     from transformers.generation import utils as hf
@@ -125,7 +125,7 @@ def answer(s:Settings, lm:LM, texts:list[Text], requests:list[Request], strategi
     out.trace = traces
     return out
 
-# %% ../nbs/50_generate.ipynb #e7f64188
+# %% ../nbs/50_generate.ipynb #cc565be7
 NATIVE = {'transformers-community/dola': 'dola_layers', 'transformers-community/contrastive-search': 'penalty_alpha',
           'transformers-community/group-beam-search': 'num_beam_groups', 'transformers-community/constrained-beam-search': 'force_words_ids'}
 DROPPED = 'streamer', 'tokenizer', 'assistant_model', 'assistant_tokenizer', 'seed', 'generator' # by transformers, or unknown to it
@@ -142,7 +142,7 @@ def by_recipe(model, recipe, arguments:dict):
     own = {name: arguments.pop(name) for name in DROPPED if name in arguments}
     return model.generate(custom_generate=functools.partial(recipe, **own) if own else recipe, **arguments)
 
-# %% ../nbs/50_generate.ipynb #7a5f23dd
+# %% ../nbs/50_generate.ipynb #77b0ecff
 def generate(
     model, # a generating model of transformers, or an `LM`
     inputs=None, # ids `(texts, tokens)`; of an encoder–decoder, what its encoder reads
