@@ -6,7 +6,7 @@
 __all__ = ['DEFAULTS', 'RULES', 'NEUTRAL', 'CALL', 'INPUTS', 'CACHE', 'REFUSED', 'HARMLESS', 'LOOKAHEAD', 'NEEDS', 'CLASHES',
            'LEAST', 'SWITCHES', 'RANK', 'config_names', 'check_names', 'Settings', 'short', 'resolve', 'constrained',
            'beams', 'grouped', 'contrastive', 'sampling', 'drafting', 'drafted', 'check_needs', 'check_clashes',
-           'check_types', 'check_strays', 'governs', 'budget', 'least', 'settings']
+           'named', 'check_types', 'check_strays', 'governs', 'budget', 'least', 'settings']
 
 # %% ../nbs/50_arguments.ipynb #3bbf5d90
 import difflib, warnings
@@ -177,7 +177,13 @@ CLASHES = [ # (is it asked for?, names), (the same), why
 def check_clashes(s:Settings):
     "Raise `ValueError` for arguments that cannot be combined."
     for (one, a), (two, b), why in zip(CLASHES[::3], CLASHES[1::3], CLASHES[2::3]):
-        if one(s) and two(s): raise ValueError(f'{a} and {b} cannot be combined: {why}')
+        if one(s) and two(s): raise ValueError(f'{named(s, a)} and {named(s, b)} cannot be combined: {why}')
+
+def named(s:Settings, name:str) -> str:
+    "An argument's name, with its source if that is not the call."
+    where = s.source.get(name, 'call')
+    if where in ('call', 'default'): return name
+    return f'{name}={short(s[name])} (from {"the model" if where == "model" else where})'
 
 # %% ../nbs/50_arguments.ipynb #29c3b787
 LEAST = dict(max_length=1, max_new_tokens=1, min_length=0, min_new_tokens=0, num_beams=1, num_return_sequences=1, num_beam_groups=1, num_assistant_tokens=1, prompt_lookup_num_tokens=1,
