@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EMBEDDED', 'SNAPSHOTS', 'PROBE', 'LM', 'parts', 'encode', 'text_of', 'cache_kind', 'Session', 'check', 'feed',
-           'bites', 'feed_states', 'forward', 'rollback', 'snapshot', 'branch', 'keep', 'locate', 'load', 'hub_commit',
-           'no_bars', 'not_loaded', 'mismatch', 'pair']
+           'bites', 'feed_states', 'forward', 'rollback', 'snapshot', 'branch', 'keep', 'locate', 'load', 'kind_of',
+           'hub_commit', 'no_bars', 'not_loaded', 'mismatch', 'pair']
 
 # %% ../nbs/01_models.ipynb #0aa8e44c
 import copy, inspect, os, re
@@ -38,7 +38,7 @@ class LM:
         self.model, self.tokenizer, self.name, self.revision = model, tokenizer, name or type(model).__name__, revision
         self.device, self.dtype = model.device, model.dtype # asked at every step, and slow to find out: move a model before wrapping it
         text = config.get_text_config(decoder=True)
-        self.size, self.text_config, self.depth, self.vocab_size, self.context = model.num_parameters(), text, text.num_hidden_layers, text.vocab_size, getattr(text, 'max_position_embeddings', None)
+        self.size, self.text_config, self.depth, self.vocab_size, self.context = model.num_parameters(), text, text.num_hidden_layers, text.vocab_size, getattr(text, 'max_position_embeddings', None) or getattr(text, 'max_target_positions', None)
         self.start = start_of(model) # what the decoder of an encoder–decoder begins with
         self.sections, self.lean, self.wants_lean, self.engine = None, None, lean, "transformers' forward: lean=False"
         self.renew()
@@ -225,17 +225,22 @@ def load(
     trust_remote_code:bool=False, # run the checkpoint's own code; needs a pinned revision
     lean:bool=True, # read it by the lean forward where that can stand in
 ) -> LM:
-    "Load a causal or encoder–decoder model and its tokenizer; raises `ValueError` if there is none by that name."
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+    "Load a causal, encoder–decoder or speech model and its tokenizer; raises `ValueError` if there is none by that name."
+    from transformers import AutoConfig, AutoTokenizer
     device = torch.device(device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else 'cpu'))
     where, hub = locate(str(name_or_path), revision, trust_remote_code), dict(revision=revision, trust_remote_code=trust_remote_code)
     try:
         with no_bars(where != str(name_or_path)):
             tokenizer = AutoTokenizer.from_pretrained(where, **hub)
-            kind = AutoModelForSeq2SeqLM if AutoConfig.from_pretrained(where, **hub).is_encoder_decoder else AutoModelForCausalLM
-            model = kind.from_pretrained(where, dtype=dtype or (torch.float32 if device.type == 'cpu' else 'auto'), use_safetensors=True, **hub)
+            model = kind_of(AutoConfig.from_pretrained(where, **hub)).from_pretrained(where, dtype=dtype or (torch.float32 if device.type == 'cpu' else 'auto'), use_safetensors=True, **hub)
     except (OSError, ValueError) as error: raise ValueError(not_loaded(str(name_or_path), error)) from error
     return LM(model.to(device).eval(), tokenizer, str(name_or_path), hub_commit(where, revision), lean)
+
+def kind_of(config):
+    "The class of transformers that loads a model of this configuration."
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
+    if not config.is_encoder_decoder: return AutoModelForCausalLM
+    return AutoModelForSpeechSeq2Seq if type(config) in AutoModelForSpeechSeq2Seq._model_mapping else AutoModelForSeq2SeqLM
 
 def hub_commit(name:str, revision:str|None) -> str|None:
     "The commit of a Hub model in the local cache; None for a folder."
