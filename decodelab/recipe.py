@@ -121,7 +121,7 @@ def stop_of(criteria:StoppingCriteriaList, ids:torch.Tensor) -> Stop:
 # %% ../nbs/52_recipe.ipynb #60acbc60
 NEUTRAL = dict(penalty_alpha=None, dola_layers=None, num_beam_groups=1, diversity_penalty=0., force_words_ids=None, constraints=None, length_penalty=1., early_stopping=False,
     prompt_lookup_num_tokens=None, assistant_early_exit=None, output_scores=None, output_logits=None, output_attentions=None, output_hidden_states=None, token_healing=None)
-KNOWN = frozenset('attention_mask position_ids logits_to_keep past_key_values use_cache encoder_outputs cache_position decoder_attention_mask labels'.split()) # a trainer passes labels, which no generation reads
+KNOWN = frozenset('attention_mask position_ids logits_to_keep past_key_values cache_params use_cache encoder_outputs cache_position decoder_attention_mask labels'.split()) # a trainer passes labels, which no generation reads
 
 def check_call(strategy, config, given:dict):
     "Raise `ValueError` for what `generate` was told and the strategy decides, or cannot do."
@@ -135,8 +135,9 @@ def check_call(strategy, config, given:dict):
         if value > 1 and value != own and (name == 'num_beams' or own): raise ValueError(f'{name} is {value} in the call or the generation config, and {strategy!r} has {own or "no beams"}: say {name}={own or 1}')
     unknown = sorted(k for k, v in given.items() if k not in KNOWN and v is not None)
     if unknown: raise ValueError(f'{", ".join(unknown)}: a recipe reads ids (or what an encoder has read) and nothing else; leave it out')
-    past = given.get('past_key_values')
-    if past is not None and past.get_seq_length(): raise ValueError('past_key_values holds tokens already: a strategy reads its text itself, so leave it out')
+    past, states = given.get('past_key_values'), given.get('cache_params')
+    if past is not None and past.get_seq_length() or states is not None and any(any(layer.has_previous_state.values()) for layer in states.layers):
+        raise ValueError('the given cache holds tokens already: a strategy reads its text itself, so leave past_key_values (or cache_params) out')
 
 # %% ../nbs/52_recipe.ipynb #9543cc3d
 @dataclass
