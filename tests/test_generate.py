@@ -1,7 +1,7 @@
 """The first door against transformers' own, on tiny random models of several families in float64: the same arguments, the same ids, in batches with padding.
 
 Where transformers can decode one text only (drafts), or a text depends on the padding beside it (rules that look at the whole text), it is asked text by text."""
-import copy, warnings
+import copy
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from decodelab import TopNSigma, explain_config, generate, load
 from decodelab.certify import random_lm
 
 logging.set_verbosity_error()
-warnings.filterwarnings('ignore', message='Using the model-agnostic')
+pytestmark = pytest.mark.filterwarnings('ignore:Using the model-agnostic')
 FAMILIES = 'llama', 'gpt2', 'mistral', 'opt', 'gpt_neox', 'qwen3'
 PAD = 63
 IDS = torch.tensor([[PAD, PAD, 5, 6, 7, 5, 6], [8, 9, 10, 11, 12, 13, 14], [PAD, 3, 4, 3, 4, 3, 4]])
