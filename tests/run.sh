@@ -6,5 +6,5 @@ failed=
 python tests/drift.py || failed="$failed drift"
 nbdev_test --n_workers 2 --timing || failed="$failed notebooks"
 DECODELAB_SCALE=pico python tests/experiments.py || failed="$failed experiments"
-python -m pytest -q || failed="$failed pytest"
+python -m pytest -q -n 2 --dist worksteal || failed="$failed pytest"
 if [ -n "$failed" ]; then echo "failed:$failed" >&2; exit 1; fi
