@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TABLE', 'CANDIDATES', 'LISTED', 'hash_table', 'self_seeds', 'twister', 'ladder', 'partners', 'reached', 'placed',
-           'TorchGreenList', 'met', 'listed', 'torch_lists', 'torch_greens', 'torch_deciding', 'candidates', 'bias_row',
-           'left_raised', 'torch_raised', 'torch_mark', 'from_config', 'to_config']
+           'TorchGreenList', 'met', 'listed', 'torch_lists', 'torch_greens', 'torch_deciding', 'candidates',
+           'bias_rows', 'bias_row', 'left_raised', 'torch_start', 'torch_raised', 'from_config', 'to_config']
 
 # %% ../nbs/40_watermark_transformers.ipynb #bf6b932e
 from dataclasses import dataclass, fields
@@ -153,16 +153,32 @@ def candidates(row:torch.Tensor, k:int=CANDIDATES) -> torch.Tensor:
     if len(row) > k and values[k - 1] == values[k] and values[k].isfinite(): tokens = row.sort(descending=True).indices
     return tokens[:k]
 
-@lru_cache(maxsize=256)
-def bias_row(mark:TorchGreenList, token:int, vocab_size:int, dtype:torch.dtype, device:torch.device) -> torch.Tensor:
-    "What is added to scores after a token, `(1, V)`: the bias where it is green, and 0 elsewhere."
-    return mark.green_lists([(token,)], vocab_size, device).to(dtype) * mark.bias
+@lru_cache(maxsize=4)
+def bias_rows(mark:TorchGreenList) -> dict:
+    "What a mark has added to scores, by token, size, type and device; the 256 that were asked for last."
+    return {}
+
+def bias_row(kept:dict, mark:TorchGreenList, token:int, scores:torch.Tensor) -> torch.Tensor:
+    "What is added to `scores` after a token, `(1, V)`: the bias where it is green, and 0 elsewhere."
+    key = token, scores.shape[-1], scores.dtype, scores.device
+    row = kept.pop(key, None)
+    if row is None: row = mark.green_lists([(token,)], key[1], key[3]).to(key[2]) * mark.bias
+    kept[key] = row
+    if len(kept) > 256: kept.pop(next(iter(kept)))
+    return row
 
 def left_raised(self:TorchGreenList, contexts, scores):
     "The rows `scores` `(n, V)` with the green tokens of lefthash raised."
-    out = torch.empty_like(scores)
-    for row, context, to in zip(scores.split(1), contexts, out.split(1)): torch.add(row, bias_row(self, context[-1], row.shape[-1], row.dtype, row.device), out=to)
+    out, kept = torch.empty_like(scores), bias_rows(self)
+    for row, context, to in zip(scores.split(1), contexts, out.split(1)): torch.add(row, bias_row(kept, self, context[-1], row), out=to)
     return out
+
+def torch_start(self:TorchGreenList, request):
+    "The rule of one text; its usual case, one row under lefthash, goes the shortest way."
+    if self.seeding_scheme == 'selfhash': return self.mark
+    kept, width = bias_rows(self), self.context_width
+    def started(ids, scores): return scores + bias_row(kept, self, ids[-1], scores) if len(scores) == 1 and len(ids) >= width else self.mark(ids, scores)
+    return started
 
 # %% ../nbs/40_watermark_transformers.ipynb #7b848f6d
 def torch_raised(self:TorchGreenList, contexts, scores):
@@ -175,11 +191,6 @@ def torch_raised(self:TorchGreenList, contexts, scores):
     out = scores.clone()
     for row, t, g in zip(out, best, green): row[t[g]] += self.bias
     return out
-
-def torch_mark(self:TorchGreenList, ids:list[int], scores:torch.Tensor) -> torch.Tensor:
-    "`scores` `(r, V)` with the bias of the mark; the usual case, one row under lefthash, goes the shortest way."
-    if len(scores) > 1 or self.seeding_scheme == 'selfhash' or len(ids) < self.context_width: return ListMark.mark(self, ids, scores)
-    return scores + bias_row(self, ids[-1], scores.shape[-1], scores.dtype, scores.device)
 
 def from_config(cls, config, vocab_size:int) -> TorchGreenList:
     "The mark of a transformers `WatermarkingConfig` (or its dict) for a model's vocabulary."
@@ -194,4 +205,4 @@ def to_config(self:TorchGreenList):
     from transformers import WatermarkingConfig
     return WatermarkingConfig(self.greenlist_ratio, self.bias, self.hashing_key, self.seeding_scheme, self.context_width)
 
-TorchGreenList.mark, TorchGreenList.raised, TorchGreenList.from_config, TorchGreenList.to_config = torch_mark, torch_raised, classmethod(from_config), to_config
+TorchGreenList.start, TorchGreenList.raised, TorchGreenList.from_config, TorchGreenList.to_config = torch_start, torch_raised, classmethod(from_config), to_config
