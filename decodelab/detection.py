@@ -21,7 +21,8 @@ from .chance import Null, null_of
 from .chance_windows import Windows, best_window
 from .colours import coloured
 from .core import pieces
-from .watermark import REPEATS, Evidence, Mark, fresh
+from .watermark import Evidence, Mark, fresh
+from .watermarking_config import mark_from_config
 
 # %% ../nbs/42_detection.ipynb #7812e139
 def label(mark:Mark) -> str:
@@ -254,14 +255,19 @@ def save(self:Detector, path:str|Path):
     from decodelab.plot import write_whole
     write_whole(path, json.dumps({'mark': json.loads(self.mark.to_json()), 'vocabulary': self.expected}, indent=1))
 
-def load_detector(path:str|Path, tokenizer=None) -> Detector:
-    "The detector of a file that `save` wrote, or of a mark's `to_json`; raises `ValueError` for anything else, and for another tokenizer."
+def load_detector(
+    path:str|Path, # what `save` wrote, a mark's `to_json`, or transformers' JSON of a watermarking or generation configuration
+    tokenizer=None,
+    vocab_size:int|None=None, # the model's, for transformers' green lists
+) -> Detector:
+    "The detector of a configuration; raises `ValueError` for anything else, and for another tokenizer."
     if not Path(path).is_file(): raise ValueError(f'there is no file {path}: give the configuration that Detector.save wrote')
     text = Path(path).read_text(encoding='utf-8')
     try: given = json.loads(text)
     except json.JSONDecodeError: given = None
     if not isinstance(given, dict): raise ValueError(f'{path} is no configuration of a mark: give the JSON that Detector.save or to_json wrote')
-    if 'mark' not in given: return Detector(Mark.from_json(text), tokenizer)
+    if 'scheme' in given: return Detector(Mark.from_json(text), tokenizer)
+    if 'mark' not in given: return Detector(mark_from_config(given, vocab_size), tokenizer)
     return Detector(Mark.from_json(json.dumps(given['mark'])), tokenizer, given.get('vocabulary'))
 
 Detector.save, Detector.load = save, staticmethod(load_detector)
