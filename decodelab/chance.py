@@ -149,7 +149,7 @@ def exponential_of(mark) -> Exponential:
 MEASURED = 2**16 # n-grams
 
 @null_of.register(SynthID)
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def tournament_null(mark:SynthID) -> Lattice:
     "How many ones a token has by the keys of the mark: counted over all residues of its table, or over random n-grams."
     import torch
