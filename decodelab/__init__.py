@@ -9,6 +9,8 @@ _public = {name: module for module, names in {
     'models': 'LM Session load pair',
     'quantized': 'quantize',
     'corpus': 'builtin_prompts',
+    'signals': 'morse dtmf noisy',
+    'listener': 'error_rate',
     'rule': 'Temperature TopK TopP MinP Typical EpsilonCutoff EtaCutoff TopH TopNSigma XTC RemoveInvalid Renormalize',
     'rule_context': 'RepetitionPenalty NoRepeatNgram EncoderRepetitionPenalty EncoderNoRepeatNgram DRY SequenceBias BadWords PrefixConstrained Suppress '
                     'BeginSuppress MinLength MinNewTokens ForcedBOS ForcedEOS ExponentialDecay',
@@ -38,6 +40,7 @@ _public = {name: module for module, names in {
     'verifiers': 'TokenVerifier BlockVerifier',
     'verifiers_lossy': 'TypicalAcceptance Lenience',
     'assistant': 'AssistantDrafter',
+    'speech': 'hear listen SharedEncoder suppressing read_wav',
     'prompt_lookup': 'PromptLookup Datastore NewestMatch FrequentMatch',
     'early_exit': 'EarlyExit',
     'suffix': 'SuffixDrafter SuffixMemory',
