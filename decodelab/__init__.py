@@ -87,6 +87,8 @@ _public = {name: module for module, names in {
     'robustness': 'robustness detection_rates span_overlap auc tpr_at plot_robustness plot_roc',
     'generate': 'generate',
     'arguments_strategy': 'explain_config',
+    'configuration': 'to_generation_config from_generation_config',
+    'configuration_files': 'save_pretrained from_pretrained push_to_hub strategy_file',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
