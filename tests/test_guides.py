@@ -1,4 +1,4 @@
-"""Every code block of transformers' guides on generation that calls `generate`, with `model.generate(…)` replaced by `decodelab.generate(model, …)`.
+"""Every code block of transformers' guides on generation that calls `generate`, with `model.generate(…)` replaced by `decodelab.generate(model, …)`; and of those that only make a `pipeline`, with decodelab's in the place of transformers'.
 
 The blocks are read from the guides, where a folder `shared` with them lies beside the checkout; small local models stand in for the checkpoints they name."""
 import copy, re, warnings
@@ -11,11 +11,13 @@ from transformers import T5Config, T5ForConditionalGeneration
 import decodelab
 from decodelab import load
 from decodelab.certify import random_lm
+from decodelab.models import EMBEDDED
 from repo import ROOT
 
 GUIDES = ROOT.parent/'shared'/'guides'
 pytestmark = pytest.mark.skipif(not GUIDES.is_dir(), reason='no folder shared/guides beside the checkout')
 CALL = re.compile(r'\b(\w+)\.generate\(')
+PIPE = 'from transformers import pipeline\n'
 HERE_ONLY = 'penalty_alpha', 'dola_layers', 'num_beam_groups', 'recipe' # what the installed transformers does not have
 
 
@@ -25,12 +27,12 @@ def code(block):
     return '\n'.join(line[4:] for line in block.splitlines() if line.startswith(('>>> ', '... ')))
 
 
-def blocks():
-    "`(guide and number, code, all code blocks of the guide)` of each block that calls `generate`."
+def blocks(asked=CALL.search):
+    "`(guide and number, code, all code blocks of the guide)` of each block that calls `generate`, or of which something else is true."
     for path in sorted(GUIDES.glob('*.md')) if GUIDES.is_dir() else ():
         found = [code(b) for b in re.findall(r'^```(?:py|python)\n(.*?)^```', path.read_text(), flags=re.S | re.M)]
         for i, block in enumerate(found):
-            if CALL.search(block): yield pytest.param(block, found, id=f'{path.stem}-{i}')
+            if asked(block): yield pytest.param(block, found, id=f'{path.stem}-{i}')
 
 
 @pytest.fixture(scope='module')
@@ -103,3 +105,34 @@ def test_blocks_of_the_guides_run(block, guide, local, tmp_path, capsys):
 
 def test_the_guides_have_not_lost_their_blocks():
     assert len(list(blocks())) >= 30
+
+
+def pipes(block): return PIPE in block and not CALL.search(block)
+
+
+def compared_pipeline(said):
+    "`decodelab.pipeline` whose answers are held against transformers' own, assistant and all."
+    def pipeline(task, **options):
+        ours, theirs = decodelab.pipeline(task, **options), transformers.pipeline(task, **options)
+        def call(text, **told):
+            found = ours(text, **told)
+            assert found == theirs(text, **told) and len(ours.traces) == 1
+            assert any(step.drafted for step in ours.traces[0].steps) == ('assistant_model' in options)
+            said.append(found)
+            return found
+        return call
+    return pipeline
+
+
+@pytest.mark.filterwarnings('ignore')
+@pytest.mark.parametrize('block,guide', list(blocks(pipes)))
+def test_blocks_that_make_a_pipeline_run(block, guide):
+    transformers.logging.set_verbosity_error()
+    source = block.replace(PIPE, '').replace('meta-llama/Llama-3.1-8B', str(EMBEDDED/'pico')).replace('meta-llama/Llama-3.2-1B', str(EMBEDDED/'pico-draft'))
+    source, said = re.sub(r'dtype=(torch\.bfloat16|"auto")', 'dtype=torch.float64', source), [] # so that no rounding decides
+    exec(compile(source, 'guide', 'exec'), dict(pipeline=compared_pipeline(said)))
+    assert len(said) == 1 and len(said[0][0]['generated_text']) > 40
+
+
+def test_the_guides_have_not_lost_their_pipelines():
+    assert len(list(blocks(pipes))) >= 4
