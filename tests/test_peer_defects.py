@@ -29,6 +29,9 @@ DEFECTS = [ # section of the study of the peers (Q: of the one of quality and wa
     ('A1', 'beams ignore the assistant', 'tests/test_search.py::test_drafts_speed_up_layers_and_amateurs'),
     ('A1', 'keyed lists under assistance', 'nbs/40_watermark_transformers.ipynb'),
     ('A1', 'selfhash fails on a vocabulary of fewer than 40 tokens', MARKS + 'test_selfhash_with_a_small_vocabulary'),
+    ('A1', 'watermarks: the Bayesian detector comes without training, p-values or calibration', 'nbs/42_detection_bayes.ipynb'),
+    ('A1', 'streaming by the block', 'tests/test_streaming.py::test_batches_of_every_drafter_say_what_they_say_without_streaming'),
+    ('A2.4', 'a streamer sees a block before the stops are asked', 'nbs/52_streaming.ipynb'),
     ('A2.1', 'num_assistant_tokens given to the call is ignored', HERE + 'test_the_number_of_drafted_tokens_is_honoured'),
     ('A2.1', 'rules are applied to the draft twice: an identical draft is refused', HERE + 'test_an_identical_draft_is_always_accepted'),
     ('A2.1', "settings of one call stay in the draft's configuration", 'tests/test_families.py::test_models_and_configs_are_as_they_were_even_after_an_error'),
@@ -91,13 +94,10 @@ DEFECTS = [ # section of the study of the peers (Q: of the one of quality and wa
     ('Q8', 'detection takes one text at a time', MARKS + 'test_many_texts_have_the_evidence_of_each'),
 ]
 LATER = [
-    ('A1', 'watermarks: the Bayesian detector'),
     ('A1', 'unknown keys of a GenerationConfig are kept without a word; arguments dropped by custom_generate'),
     ('A1', 'MTP reads its checkpoint again at each call; DFlash; single position (Gemma 4) cannot be constructed'),
-    ('A1', 'streaming by the block'),
     ('A2.1', 'defaults that make a bad draft five times slower than none; no way back to plain decoding'),
     ('A2.2', 'inputs_embeds as a prompt'),
-    ('A2.4', 'a streamer sees a block before the stops are asked'),
     ('A2.5', 'encoder-decoder: the draft reads the whole prefix again'),
     ('A2.9', 'num_beams with an assistant only logs'),
     ('A3', 'speed against plain generate, at real sizes'),
