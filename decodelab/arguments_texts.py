@@ -17,6 +17,7 @@ from .arguments import Settings, beams, budget, sampling, short
 from .arguments_strategy import ends
 from .core import Request, Rng, Stop, check_prompt
 from .models import LM
+from .speech import started
 
 # %% ../nbs/50_arguments_texts.ipynb #c315d05e
 @dataclass
@@ -59,9 +60,10 @@ def encoder_names(lm:LM) -> list[str]:
     "What an encoder takes besides ids and their mask."
     return [n for n in inspect.signature(lm.model.get_encoder().forward).parameters if n not in OUR_BUSINESS] if lm.start else []
 
-def starts(lm:LM, s:Settings, given:dict, texts:int) -> list[list[int]]:
+def starts(lm:LM, s:Settings, given:dict, encoders:list[dict]) -> list[list[int]]:
     "What the decoder of an encoder–decoder begins with, for each text."
-    start = s['decoder_start_token_id']
+    start, texts = s['decoder_start_token_id'], len(encoders)
+    if lm.model.config.model_type == 'whisper' and given.get('decoder_input_ids') is None and s.source.get('decoder_start_token_id') != 'call': return [started(lm, e) for e in encoders]
     start = [list(lm.start)] * texts if start is None else [[i] for i in (start if isinstance(start, (list, tuple)) else [start] * texts)]
     if len(start) != texts: raise ValueError(f'decoder_start_token_id has {len(start)} ids for {texts} texts: give one, or one for each')
     if given.get('decoder_input_ids') is None: return start
@@ -85,7 +87,7 @@ def encoder_texts(lm:LM, s:Settings, given:dict) -> list[Text]:
     else:
         ids = ids_of('input_ids', given['input_ids'])
         encoders = [encoder_row(row, m, i) for i, (row, m) in enumerate(zip(ids.tolist(), mask_of(ids, given.get('attention_mask'), s).tolist()))]
-    return [Text(row, row, encoder) for row, encoder in zip(starts(lm, s, given, len(encoders)), encoders)]
+    return [Text(row, row, encoder) for row, encoder in zip(starts(lm, s, given, encoders), encoders)]
 
 def encoder_row(row:list[int], mask:list[bool], number:int) -> dict:
     "What the encoder reads of one row: padding behind the text goes away, padding before it is masked, since positions count it."

@@ -95,8 +95,7 @@ def fit(
     model,
     rows:np.ndarray, # (n, length) ids, read once in this order
     folder:Path, # for the checkpoint and log.jsonl
-    size:int=16, # rows a step
-    seed:int=0,
+    size:int=16, seed:int=0, # rows a step
     every:int=50, # steps between lines of the log
     check=None, # a function of nothing whose findings join every fifth line
     show=None, # called with each line

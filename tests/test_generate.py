@@ -164,6 +164,9 @@ def test_sounds_pass_through():
         theirs = GenerationMixin.generate(model, input_features=sound, max_new_tokens=8, do_sample=False, **call)
         assert torch.equal(generate(model, sound, max_new_tokens=8, **call), theirs)
     assert torch.equal(generate(model, input_features=sound, max_new_tokens=8, prompt_lookup_num_tokens=3), generate(model, sound, max_new_tokens=8))
+    model.generation_config.forced_decoder_ids = [[1, 20], [2, 21]]
+    theirs, ours = model.generate(input_features=sound, max_new_tokens=8, do_sample=False), generate(model, sound, max_new_tokens=8) # theirs without the start
+    assert ours[:, :3].tolist() == [[3, 20, 21]] * 2 and torch.equal(ours[:, 3:][:, :theirs.shape[1]], theirs)
 
 
 # Stops, scores, chance
