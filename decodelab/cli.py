@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['TAKES', 'PLAIN', 'USUAL', 'FAMILIES', 'TASKS', 'chosen', 'strategies_for', 'compare', 'three_traces', 'json_of',
-           'generate', 'certificate', 'tune', 'explained', 'detected', 'train_code', 'train_on_task', 'zoo', 'number',
-           'common', 'arguments', 'add_compare', 'add_generate', 'add_certify', 'add_tune', 'add_zoo', 'main', 'quiet']
+           'generate', 'configured', 'certificate', 'tune', 'explained', 'detected', 'train_code', 'train_on_task',
+           'zoo', 'number', 'common', 'arguments', 'add_compare', 'add_generate', 'add_certify', 'add_tune', 'add_zoo',
+           'main', 'quiet']
 
 # %% ../nbs/61_cli.ipynb #d2d2b511
 import argparse, sys, time
@@ -90,11 +91,19 @@ def generate(args) -> int:
     from decodelab.plot import save_html, write_whole
     if args.trace and Path(args.trace).suffix not in ('.json', '.html'): raise ValueError(f'{args.trace} is neither .json nor .html: choose one for the trace')
     prompt = sys.stdin.read() if args.prompt == '-' else args.prompt
-    found = strategies_for(args.strategy, args)
-    trace = decode(load(args.target, device=args.device), prompt, list(found.values())[-1], args.max_new_tokens, args.seed, args.stop or None)
+    lm = load(args.target, device=args.device)
+    strategy = configured(args, lm) if args.config else list(strategies_for(args.strategy or 'assisted', args).values())[-1]
+    trace = decode(lm, prompt, strategy, args.max_new_tokens, args.seed, args.stop or None)
     print(trace.text)
     if args.trace: save_html([trace], args.trace) if args.trace.endswith('.html') else write_whole(args.trace, trace.to_json(indent=1))
     return 0
+
+def configured(args, lm):
+    "The strategy of a file; raises `ValueError` beside options that it would not take."
+    from decodelab import strategy_file
+    said = [n for n in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer', 'temperature') if getattr(args, n)]
+    if said: raise ValueError(f'--config says how to decode: leave --{said[0].replace("_", "-")} out')
+    return strategy_file(args.config, lm)
 
 def certificate(args) -> int:
     "Print the certificate of a speculative strategy; 1 if it is lossy."
@@ -222,7 +231,8 @@ def add_compare(add):
 def add_generate(add):
     "The arguments of `generate`."
     add('prompt', help="the text to continue; '-' reads it from standard input")
-    add('--strategy', default='assisted', choices=list(TAKES), help='default: %(default)s')
+    add('--strategy', choices=list(TAKES), help='default: assisted')
+    add('--config', metavar='FILE', help='a JSON file that says the strategy instead, as save_pretrained writes it')
     add('--stop', action='append', metavar='TEXT', help='end the text after this string; may be given several times')
     add('--trace', metavar='FILE', help='save the trace: coloured as .html, or as .json')
 
