@@ -9,6 +9,7 @@ _public = {name: module for module, names in {
     'models': 'LM Session load pair',
     'quantized': 'quantize',
     'corpus': 'builtin_prompts',
+    'numbers': 'english german',
     'signals': 'morse dtmf noisy',
     'listener': 'error_rate',
     'rule': 'Temperature TopK TopP MinP Typical EpsilonCutoff EtaCutoff TopH TopNSigma XTC RemoveInvalid Renormalize',

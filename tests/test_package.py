@@ -127,8 +127,9 @@ def test_the_wheel_says_what_it_needs_and_offers(wheel):
 
 
 def test_the_weights_are_small():
-    weights = [p for p in (ROOT/'decodelab').rglob('*.safetensors')]
-    assert sum(p.stat().st_size for p in weights) < 28e6
+    weights = {p.parent.name: p.stat().st_size for p in (ROOT/'decodelab').rglob('*.safetensors')}
+    encoders = {n: size for n, size in weights.items() if 'seq2seq' in n or 'whisper' in n}
+    assert sum(encoders.values()) < 12e6 and sum(weights.values()) - sum(encoders.values()) < 28e6 and len(encoders) == 4
 
 
 # Versions
