@@ -20,9 +20,9 @@ def mark_of(
     settings=(), # 'name=value'
 ) -> 'Mark':
     "The mark of a key and settings; raises `ValueError` for an unknown scheme, setting or value."
-    from decodelab.watermark import Mark, kinds
-    made = next((k for k in kinds(Mark, scheme) if k.__name__ == scheme and scheme in SCHEMES), None)
-    if made is None: raise ValueError(f'there is no scheme {scheme!r}: choose from {", ".join(SCHEMES)}')
+    from decodelab.watermark import class_of
+    if scheme not in SCHEMES: raise ValueError(f'there is no scheme {scheme!r}: choose from {", ".join(SCHEMES)}')
+    made = class_of(scheme)
     known = {f.name: f for f in fields(made)}
     given = {next(n for n in known if 'key' in n): keys_in(key)}
     for setting in settings:
