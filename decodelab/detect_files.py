@@ -41,17 +41,17 @@ def keys_in(text:str):
 
 # %% ../nbs/45_detect_files.ipynb #504c76a1
 def documents(path:str) -> list[tuple]:
-    "`(text or ids, prompt)` of each document of a file, '-' for standard input; raises `ValueError` that names the first bad line."
+    "`(text or ids, prompt, name)` of each document of a file, '-' for standard input; raises `ValueError` that names the first bad line."
     try: text = sys.stdin.read() if path == '-' else Path(path).read_text(encoding='utf-8')
     except (OSError, UnicodeDecodeError) as error: raise ValueError(f'cannot read {path}: {error}') from None
-    if not path.endswith(('.jsonl', '.ndjson')): return [(text, 0)]
-    found = [document(line, f'line {n} of {path}') for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not path.endswith(('.jsonl', '.ndjson')): return [(text, 0, 1)]
+    found = [document(line, f'line {n} of {path}', n) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not found: raise ValueError(f'there are no documents in {path}')
     return found
 
 # %% ../nbs/45_detect_files.ipynb #9d411f86
-def document(line:str, where:str) -> tuple:
-    "One document of JSON lines."
+def document(line:str, where:str, number:int) -> tuple:
+    "One document of JSON lines; its name is its id, or its number."
     try: given = json.loads(line)
     except json.JSONDecodeError: given = None
     if not isinstance(given, dict) or ('text' in given) == ('ids' in given): raise ValueError(f'{where} is no document: give a JSON object with text or ids')
@@ -59,7 +59,7 @@ def document(line:str, where:str) -> tuple:
     body, prompt = given.get('text', given.get('ids')), given.get('prompt', 0)
     right = str if 'text' in given else list
     if not isinstance(body, right) or not isinstance(prompt, (str, int)): raise ValueError(f'{where}: text must be a string, ids a list of numbers, and prompt a string or a number of ids')
-    return body, prompt
+    return body, prompt, given.get('id', number)
 
 # %% ../nbs/45_detect_files.ipynb #4f398e1c
 def tokenizer_of(name:str):
@@ -87,34 +87,35 @@ def detect_command(args) -> int:
         if not Path(file).absolute().parent.is_dir(): raise ValueError(f'{file} is in a folder that does not exist: make it first')
     tokenizer = tokenizer_of(args.target)
     detector = Detector.load(args.config, tokenizer, size_of(args.target)) if args.config else Detector(mark_of(args.key, args.scheme or 'GreenList', args.settings or ()), tokenizer)
+    if args.device and type(detector.mark).__name__ != 'SWEET': raise ValueError('--device is for SWEET, which reads the model: leave it out')
     reading = {'lm': load(args.target, device=args.device)} if type(detector.mark).__name__ == 'SWEET' else {}
-    texts, prompts = zip(*documents(args.file))
+    texts, prompts, names = zip(*documents(args.file))
     found = detector.many(texts, prompts, windows=args.windows, level=args.level, permutations=args.permutations, seed=args.seed, **reading)
     together = combine(found) if len(found) > 1 else None
-    for line in lines_of(found, together): print(line)
-    write_found(args, found, together)
+    for line in lines_of(found, names, together): print(line)
+    write_found(args, found, names, together)
     return 0 if (together.p <= args.level if together else found[0].found(args.level)) else 1
 
 # %% ../nbs/45_detect_files.ipynb #cae833fb
-def lines_of(found:list, together) -> list[str]:
+def lines_of(found:list, names, together) -> list[str]:
     "A line for each `Detection`, one for its spans, one for the `Combined` documents."
     out = []
-    for n, d in enumerate(found, 1):
-        out += [f'{n}: {d}'] + [f'   tokens {s.begin} to {s.end}: p={s.p:.2g}' + (f' {"".join(d.pieces[s.begin:s.end])[:60]!r}' if d.pieces else '') for s in d.spans]
+    for name, d in zip(names, found):
+        out += [f'{name}: {d}'] + [f'   tokens {s.begin} to {s.end}: p={s.p:.2g}' + (f' {"".join(d.pieces[s.begin:s.end])[:60]!r}' if d.pieces else '') for s in d.spans]
     return out + ([f'all {together.documents} together: p={together.p:.2g}, z={together.z:.2f}, {together.count} tokens'] if together else [])
 
 # %% ../nbs/45_detect_files.ipynb #ff169130
-def row_of(d) -> dict:
+def row_of(name, d) -> dict:
     "What a detection found, for JSON."
     spans = [dict(begin=s.begin, end=s.end, p=s.p) for s in d.spans]
     windows = dict(window_p=d.windows.p, spans=spans) if d.windows else {}
-    return dict(mark=d.mark, p=d.p, z=None if d.z != d.z else d.z, tokens=len(d.ids), counted=d.count, mean=d.total / d.count if d.count else None, permuted=d.permuted, **windows)
+    return dict(id=name, mark=d.mark, p=d.p, z=None if d.z != d.z else d.z, tokens=len(d.ids), counted=d.count, mean=d.total / d.count if d.count else None, permuted=d.permuted, **windows)
 
-def write_found(args, found:list, together):
+def write_found(args, found:list, names, together):
     "The JSON and the page, where they were asked for."
     from decodelab.plot import write_whole
     both = dict(p=together.p, counted=together.count) if together else None
-    if args.json: write_whole(args.json, json.dumps(dict(documents=[row_of(d) for d in found], together=both), indent=1))
+    if args.json: write_whole(args.json, json.dumps(dict(documents=[row_of(n, d) for n, d in zip(names, found)], together=both), indent=1))
     page = '<!doctype html><meta charset="utf-8"><title>decodelab detect</title>{}'
     if args.html: write_whole(args.html, page.format('<hr>'.join(d._repr_html_() for d in found)))
 
