@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['new_tokenizer', 'new_model', 'pack_rows', 'loss_of', 'answers', 'by_bucket', 'lr_factor', 'fit', 'cut_log', 'train',
-           'main']
+           'command', 'main']
 
 # %% ../nbs/03_biographer.ipynb #ffeae112
 import argparse, json, math, re, sys, time, types
@@ -145,16 +145,23 @@ def train(
     return folder
 
 # %% ../nbs/03_biographer.ipynb #e20d9dc0
-def main(argv=None) -> int:
-    "`python -m decodelab.biographer train --out FOLDER [--seed N] [--device NAME]`"
-    parser = argparse.ArgumentParser(prog='decodelab.biographer', description='Train pico-bio again.')
+def command(argv, prog:str, train, names:tuple[str, ...]) -> int:
+    "`python -m … train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]` of a chapter; the models after the first are drafts for it."
+    parser = argparse.ArgumentParser(prog=prog, description=f'Train {" or ".join(names)} again.')
     parser.add_argument('action', choices=['train'])
-    parser.add_argument('--out', default='zoo-runs/pico-bio', help='the folder of the run; a stopped run in it is continued (default: %(default)s)')
+    parser.add_argument('name', nargs='?', default=names[0], choices=names)
+    parser.add_argument('--out', help='the folder of the run; a stopped run in it is continued (default: zoo-runs/NAME)')
+    if len(names) > 1: parser.add_argument('--target', help='of a draft: the folder of the trained target (default: the embedded one)')
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--device', default='cpu')
-    args = parser.parse_args(argv)
-    print(train(args.out, seed=args.seed, device=args.device, show=lambda row: print(json.dumps(row), flush=True)))
+    given = vars(parser.parse_args(argv))
+    which = {k: given[k] for k in ('name', 'target') if len(names) > 1}
+    print(train(folder=given['out'] or f'zoo-runs/{given["name"]}', seed=given['seed'], device=given['device'], show=lambda row: print(json.dumps(row), flush=True), **which))
     return 0
+
+def main(argv=None) -> int:
+    "Train `pico-bio` from the shell."
+    return command(argv, 'decodelab.biographer', train, ('pico-bio',))
 
 # %% ../nbs/03_biographer.ipynb #30f3bd7a
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook

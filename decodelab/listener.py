@@ -9,7 +9,7 @@ __all__ = ['NAMES', 'EXAMPLES', 'PAD', 'START', 'END', 'HOP', 'SPECIAL', 'UNUSED
            'score', 'train', 'teacher', 'main']
 
 # %% ../nbs/03_listener.ipynb #33e5bdb0
-import argparse, json, math, sys
+import json, math, sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from .biographer import fit
+from .biographer import command, fit
 from .models import load
 from .signals import KEYS, MORSE, RATE, SECONDS, Signal, sample
 
@@ -204,17 +204,8 @@ def teacher(folder):
 
 # %% ../nbs/03_listener.ipynb #a66c891a
 def main(argv=None) -> int:
-    "`python -m decodelab.listener train --name NAME --out FOLDER [--target FOLDER] [--seed N] [--device NAME]`"
-    parser = argparse.ArgumentParser(prog='decodelab.listener', description='Train pico-whisper or its draft again.')
-    parser.add_argument('action', choices=['train'])
-    parser.add_argument('--name', default=NAMES[0], choices=NAMES)
-    parser.add_argument('--out', help='the folder of the run; a stopped run in it is continued (default: zoo-runs/NAME)')
-    parser.add_argument('--target', help='of the draft: the folder of the trained target (default: the embedded one)')
-    parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--device', default='cpu')
-    args = parser.parse_args(argv)
-    print(train(args.name, args.out, args.target, seed=args.seed, device=args.device, show=lambda row: print(json.dumps(row), flush=True)))
-    return 0
+    "`python -m decodelab.listener train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`"
+    return command(argv, 'decodelab.listener', train, NAMES)
 
 # %% ../nbs/03_listener.ipynb #7511d44d
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook

@@ -7,13 +7,13 @@ __all__ = ['END', 'PAD', 'SIZE', 'WIDTHS', 'NAMES', 'new_tokenizer', 'new_model'
            'exact_match', 'teacher', 'train', 'main']
 
 # %% ../nbs/03_translator.ipynb #38eae1a7
-import argparse, json, sys, types
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from .biographer import fit
+from .biographer import command, fit
 from .numbers import Pair, pairs
 
 # %% ../nbs/03_translator.ipynb #e4c44b44
@@ -110,16 +110,7 @@ def train(
 # %% ../nbs/03_translator.ipynb #afa7fde3
 def main(argv=None) -> int:
     "`python -m decodelab.translator train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`"
-    parser = argparse.ArgumentParser(prog='decodelab.translator', description='Train pico-seq2seq or its draft again.')
-    parser.add_argument('action', choices=['train'])
-    parser.add_argument('name', nargs='?', default=NAMES[0], choices=NAMES)
-    parser.add_argument('--out', help='the folder of the run; a stopped run in it is continued (default: zoo-runs/NAME)')
-    parser.add_argument('--target', help='for the draft: the folder of the target (default: the embedded one)')
-    parser.add_argument('--seed', type=int, default=0)
-    parser.add_argument('--device', default='cpu')
-    args = parser.parse_args(argv)
-    print(train(args.name, args.out, args.target, seed=args.seed, device=args.device, show=lambda row: print(json.dumps(row), flush=True)))
-    return 0
+    return command(argv, 'decodelab.translator', train, NAMES)
 
 # %% ../nbs/03_translator.ipynb #8a2c4579
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook
