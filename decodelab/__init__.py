@@ -91,6 +91,7 @@ _public = {name: module for module, names in {
     'configuration': 'to_generation_config from_generation_config',
     'configuration_files': 'save_pretrained from_pretrained push_to_hub strategy_file',
     'pipeline': 'pipeline with_strategy',
+    'experiment': 'Experiment',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 
