@@ -180,7 +180,9 @@ def fetch_rows(source:Source, split:str|None, n:int|None, seed:int|None, load=No
     "Records of a set on the Hub as a stream; raises `ImportError` without the library."
     if load is None:
         try: from datasets import load_dataset as load
-        except ImportError: raise ImportError('data sets by name come through the library datasets: install decodelab[experiments], or give a file') from None
+        except ModuleNotFoundError as error:
+            if error.name != 'datasets': raise
+            raise ImportError('data sets by name come through the library datasets: install decodelab[experiments], or give a file') from None
     stream = load(**source.hub_args(split), streaming=True)
     if n is not None and seed is not None: stream = stream.shuffle(seed=seed, buffer_size=10_000)
     return ((f'record {i}', dict(record)) for i, record in enumerate(islice(stream, n), 1))
