@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 
 from .engine import Lean, Look, Matrix, Pass, added, embed, logits, visible
-from .engine_weights import in_blocks, lean
+from .engine_weights import in_blocks, remembered
 
 ROOM = 256 # the shortest cache that a graph is made for; longer ones double
 
@@ -146,7 +146,7 @@ Compiled.replayed = replayed
 def renew(lm):
     "Find what reads the model, if that was not done or the model's parts have changed since; `engine` says what and why."
     if not lm.wants_lean or lm.lean is not None and lm.lean.fresh(): return
-    try: lm.lean, lm.engine = lean(lm.model), 'lean forward'
+    try: lm.lean, lm.engine = remembered(lm.model), 'lean forward'
     except ValueError as error: lm.lean, lm.engine, lm.wants_lean = None, f"transformers' forward: {error}", False
 
 def compile(lm,
