@@ -5,18 +5,18 @@
 # %% auto #0
 __all__ = ['TINTS', 'DIRECTION', 'SIGNS', 'STYLE', 'WORDS', 'COLORS', 'SERIES', 'PAGE', 'escape', 'token_html', 'tint',
            'token_abouts', 'strip_html', 'prompt_html', 'trace_html', 'short', 'axes', 'plot_tokens', 'wilson',
-           'steps_by_strategy', 'plot_acceptance', 'plot_speed', 'speed_row', 'ratio_scale', 'write_whole',
-           'figure_html', 'part_html', 'save_html']
+           'steps_by_strategy', 'plot_acceptance', 'plot_speed', 'speed_row', 'ratio_scale', 'figure_html', 'part_html',
+           'save_html']
 
 # %% ../nbs/05_plot.ipynb #e800f314
-import base64, html, io, math, os
+import base64, html, io, math
 from collections.abc import Sequence
 from itertools import zip_longest
-from pathlib import Path
 
 import numpy as np
 
 from .core import Step, Trace
+from .jobs import write_whole
 from .metrics import Interval, counts, position_acceptance, prompt_ratios, rates, speedup
 
 # %% ../nbs/05_plot.ipynb #f2964e83
@@ -236,18 +236,6 @@ def ratio_scale(ax):
     return ax
 
 # %% ../nbs/05_plot.ipynb #98a9b042
-def write_whole(path, content:str|bytes):
-    "Write a file whole or not at all: a temporary file beside it, then one rename."
-    path = Path(path)
-    temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
-    try:
-        with open(temporary, 'wb') as f:
-            f.write(content if isinstance(content, bytes) else content.encode())
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    finally: temporary.unlink(missing_ok=True)
-
 def figure_html(ax) -> str:
     "The figure of some axes as an image inside the page, its title as the words for those who cannot see it."
     file = io.BytesIO()
