@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['RECIPES', 'TOKENS', 'STAGES', 'new_model', 'layer_drop', 'forward', 'cross_entropy', 'text_loss', 'distil_loss',
            'continuations', 'optimizers', 'lr_factor', 'schedule', 'batch', 'save_checkpoint', 'load_checkpoint',
-           'bits_per_byte', 'fit', 'descend', 'log', 'train', 'data_for', 'pico_says', 'loss_for', 'main']
+           'bits_per_byte', 'fit', 'progress', 'descend', 'log', 'train', 'publish', 'data_for', 'pico_says',
+           'loss_for', 'main']
 
 # %% ../nbs/02_zoo.ipynb #0ac048c8
-import hashlib, json, math, os, sys, time
+import hashlib, json, math, os, sys, tempfile, time, zlib
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,13 @@ RECIPES = {
 TOKENS = {'pico': 14_000_000, 'pico-draft': 13_000_000, 'pico-alt': 10_000_000} # how much text each reads
 STAGES = ((.70, 32, 256), (.88, 16, 512), (1., 8, 1024))   # up to this share of the tokens: rows, length
 
-def new_model(name:str, seed:int):
-    "A randomly initialised Llama of the named recipe."
+def new_model(name:str, seed:int, recipes:dict=RECIPES):
+    "A randomly initialised Llama of the named recipe, on the CPU."
     from transformers import LlamaConfig, LlamaForCausalLM
-    if name not in RECIPES: raise ValueError(f'no embedded model {name!r}: give one of {", ".join(RECIPES)}')
+    if name not in recipes: raise ValueError(f'no model {name!r} to train: give one of {", ".join(recipes)}')
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(LlamaConfig(**RECIPES[name], max_position_embeddings=1024, tie_word_embeddings=True, rope_theta=10_000.,
+        return LlamaForCausalLM(LlamaConfig(**recipes[name], max_position_embeddings=1024, tie_word_embeddings=True, rope_theta=10_000.,
                                             bos_token_id=0, eos_token_id=0, pad_token_id=1, initializer_range=.02))
 
 # %% ../nbs/02_zoo.ipynb #669ebf4e
@@ -93,11 +94,11 @@ def lr_factor(done:float) -> float:
     "Of the peak rate, when the share `done` of the tokens is read: warm-up over 2 %, flat, then linear to 2 % over the last 35 %."
     return min(done / .02 + .01, 1., max((1 - done) / .35, .02))
 
-def schedule(tokens:int):
+def schedule(tokens:int, stages=STAGES):
     "Yields `(first token, rows, length)` of every step."
     at = 0
     while at < tokens:
-        rows, length = next((r, l) for share, r, l in STAGES if at < share * tokens)
+        rows, length = next((r, l) for share, r, l in stages if at < share * tokens)
         yield at, rows, length
         at += rows * length
 
@@ -116,11 +117,13 @@ def save_checkpoint(folder:Path, model, opts:list, state:dict):
     save_file(flat, folder / 'checkpoint.tmp', metadata=dict(state=json.dumps(state)))
     os.replace(folder / 'checkpoint.tmp', folder / 'checkpoint.safetensors')
 
-def load_checkpoint(folder:Path, model, opts:list) -> dict:
-    "Fill model and optimizers; returns the position, or the beginning if there is no checkpoint."
+def load_checkpoint(folder:Path, model, opts:list, about:dict) -> dict:
+    "Fill model and optimizers; returns the position, or the beginning if there is no checkpoint; raises `ValueError` if it is of a run about something else."
     from safetensors import safe_open
     if not (folder / 'checkpoint.safetensors').exists(): return dict(at=0, seconds=0.)
     with safe_open(folder / 'checkpoint.safetensors', 'pt') as f: flat, state = {k: f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()['state'])
+    if other := [f'{k} was {v} and is now {about[k]}' for k, v in state.get('about', about).items() if about[k] != v]:
+        raise ValueError(f'{folder} holds a run with other settings: {"; ".join(other)}. Give another folder, or the settings of then')
     model.load_state_dict({k[6:]: v for k, v in flat.items() if k.startswith('model.')}, strict=False)
     for j, opt in enumerate(opts):
         filled = opt.state_dict()
@@ -141,40 +144,57 @@ def bits_per_byte(model, ids:np.ndarray, n_bytes:int, length:int=512) -> float:
         nats += cross_entropy(forward(model, window[:, :-1])[0], model.lm_head.weight, window[:, 1:]).item() * (window.shape[1] - 1)
     return nats / math.log(2) / n_bytes
 
-def fit(model, loss, ids:np.ndarray, held:tuple[np.ndarray, int], folder:Path, tokens:int, seed:int=0, every:int=50):
-    "Train `model` on `ids` until `tokens` are read, logging to `folder`; resumes."
-    from tqdm.auto import tqdm
-    opts = optimizers(model)
-    peaks, state = [o.param_groups[0]['lr'] for o in opts], load_checkpoint(folder, model, opts)
-    since = time.time() - state['seconds']
-    with tqdm(total=tokens, initial=state['at'], unit='tok', unit_scale=True, disable=None) as bar:
-        for step, (at, rows, length) in enumerate(schedule(tokens)):
-            if at < state['at']: continue
-            for opt, peak in zip(opts, peaks): opt.param_groups[0]['lr'] = peak * lr_factor(at / tokens)
-            value, done, last = descend(model, opts, loss, batch(ids, at, rows, length, model.device), step, seed), at + rows * length, at + rows * length >= tokens
-            bar.update(rows * length)
-            if step % every == 0 or last: log(folder, model, held if step % (4 * every) == 0 or last else None, step, done, value, time.time() - since)
-            if step % (4 * every) == 4 * every - 1 or last: save_checkpoint(folder, model, opts, dict(at=done, seconds=time.time() - since))
-    return model
-
 # %% ../nbs/02_zoo.ipynb #433c6b0b
-def descend(model, opts:list, loss, ids, step:int, seed:int) -> float:
-    "One optimizer step; returns the loss."
+def fit(
+    model, loss, ids:np.ndarray,
+    held:tuple[np.ndarray, int], # held-out ids and the bytes of their text
+    folder:Path, # of the log and the checkpoint
+    tokens:int, # how many to read
+    seed:int=0,
+    every:int=50, # steps between lines of the log; four of these between checkpoints
+    stages=STAGES,
+    seconds:float=math.inf, # of training, all calls together: the rate falls with them as with the tokens
+    pause:float=math.inf, # seconds after which this call leaves a checkpoint and returns
+) -> bool:
+    "Train `model` until the tokens are read or the seconds are over; resumes. False: paused. Raises `ValueError` where the folder has another run."
+    opts, about, begun = optimizers(model), dict(tokens=tokens, seed=seed, stages=[list(s) for s in stages], corpus=zlib.crc32(ids)), time.monotonic()
+    peaks, state = [o.param_groups[0]['lr'] for o in opts], load_checkpoint(folder, model, opts, about)
+    spent, since = state['seconds'], begun - state['seconds']
+    for step, (at, rows, length) in progress(list(enumerate(schedule(tokens, stages)))):
+        if at < state['at'] or spent >= seconds: continue
+        for opt, peak in zip(opts, peaks): opt.param_groups[0]['lr'] = peak * lr_factor(max(at / tokens, spent / seconds))
+        value, done = descend(model, opts, loss, batch(ids, at, rows, length, model.device), step, seed), at + rows * length
+        if at == state['at']: since = time.monotonic() - state['seconds'] # compiling is no training
+        spent, paused = time.monotonic() - since, time.monotonic() - begun >= pause
+        last = done >= tokens or spent >= seconds
+        if step % every == 0 or last: log(folder, model, held if step % (4 * every) == 0 or last else None, step, done, value, spent)
+        if step % (4 * every) == 4 * every - 1 or last or paused: save_checkpoint(folder, model, opts, dict(at=done, seconds=spent, about=about))
+        if paused and not last: return False
+    return True
+
+# %% ../nbs/02_zoo.ipynb #df24af22
+def progress(steps:list):
+    "The steps under a progress bar where someone is watching."
+    from tqdm.auto import tqdm
+    return tqdm(steps, unit='step', disable=None)
+
+def descend(model, opts:list, loss, ids, step:int, seed:int) -> torch.Tensor:
+    "One optimizer step; returns the loss, which nobody has waited for."
     with torch.autocast(model.device.type, torch.bfloat16): value = loss(model, ids, step, np.random.default_rng((seed, step)))
     value.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.)
     for opt in opts:
         opt.step()
         opt.zero_grad()
-    return value.item()
+    return value.detach()
 
-def log(folder:Path, model, held, step:int, tokens:int, loss:float, seconds:float):
+def log(folder:Path, model, held, step:int, tokens:int, loss, seconds:float):
     "Append a row to `log.jsonl`, with the held-out bits per byte where `held` is given."
-    row = dict(step=step, tokens=tokens, loss=round(loss, 4), seconds=round(seconds, 1))
+    row = dict(step=step, tokens=tokens, loss=round(float(loss), 4), seconds=round(seconds, 1))
     if held is not None: row['held_out_bpb'] = round(bits_per_byte(model, *held), 4)
     with open(folder / 'log.jsonl', 'a', encoding='utf-8') as f: f.write(json.dumps(row) + '\n')
 
-# %% ../nbs/02_zoo.ipynb #e7bf3d99
+# %% ../nbs/02_zoo.ipynb #e64b7313
 def train(
     name:str, # 'pico', 'pico-draft', 'pico-alt'
     folder:str|Path|None=None, # where the run lives; None: zoo-runs/NAME
@@ -190,11 +210,17 @@ def train(
     if compile:
         for layer in model.model.layers: layer.compile(dynamic=False)
     fit(model, loss_for(name, device), ids, held, folder, tokens or TOKENS[name], seed)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    publish(model, tokenizer, folder)
     return folder
 
-# %% ../nbs/02_zoo.ipynb #e244d374
+def publish(model, tokenizer, folder:Path):
+    "Weights in bfloat16 and tokenizer as `load` reads them, each file whole, the configuration last: where it is, all is."
+    with tempfile.TemporaryDirectory(dir=folder) as made:
+        model.to(torch.bfloat16).save_pretrained(made)
+        tokenizer.save_pretrained(made)
+        for file in sorted(Path(made).iterdir(), key=lambda f: f.name == 'config.json'): os.replace(file, folder / file.name)
+
+# %% ../nbs/02_zoo.ipynb #a1883e1a
 def data_for(name:str, folder:Path, device:str) -> tuple:
     "`(tokenizer, ids, (held-out ids, their bytes))`; the corpus, and for the drafts what `pico` makes of it."
     texts, held = corpus()
@@ -221,7 +247,7 @@ def pico_says(folder:Path, device:str, batches:int=48) -> np.ndarray:
         os.replace(folder / 'pico-says.tmp.npy', kept)
     return np.load(kept, allow_pickle=False)
 
-# %% ../nbs/02_zoo.ipynb #7976920e
+# %% ../nbs/02_zoo.ipynb #71baab4d
 def loss_for(name:str, device:str):
     "The loss of each recipe: LayerSkip for `pico`, distillation for `pico-draft`, plain for `pico-alt`."
     if name == 'pico-draft':
@@ -236,5 +262,5 @@ def main(argv=None):
     from decodelab.cli import main
     return main(['zoo', *(sys.argv[1:] if argv is None else argv)])
 
-# %% ../nbs/02_zoo.ipynb #e64b7313
+# %% ../nbs/02_zoo.ipynb #9f6e5918
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook
