@@ -95,7 +95,7 @@ def test_the_first_cell_names_the_module(path):
 def test_what_is_imported_is_declared():
     import re, sys
     normal = dict(sklearn='scikit-learn', yaml='pyyaml', PIL='pillow')
-    declared = {re.split(r'[<>=!~\[ ;]', d)[0].lower() for d in [*project()['project']['dependencies'], *(d for extra in ('quantized', 'experiments') for d in project()['project']['optional-dependencies'][extra])]}
+    declared = {re.split(r'[<>=!~\[ ;]', d)[0].lower() for d in [*project()['project']['dependencies'], *(d for extra in ('quantized', 'experiments', 'lab') for d in project()['project']['optional-dependencies'][extra])]}
     used = {module.split('.')[0] for p in notebooks() for _, module, _ in exported_imports(p)} - set(sys.stdlib_module_names) - {'decodelab'}
     assert {normal.get(u, u) for u in used} <= declared
 

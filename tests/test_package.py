@@ -77,7 +77,7 @@ def test_everything_imports_without_the_tools_of_development():
             def __init__(self, finder): self.finder = finder
             def __getattr__(self, name): return getattr(self.finder, name)
             def find_spec(self, name, *args):
-                return None if name.split('.')[0] in ('nbdev', 'fastcore', 'execnb', 'IPython', 'ipykernel', 'pytest') else self.finder.find_spec(name, *args)
+                return None if name.split('.')[0] in ('nbdev', 'fastcore', 'execnb', 'IPython', 'ipykernel', 'nbclient', 'nbformat', 'pytest') else self.finder.find_spec(name, *args)
         sys.meta_path[:] = [Without(f) for f in sys.meta_path]
         try: import IPython
         except ModuleNotFoundError: pass
@@ -98,7 +98,7 @@ def wheel(tmp_path_factory):
     source, out = tmp_path_factory.mktemp('source'), tmp_path_factory.mktemp('wheel')
     names = tracked() or [p.relative_to(ROOT) for p in ROOT.rglob('*') if p.is_file() and '.' not in p.parts[len(ROOT.parts)][0]]
     for name in names:
-        if name.parts[0] in ('decodelab', 'pyproject.toml', 'README.md', 'LICENSE'):
+        if name.parts[0] in ('decodelab', 'experiments', 'pyproject.toml', 'setup.py', 'README.md', 'LICENSE'):
             (source/name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT/name, source/name)
     args = 'wheel --quiet --no-build-isolation --no-deps --no-index --disable-pip-version-check -w'.split()
@@ -113,7 +113,9 @@ def test_the_wheel_holds_modules_weights_and_data(wheel):
     held = {n for n in wheel.namelist() if n.startswith('decodelab/')}
     names = tracked()
     wanted = {p.as_posix() for p in names if p.parts[0] == 'decodelab'} if names else {f'decodelab/{m}.py' for m in MODULES}
-    assert held == wanted
+    shipped = {n for n in held if n.startswith('decodelab/experiments/')}
+    assert held - shipped == wanted and {'decodelab/experiments/00_tour.ipynb', 'decodelab/experiments/results/00_tour.pico.csv'} <= shipped
+    assert {n.rpartition('.')[2] for n in shipped} <= {'ipynb', 'py', 'csv', 'json'} and not any('/quick/' in n or '/runs/' in n for n in shipped)
     assert sum(i.compress_size for i in wheel.infolist()) < 40e6
     assert any(n.endswith('licenses/LICENSE') for n in wheel.namelist())
 
