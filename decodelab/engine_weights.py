@@ -49,6 +49,7 @@ def why_not(model) -> str:
     config, name = model.config, type(model).__name__
     if name not in FAMILIES or not type(model).__module__.startswith('transformers.'): return f'{name} is not one of {", ".join(sorted(FAMILIES))}'
     if getattr(model, 'hf_device_map', None): return 'it is spread over devices'
+    if (n := getattr(model, 'tp_size', None) or 1) > 1: return f'its weights are cut over {n} processes'
     if len({(p.device, p.dtype) for p in model.parameters() if p.is_floating_point()}) > 1: return 'its weights are on several devices or of several types'
     if any(p.is_inference() for p in model.parameters()): return 'its weights are inference tensors: load it outside torch.inference_mode()'
     if any('forward' in vars(m) or m._compiled_call_impl for m in model.modules()): return 'its forward was replaced or compiled'

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CHANGING', 'write_whole', 'append', 'read_rows', 'rows_in', 'digest', 'commit_here', 'machine', 'differences',
-           'resume', 'place', 'own_rows', 'everyone', 'agreed', 'Ledger', 'add', 'share', 'plain', 'progress_bar',
-           'rows_of', 'check_jobs', 'collect']
+           'resume', 'own_rows', 'everyone', 'agreed', 'Ledger', 'add', 'share', 'plain', 'progress_bar', 'rows_of',
+           'check_jobs', 'collect']
 
 # %% ../nbs/05_jobs.ipynb #05d466da
 import hashlib, inspect, json, os, platform, subprocess, sys
@@ -18,6 +18,7 @@ import torch
 
 from . import __version__
 from .core import Trace
+from .loading import place
 
 # %% ../nbs/05_jobs.ipynb #662872a7
 def write_whole(path, content:str|bytes):
@@ -103,13 +104,6 @@ def resume(
     return rows_in(folder), stored
 
 # %% ../nbs/05_jobs.ipynb #d29c1ce7
-def place() -> tuple[int, int, int]:
-    "`(rank, size, local rank)` of this process among those that were started together: 0, 1, 0 if it is alone."
-    rank, size, local = (int(os.environ.get(name, default)) for name, default in (('RANK', 0), ('WORLD_SIZE', 1), ('LOCAL_RANK', 0)))
-    if size == 1 and os.environ.get('ACCELERATE_USE_CPU') == 'True' and 'MASTER_PORT' in os.environ and 'RANK' not in os.environ:
-        raise ValueError('accelerate launch --cpu starts one process, whatever --num_processes says: leave --cpu out and say --multi_gpu, which needs no GPU either')
-    return rank, size, local
-
 def own_rows() -> str:
     "The file that this process appends to."
     rank, size, _ = place()
