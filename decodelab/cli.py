@@ -151,33 +151,36 @@ def detected(args) -> int:
 # %% ../nbs/61_cli.ipynb #8314bd15
 def train_code(args) -> Path:
     "Train one of the models of source code."
-    from decodelab.zoo import train
-    return train(args.name, args.folder, args.tokens, args.device or 'cpu', args.seed, args.compile)
+    from decodelab import zoo, zoo_nano
+    if args.name in zoo_nano.NANO: return zoo_nano.train(args.name, args.folder, args.tokens, args.minutes, args.pause, args.device, args.seed, args.compile)
+    if given := [k for k in ('minutes', 'pause') if getattr(args, k)]: raise ValueError(f'{args.name} takes no --{given[0]}: it is for {", ".join(zoo_nano.NANO)}')
+    return zoo.train(args.name, args.folder, args.tokens, args.device or 'cpu', args.seed, args.compile)
 
 TASKS = {'pico-bio': 'biographer', **dict.fromkeys(('pico-seq2seq', 'pico-seq2seq-draft'), 'translator'), **dict.fromkeys(('pico-whisper', 'pico-whisper-draft'), 'listener')}
 
 def train_on_task(args) -> Path:
     "Train one of the models of a task, which have no choice of how much to read."
     train = import_module(f'decodelab.{TASKS[args.name]}').train
-    if given := [k for k in ('tokens', 'compile') if getattr(args, k)]: raise ValueError(f'{args.name} takes no --{given[0]}: how much it reads is a matter of its task')
+    if given := [k for k in ('tokens', 'compile', 'minutes', 'pause') if getattr(args, k)]: raise ValueError(f'{args.name} takes no --{given[0]}: how much it reads is a matter of its task')
     which = () if args.name == 'pico-bio' else (args.name,) # of two models
     return train(*which, args.folder or f'zoo-runs/{args.name}', seed=args.seed, device=args.device or 'cpu', show=print)
 
+# %% ../nbs/61_cli.ipynb #3f630795
 def zoo(args) -> int:
     "List the embedded models, or train one again."
     from transformers import AutoConfig
     from decodelab.models import EMBEDDED
     if args.action == 'train':
         folder = train_on_task(args) if args.name in TASKS else train_code(args)
-        print(f'{args.name} is in {folder}: load it with load({str(folder)!r})')
+        print(f'{args.name} is in {folder}: load it with load({str(folder)!r})' if (folder / 'config.json').exists() else f'{args.name} is half-way, in {folder}: the same command goes on')
     else:
-        if given := [k for k in ('folder', 'tokens', 'device', 'seed', 'compile') if getattr(args, k)]: raise ValueError(f'zoo list takes no --{given[0]}: it is for zoo train')
+        if given := [k for k in ('folder', 'tokens', 'minutes', 'pause', 'device', 'seed', 'compile') if getattr(args, k)]: raise ValueError(f'zoo list takes no --{given[0]}: it is for zoo train')
         for folder in sorted(p.parent for p in EMBEDDED.glob('*/config.json')):
             config, size = AutoConfig.from_pretrained(folder), sum(f.stat().st_size for f in folder.glob('*.safetensors'))
             print(f'{folder.name:18} {config.model_type}, {config.num_hidden_layers} layers of {config.hidden_size}, vocabulary {config.vocab_size}, {size / 1e6:.1f} MB')
     return 0
 
-# %% ../nbs/61_cli.ipynb #6bdfcde8
+# %% ../nbs/61_cli.ipynb #a7fee89a
 def number(low:int):
     "An argument type: a whole number of at least `low`."
     def whole(text):
@@ -201,7 +204,7 @@ def common(parser, tokens:int, temperature:float=0.):
     add('--device', default=None, help="'cpu', 'cuda', … (default: an accelerator if there is one)")
     return parser
 
-# %% ../nbs/61_cli.ipynb #a7fee89a
+# %% ../nbs/61_cli.ipynb #742305d2
 def arguments() -> argparse.ArgumentParser:
     "The parser of the `decodelab` command."
     from decodelab import __version__
@@ -227,7 +230,7 @@ def add_compare(add):
     add('--json', metavar='FILE', help='where to write the summary (default: summary.json in the run folder)')
     add('--html', metavar='FILE', help='where to write the report (default: report.html in the run folder)')
 
-# %% ../nbs/61_cli.ipynb #742305d2
+# %% ../nbs/61_cli.ipynb #2db9d7c6
 def add_generate(add):
     "The arguments of `generate`."
     add('prompt', help="the text to continue; '-' reads it from standard input")
@@ -242,6 +245,7 @@ def add_certify(add):
     add('--samples', type=number(1), default=2000, metavar='N', help='of the statistical check (default: %(default)s)')
     add('--on-target', action='store_true', help='check the texts of the target on the built-in prompts too, in float64')
 
+# %% ../nbs/61_cli.ipynb #e8812888
 def add_tune(add):
     "The arguments of `tune`."
     add('--strategy', default='assisted', choices=[n for n in TAKES if n not in PLAIN], help='the drafter to tune for (default: %(default)s)')
@@ -257,11 +261,13 @@ def add_zoo(add):
     add('name', nargs='?', help='which one to train')
     add('--folder', help='where the run lives, and where a stopped one goes on (default: zoo-runs/NAME)')
     add('--tokens', type=number(1), metavar='N', help='how much text it reads (default: as the shipped model did)')
-    add('--device', help="'cpu', 'cuda', … (default: cpu)")
+    add('--minutes', type=float, metavar='M', help='for nano: train for so long at most, all calls together')
+    add('--pause', type=float, metavar='M', help='for nano: stop this call after so many minutes; the same command goes on')
+    add('--device', help="'cpu', 'cuda', … (default: cpu; for nano the accelerator)")
     add('--seed', type=int, default=0, metavar='S')
     add('--compile', action='store_true', help='compile the layers with torch.compile: faster where a C++ compiler is at hand')
 
-# %% ../nbs/61_cli.ipynb #964c5f9f
+# %% ../nbs/61_cli.ipynb #483c895e
 def main(argv=None) -> int:
     "Run the command; returns the exit status."
     parser = arguments()
@@ -283,5 +289,5 @@ def quiet():
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
-# %% ../nbs/61_cli.ipynb #bb0cf02b
+# %% ../nbs/61_cli.ipynb #359283a6
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook

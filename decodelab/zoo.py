@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RECIPES', 'TOKENS', 'STAGES', 'new_model', 'layer_drop', 'forward', 'cross_entropy', 'text_loss', 'distil_loss',
            'continuations', 'optimizers', 'lr_factor', 'schedule', 'batch', 'save_checkpoint', 'load_checkpoint',
-           'bits_per_byte', 'fit', 'progress', 'descend', 'log', 'train', 'publish', 'data_for', 'pico_says',
+           'bits_per_byte', 'fit', 'progress', 'descend', 'log', 'train', 'publish', 'data_for', 'says', 'tokenizer_of',
            'loss_for', 'main']
 
 # %% ../nbs/02_zoo.ipynb #0ac048c8
@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 
 from .corpus import PACKAGES, corpus, pack, train_tokenizer
-from .models import EMBEDDED, LM, load
+from .loading import EMBEDDED, locate
+from .models import LM, load
 
 # %% ../nbs/02_zoo.ipynb #6b61db2f
 RECIPES = {
@@ -206,10 +207,10 @@ def train(
     "Train an embedded model from nothing (or from where the run stopped); returns the folder `load` can read."
     folder, model = Path(folder or f'zoo-runs/{name}'), new_model(name, seed).to(device)
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer, ids, held = data_for(name, folder, device)
+    tokenizer, ids, held = data_for(name, folder, device, RECIPES[name]['vocab_size'])
     if compile:
         for layer in model.model.layers: layer.compile(dynamic=False)
-    fit(model, loss_for(name, device), ids, held, folder, tokens or TOKENS[name], seed)
+    fit(model, loss_for(name, device, model.config.num_hidden_layers), ids, held, folder, tokens or TOKENS[name], seed)
     publish(model, tokenizer, folder)
     return folder
 
@@ -221,46 +222,63 @@ def publish(model, tokenizer, folder:Path):
         for file in sorted(Path(made).iterdir(), key=lambda f: f.name == 'config.json'): os.replace(file, folder / file.name)
 
 # %% ../nbs/02_zoo.ipynb #a1883e1a
-def data_for(name:str, folder:Path, device:str) -> tuple:
-    "`(tokenizer, ids, (held-out ids, their bytes))`; the corpus, and for the drafts what `pico` makes of it."
-    texts, held = corpus()
-    plain = list(dict(texts).values())
-    if name == 'pico-alt': tokenizer = train_tokenizer([t for n, t in dict(texts).items() if n.split('/')[0] not in PACKAGES], 1024)
-    else: tokenizer = train_tokenizer(plain, 4096) if name == 'pico' else load('pico', device).tokenizer
+def data_for(
+    name:str, folder:Path, device:str,
+    size:int, # of the vocabulary
+    corpora:tuple|None=None, # `(texts, held-out texts)` as `corpus` gives them
+    mix=lambda said, ids: np.concatenate([said, ids[:len(said)]]), # what a draft reads
+    **how, # how many texts a draft is given to read, as of `says`
+) -> tuple:
+    "`(tokenizer, ids, (held-out ids, their bytes))`; the corpus, and for the drafts what the first of their family makes of it."
+    texts, held = corpora or corpus()
+    family, plain = name.split('-')[0], dict(texts)
+    if name.endswith('-alt'): tokenizer = train_tokenizer([t for n, t in plain.items() if n.split('/')[0] not in PACKAGES], size)
+    else: tokenizer = train_tokenizer(list(plain.values()), size) if name == family else tokenizer_of(family)
     ids = pack(tokenizer, [t for _, t in texts], seed=0)
     held_ids = pack(tokenizer, [t for _, t in held], seed=0)[:32769]
     held_bytes = len(tokenizer.decode(held_ids, skip_special_tokens=True).encode())
-    if name != 'pico':
-        said = pico_says(folder.parent, device)
-        if name == 'pico-alt': said = pack(tokenizer, [load('pico', device).decode(row.tolist()) for row in said.reshape(-1, 256)], seed=1)
-        ids = np.concatenate([said, ids[:len(said)]])
+    if name != family:
+        theirs = tokenizer_of(family)
+        said = says(family, folder.parent, device, lambda: pack(theirs, [t for _, t in texts], seed=2), **how)
+        if name.endswith('-alt'): said = pack(tokenizer, [theirs.decode(row, skip_special_tokens=False) for row in said.reshape(-1, how.get('length', 256))], seed=1)
+        ids = mix(said, ids)
     return tokenizer, ids, (held_ids, held_bytes)
 
-def pico_says(folder:Path, device:str, batches:int=48) -> np.ndarray:
-    "Texts continued by `pico`, made once and kept in `folder` for all runs there."
-    weights = hashlib.sha256((EMBEDDED / 'pico' / 'model.safetensors').read_bytes()).hexdigest()[:12]
-    kept = folder / f'pico-says-{weights}.npy'
+# %% ../nbs/02_zoo.ipynb #71baab4d
+def says(
+    name:str, # the model whose texts are wanted
+    folder:Path, # where they are kept
+    device:str,
+    beginnings, # without arguments: the ids to begin from
+    batches:int=48, rows:int=64, length:int=256,
+) -> np.ndarray:
+    "Texts continued by a model, made once and kept in `folder` for all runs there."
+    weights = hashlib.sha256((Path(locate(name, None, False)) / 'model.safetensors').read_bytes()).hexdigest()[:12]
+    kept = folder / f'{name}-says-{weights}.npy'
     if not kept.exists():
-        lm = load('pico', device)
-        said = continuations(lm, pack(lm.tokenizer, [t for _, t in corpus()[0]], seed=2), batches)
-        np.save(folder / 'pico-says.tmp.npy', said)
-        os.replace(folder / 'pico-says.tmp.npy', kept)
+        np.save(folder / f'{name}-says.tmp.npy', continuations(load(name, device), beginnings(), batches, rows=rows, length=length))
+        os.replace(folder / f'{name}-says.tmp.npy', kept)
     return np.load(kept, allow_pickle=False)
 
-# %% ../nbs/02_zoo.ipynb #71baab4d
-def loss_for(name:str, device:str):
-    "The loss of each recipe: LayerSkip for `pico`, distillation for `pico-draft`, plain for `pico-alt`."
-    if name == 'pico-draft':
-        teacher = load('pico', device).model
+def tokenizer_of(name:str):
+    "The tokenizer of a model that `load` knows."
+    from transformers import AutoTokenizer
+    return AutoTokenizer.from_pretrained(locate(name, None, False))
+
+# %% ../nbs/02_zoo.ipynb #9f6e5918
+def loss_for(name:str, device:str, layers:int):
+    "The loss of each recipe: LayerSkip for the first of a family, plain for one with another tokenizer, distillation for the drafts."
+    if name.endswith('-alt'): return lambda model, ids, step, draw: text_loss(model, ids)
+    if '-' in name:
+        teacher = load(name.split('-')[0], device).model
         return lambda model, ids, step, draw: distil_loss(model, teacher, ids)
-    if name == 'pico-alt': return lambda model, ids, step, draw: text_loss(model, ids)
-    rates = layer_drop(RECIPES[name]['num_hidden_layers'])
-    return lambda model, ids, step, draw: text_loss(model, ids, 1 + step % (len(rates) - 1), {i for i, p in enumerate(rates) if draw.random() < p})
+    rates = layer_drop(layers)
+    return lambda model, ids, step, draw: text_loss(model, ids, 1 + step % (layers - 1), {i for i, p in enumerate(rates) if draw.random() < p})
 
 def main(argv=None):
     "`python -m decodelab.zoo train NAME`: hand over to the command line's `zoo` command."
     from decodelab.cli import main
     return main(['zoo', *(sys.argv[1:] if argv is None else argv)])
 
-# %% ../nbs/02_zoo.ipynb #9f6e5918
+# %% ../nbs/02_zoo.ipynb #4b072ada
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook
