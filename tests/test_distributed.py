@@ -1,0 +1,192 @@
+"Several processes measure what one would: shared, killed and gone on with, or cut over one model. On a CPU, with gloo."
+import json, os, runpy, signal, subprocess, sys, time
+from pathlib import Path
+
+import pytest, torch
+
+from test_bench_resume import SCRIPT, TIMES
+
+pytestmark = [pytest.mark.skipif(os.name != 'posix', reason='signals'),
+              pytest.mark.skipif(not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason='this PyTorch has no gloo')]
+WHERE = [*TIMES, 'processes'] # what may differ between a run of one process and one of several
+LAUNCH = dict(accelerate='accelerate.commands.launch --multi_gpu --num_processes {n} --num_machines 1 --main_process_port 0 --mixed_precision no --dynamo_backend no',
+              torchrun='torch.distributed.run --nproc_per_node {n} --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:0') # each takes a free port
+ALONE = {'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'}
+
+
+def started(n, script, *args, by='accelerate', **popen):
+    "`n` processes of a script that sees no GPU; one is started as it is."
+    env = {k: v for k, v in os.environ.items() if k not in ALONE} | dict(CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    launcher = ['-m', *LAUNCH[by].format(n=n).split()] if n > 1 else []
+    return subprocess.Popen([sys.executable, '-W', 'ignore', *launcher, str(script), *map(str, args)], env=env, text=True, **popen)
+
+
+def ran(*args, **how):
+    "What the processes wrote; they must have ended well."
+    process = started(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+    try: out, err = process.communicate(timeout=120)
+    finally: process.kill()
+    assert process.returncode == 0, err[-3000:]
+    return out
+
+
+def script(tmp_path, text):
+    path = tmp_path/f'work{len(list(tmp_path.glob("work*")))}.py'
+    path.write_text(text)
+    return path
+
+
+def kept(folder):
+    "`{file: its whole lines}` of a run folder."
+    return {p.name: [json.loads(l) for l in p.read_text().splitlines(keepends=True) if l.endswith('\n')] for p in sorted(Path(folder).glob('rows*'))}
+
+
+def runs(rows): return sorted((r['repeat'], r['prompt'], r['strategy']) for r in rows)
+
+
+MODELS = '''
+import sys
+from decodelab import AssistantDrafter, Greedy, PromptLookup, Sample, Speculative, Temperature, bench, load
+target, draft = load('pico', device='cpu'), load('pico-draft', device='cpu')
+ways = dict(greedy=Greedy(), sample=Sample([Temperature(.8)]), assisted=Speculative(AssistantDrafter(draft)), lookup=Speculative(PromptLookup(), base=Sample()))
+prompts = ['def fibonacci(n):', 'import os\\n', 'class Stack:\\n    def push(', 'for i in range(', 'while True:']
+frame = bench(target, prompts, ways, max_new_tokens=8, repeats=2, out=sys.argv[1])
+if __import__('os').environ.get('RANK', '0') == '0': frame.to_json(sys.argv[2], orient='records')
+'''
+
+
+def test_two_processes_say_and_count_what_one_does(tmp_path):
+    import pandas as pd
+    work = script(tmp_path, MODELS)
+    for n in (1, 2): ran(n, work, tmp_path/f'run{n}', tmp_path/f'{n}.json')
+    one, two = (pd.read_json(tmp_path/f'{n}.json', orient='records') for n in (1, 2))
+    changing = [*WHERE, *(c for c in one if 'second' in c or c == 'draft_cost')]
+    pd.testing.assert_frame_equal(one.drop(columns=changing), two.drop(columns=changing)) # tokens, counts, verdicts, order
+    assert len(two) == 4 * 5 * 2 and set(two.processes) == {2} and set(one.processes) == {1}
+    files = kept(tmp_path/'run2')
+    assert set(files) == {'rows.0.jsonl', 'rows.1.jsonl'} and runs(files['rows.0.jsonl'] + files['rows.1.jsonl']) == runs(kept(tmp_path/'run1')['rows.jsonl'])
+    groups = [{(r['repeat'], r['prompt']) for r in rows} for rows in files.values()]
+    assert not groups[0] & groups[1] and [len(rows) for rows in files.values()] == [20, 20] # whole groups: what is compared was measured by one process
+
+
+PACED = SCRIPT.replace("if __name__ == '__main__': run(sys.argv[1], ms=float(sys.argv[2]))", '''
+def said(frame): return frame.drop(columns=['date', 'commit', 'seconds', 'tokens_per_second', 'processes']).to_json(orient='records')
+
+if __name__ == '__main__':
+    import os
+    rank = os.environ.get('RANK', '0')
+    out = sys.argv[1].replace('RANK', rank)
+    os.makedirs(out, exist_ok=True)
+    open(f'{out}/pid.{rank}', 'w').write(str(os.getpid()))
+    frame = run(out, ms=float(sys.argv[2]))
+    if rank == '0': print(said(frame))
+''')
+TOTAL = 2 * 3 * 4 # strategies, prompts, repeats
+
+
+@pytest.fixture
+def alone():
+    "What one process says: this one."
+    def run(work, folder):
+        module = runpy.run_path(str(work))
+        return json.loads(module['said'](module['run'](folder)))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1) # as in the others: another number of threads is another bench
+    yield run
+    torch.set_num_threads(threads)
+
+
+def killed(work, folder, victim, rows=4):
+    "Start two processes, kill one with SIGKILL when it has kept some rows, and wait until the launcher has taken the other down."
+    process = started(2, work, folder, 25, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    own = Path(str(folder).replace('RANK', str(victim)))
+    try:
+        deadline = time.monotonic() + 90
+        while not (own/f'rows.{victim}.jsonl').exists() or (own/f'rows.{victim}.jsonl').read_bytes().count(b'\n') < rows:
+            assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1][-3000:]
+            time.sleep(.005)
+        os.kill(int((own/f'pid.{victim}').read_text()), signal.SIGKILL)
+        said = process.communicate(timeout=60)[1]
+    finally: process.kill()
+    assert process.returncode != 0 and 'SIGKILL' in said
+
+
+def test_a_worker_is_killed_and_any_number_goes_on(tmp_path, alone):
+    import shutil
+    work = script(tmp_path, PACED)
+    killed(work, tmp_path/'run', victim=1)
+    before = kept(tmp_path/'run')
+    done = [r for rows in before.values() for r in rows]
+    assert 4 <= len(before['rows.1.jsonl']) < TOTAL // 2 and len(runs(done)) == len(set(runs(done)))
+    with open(tmp_path/'run'/'rows.1.jsonl', 'a') as file: file.write('{"strategy": "on') # and the power fails while a row is written
+    want = alone(work, tmp_path/'undisturbed')
+    for n in (1, 2):
+        shutil.copytree(tmp_path/'run', tmp_path/f'again{n}')
+        assert want == (alone(work, tmp_path/'again1') if n == 1 else json.loads(ran(n, work, tmp_path/f'again{n}', 0)))
+        after = kept(tmp_path/f'again{n}')
+        assert all(after[name][:len(rows)] == rows for name, rows in before.items()) # nothing measured twice
+        assert runs(r for rows in after.values() for r in rows) == runs(kept(tmp_path/'undisturbed')['rows.jsonl'])
+
+
+def test_without_a_common_disk(tmp_path, alone):
+    work = script(tmp_path, PACED)
+    killed(work, tmp_path/'at.RANK', victim=0)
+    mine, other = kept(tmp_path/'at.0')['rows.0.jsonl'], kept(tmp_path/'at.1')['rows.1.jsonl']
+    assert 0 < len(mine) and 0 < len(other) and not set(runs(mine)) & set(runs(other))
+    found = json.loads(ran(2, work, tmp_path/'at.RANK', 0))
+    assert found == alone(work, tmp_path/'undisturbed') and len(found) == TOTAL
+    files = kept(tmp_path/'at.0')
+    assert runs(files['rows.0.jsonl']) == runs(kept(tmp_path/'undisturbed')['rows.jsonl']) # the main process's folder is whole
+    assert alone(work, tmp_path/'at.0') == found and kept(tmp_path/'at.0').get('rows.jsonl') is None # and nothing is left to do
+
+
+CUT = '''
+import json, os, sys
+import torch
+from decodelab import (AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExit, Greedy, PromptLookup, Sample, Speculative, bench, decode, decode_batch, load)
+many = 'RANK' in os.environ
+said = {}
+for dtype in (torch.float64, torch.float32):
+    lm = load(sys.argv[1], dtype=dtype, **dict(tp_plan='auto') if many else dict(device='cpu'))
+    small = load(sys.argv[2], device='cpu', dtype=dtype) # a draft in each process, whole
+    ways = dict(greedy=Greedy(), sample=Sample(), lookup=Speculative(PromptLookup()), assisted=Speculative(AssistantDrafter(small), base=Sample()),
+                early=Speculative(EarlyExit(1)), beam=BeamSearch(3), contrastive=ContrastiveSearch(), dola=DoLa([1]))
+    text = [5, 6, 7, 8, 5, 6, 7]
+    said[str(dtype)] = {name: decode(lm, text, way, 24).tokens for name, way in ways.items()} | dict(batch=[t.tokens for t in decode_batch(lm, [text, text[:4]], Greedy(), 12)])
+frame = bench(lm, [[3, 4], [9]], dict(greedy=ways['greedy'], lookup=ways['lookup']), max_new_tokens=6, repeats=1, out=sys.argv[3])
+said |= dict(rows=frame.tokens.tolist(), processes=int(frame.processes[0]))
+whole = type(lm.model.lm_head.weight.data) is torch.Tensor
+if os.environ.get('RANK', '0') == '0': print(json.dumps([said, lm.engine, lm.shards, whole]))
+'''
+
+
+def test_a_model_cut_over_two_processes_says_what_it_says_whole(tmp_path):
+    from transformers import AutoModelForCausalLM, LlamaConfig
+    for name, width in (('target', 32), ('draft', 16)):
+        torch.manual_seed(0)
+        config = LlamaConfig(vocab_size=96, hidden_size=width, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, max_position_embeddings=128, initializer_range=.2)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+        model.save_pretrained(tmp_path/name)
+        tokenizer(tmp_path/name)
+    work = script(tmp_path, CUT)
+    (one, engine, shards, whole), (two, cut_engine, cut_shards, cut_whole) = (json.loads(ran(n, work, tmp_path/'target', tmp_path/'draft', tmp_path/f'run{n}', by='torchrun').splitlines()[-1]) for n in (1, 2))
+    assert len({str(t) for t in one['torch.float64'].values()}) > 4 # texts that could differ
+    assert one.pop('processes') == 1 and two.pop('processes') == 2 and one == two
+    assert (engine, shards, whole) == ('lean forward', 1, True) and (cut_engine, cut_shards, cut_whole) == ("transformers' forward: its weights are cut over 2 processes", 2, False)
+    files = kept(tmp_path/'run2')
+    assert set(files) == {'rows.0.jsonl'} and len(files['rows.0.jsonl']) == 4 # all did every run together, and one kept it
+
+
+def tokenizer(folder):
+    "A word tokenizer beside a model's weights."
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+    PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({str(i): i for i in range(96)}, unk_token='0')), unk_token='0').save_pretrained(folder)
+
+
+def test_processes_that_would_measure_other_things_are_stopped(tmp_path):
+    work = script(tmp_path, PACED.replace('frame = run(out', 'frame = run(out, seed=int(rank)'))
+    process = started(2, work, tmp_path/'run', 0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try: said = process.communicate(timeout=90)[1]
+    finally: process.kill()
+    assert process.returncode != 0 and 'process 1: first_seed was 0 and is now 1' in said and not kept(tmp_path/'run')
