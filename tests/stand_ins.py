@@ -1,0 +1,114 @@
+"""Tiny models with random weights under the names that experiments load at scale `paper`, laid out as the Hub's cache, and files for their data sets.
+
+They say nothing about the models they stand for. They show that names, architectures, tokenizers and files go through the same cells as the real ones."""
+import functools, hashlib, json, os, random, re, shutil
+from pathlib import Path
+
+import torch
+
+SPECIAL = dict(opt=('</s>', '</s>', '<pad>'), gpt2=('<|endoftext|>',) * 3, neox=('<|endoftext|>', '<|endoftext|>', '<|padding|>'), llama=('<s>', '</s>', '<unk>'), llama3=('<|begin_of_text|>', '<|end_of_text|>', '<|pad|>'),
+               t5=(None, '</s>', '<pad>'), bart=('<s>', '</s>', '<pad>'), gemma=('<bos>', '<eos>', '<pad>'), mistral=('<s>', '</s>', '<unk>'), phi=('<s>', '<|endoftext|>', '<|endoftext|>'),
+               qwen=('<|endoftext|>', '<|endoftext|>', '<|endoftext|>'), starcoder=('<|endoftext|>',) * 3) # bos, eos, pad
+ADDS = dict(opt='{bos} $A', llama='{bos} $A', llama3='{bos} $A', mistral='{bos} $A', gemma='{bos} $A', t5='$A {eos}', bart='{bos} $A {eos}') # what a tokenizer adds to a text
+FAMILIES = {r'/opt-': ('opt', 'opt'), r'pythia|gpt-neox': ('gpt_neox', 'neox'), r'codegen': ('codegen', 'gpt2'), r'flan-t5|/t5-|^t5-|^flan': ('t5', 't5'), r'bart': ('bart', 'bart'), r'whisper': ('whisper', ''),
+            r'starcoder': ('gpt_bigcode', 'starcoder'), r'gpt2': ('gpt2', 'gpt2'), r'gemma': ('gemma2', 'gemma'), r'[Mm]ixtral': ('mixtral', 'mistral'), r'[Mm]istral': ('mistral', 'mistral'),
+            r'[Pp]hi-': ('phi3', 'phi'), r'[Qq]wen': ('qwen2', 'qwen'), r'[Ll]lama-?3|llama3': ('llama', 'llama3'), r'[Ll]lama|vicuna': ('llama', 'llama')} # name → (model_type, tokenizer)
+SIZES = dict(opt=410, gpt2=420, neox=430, llama=440, llama3=450, t5=460, bart=470, gemma=480, mistral=490, phi=400, qwen=500, starcoder=510) # tokens: no two families have one vocabulary
+WORDS = ('the a one some people house river train morning city doctor paper market light winter road school letter window number garden report music night question answer street company minister child '
+         'said found made went saw asked told built left kept heard wrote opened moved lost won old small new red quiet long early and but because while under near after before with of in on to for').split()
+
+
+def family(name):
+    "`(model_type, tokenizer)` of a model's name; raises `ValueError` if this file knows none."
+    for pattern, found in FAMILIES.items():
+        if re.search(pattern, name): return found
+    raise ValueError(f'{name} has no stand-in: add its family to tests/stand_ins.py')
+
+
+def prose(seed, sentences):
+    "Sentences of plain words, the same for a seed; some are said twice."
+    rng, out = random.Random(seed), []
+    for _ in range(sentences):
+        out.append(rng.choice(out) if out and rng.random() < .2 else ' '.join(rng.choice(WORDS) for _ in range(rng.randint(6, 14))).capitalize() + '.')
+    return ' '.join(out)
+
+
+def source_code(seed, functions):
+    "Python functions, the same for a seed."
+    rng = random.Random(seed)
+    def one(): return f'def {rng.choice(WORDS)}_{rng.choice(WORDS)}(items, limit={rng.randint(1, 99)}):\n    """{prose(rng.random(), 1)}"""\n    out = []\n    for item in items:\n        if item > limit: out.append(item)\n    return out\n'
+    return '\n\n'.join(one() for _ in range(functions))
+
+
+@functools.cache
+def tokenizer(kind):
+    "A tokenizer of one family, trained here: byte-level, or by words behind `▁` with bytes to fall back on."
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    bos, eos, pad = SPECIAL[kind]
+    special, words = list(dict.fromkeys(t for t in (pad, bos, eos, '<unk>') if t)), kind in ('llama', 'mistral', 'gemma', 'phi', 't5')
+    bytes_ = [f'<0x{i:02X}>' for i in range(256)] if words else []
+    tok = Tokenizer(models.BPE(unk_token='<unk>', byte_fallback=words, fuse_unk=words))
+    tok.pre_tokenizer = pre_tokenizers.Metaspace() if words else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]) if words else decoders.ByteLevel()
+    alphabet = [] if words else sorted(pre_tokenizers.ByteLevel.alphabet())
+    tok.train_from_iterator([prose(kind, 80), source_code(kind, 20)], trainers.BpeTrainer(vocab_size=SIZES[kind], special_tokens=special + bytes_, initial_alphabet=alphabet, show_progress=False))
+    plain = json.loads(tok.to_str())
+    plain['added_tokens'] = [t for t in plain['added_tokens'] if t['content'] not in bytes_] # bytes are ordinary tokens
+    tok = Tokenizer.from_str(json.dumps(plain))
+    tok.add_special_tokens([AddedToken(t, special=True) for t in special])
+    if kind in ADDS:
+        pattern = ADDS[kind].format(bos=bos, eos=eos)
+        tok.post_processor = processors.TemplateProcessing(single=pattern, special_tokens=[(t, tok.token_to_id(t)) for t in (bos, eos) if t and t in pattern])
+    return tok
+
+
+def configuration(model_type, kind, draft):
+    "The configuration of a tiny model of a type."
+    from transformers import CONFIG_MAPPING
+    tok, (bos, eos, pad) = tokenizer(kind), SPECIAL[kind]
+    wide, deep = (32, 2) if draft else (48, 6)
+    shape = dict(vocab_size=tok.get_vocab_size(), bos_token_id=bos and tok.token_to_id(bos), eos_token_id=tok.token_to_id(eos), pad_token_id=tok.token_to_id(pad))
+    rope = dict(hidden_size=wide, num_hidden_layers=deep, num_attention_heads=4, intermediate_size=64, max_position_embeddings=4096, initializer_range=.2)
+    more = dict(llama=rope | dict(num_key_value_heads=2), mistral=rope | dict(num_key_value_heads=2, sliding_window=None), qwen2=rope | dict(num_key_value_heads=2), phi3=rope | dict(num_key_value_heads=2),
+        mixtral=rope | dict(num_key_value_heads=2, num_local_experts=2), gemma2=rope | dict(num_key_value_heads=2, head_dim=16), gpt_neox=rope,
+        opt=dict(hidden_size=wide, word_embed_proj_dim=wide, num_hidden_layers=deep, num_attention_heads=4, ffn_dim=64, max_position_embeddings=4096, init_std=.2),
+        gpt2=dict(n_embd=wide, n_layer=deep, n_head=4, n_positions=1024, initializer_range=.2), gpt_bigcode=dict(n_embd=wide, n_layer=deep, n_head=4, n_positions=4096, initializer_range=.2),
+        codegen=dict(n_embd=wide, n_layer=deep, n_head=4, rotary_dim=8, n_positions=2048, n_ctx=2048, initializer_range=.2, tie_word_embeddings=False),
+        t5=dict(d_model=wide, d_kv=8, d_ff=64, num_layers=deep, num_heads=4, decoder_start_token_id=shape['pad_token_id'], initializer_factor=1.),
+        bart=dict(d_model=wide, encoder_layers=2, decoder_layers=deep, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, init_std=.2, decoder_start_token_id=shape['eos_token_id'], forced_eos_token_id=None))
+    return CONFIG_MAPPING[model_type](**shape | more[model_type])
+
+
+SMALL = re.compile(r'125m|160m|350[Mm]|[-_](?:0\.5|1|1\.1)[Bb]\b|68m|small|tiny|distil|270|450|draft|/gpt2$') # names that draft
+
+
+def write_model(name, folder):
+    "Files of the stand-in for `name` in a folder; weights depend on the name."
+    from decodelab.models import EMBEDDED
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
+    model_type, kind = family(name)
+    if model_type == 'whisper': # a processor is more than a tokenizer: the embedded ones stand in
+        shutil.copytree(EMBEDDED / ('pico-whisper-draft' if SMALL.search(name) else 'pico-whisper'), folder, dirs_exist_ok=True)
+        return
+    config, (bos, eos, pad) = configuration(model_type, kind, bool(SMALL.search(name))), SPECIAL[kind]
+    with torch.random.fork_rng():
+        torch.manual_seed(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
+        made = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config, dtype=torch.float32)
+    made.save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer(kind), bos_token=bos, eos_token=eos, pad_token=pad, unk_token='<unk>', clean_up_tokenization_spaces=False).save_pretrained(folder)
+
+
+def snapshot(name, cache):
+    "The stand-in for `name` as the Hub's cache keeps one: blobs by hash, a commit's files that point at them, and `main`; the commit."
+    repo = Path(cache) / f'models--{name.replace("/", "--")}'
+    commit, fresh = hashlib.sha1(name.encode()).hexdigest(), repo / 'fresh'
+    if (repo / 'refs' / 'main').exists(): return commit
+    for part in ('blobs', 'refs', f'snapshots/{commit}', 'fresh'): (repo / part).mkdir(parents=True, exist_ok=True)
+    write_model(name, fresh)
+    for path in (p for p in fresh.iterdir() if p.is_file() and p.name != 'log.jsonl'):
+        blob = repo / 'blobs' / hashlib.sha256(path.read_bytes()).hexdigest()
+        path.replace(blob)
+        (repo / 'snapshots' / commit / path.name).symlink_to(os.path.relpath(blob, repo / 'snapshots' / commit))
+    shutil.rmtree(fresh)
+    (repo / 'refs' / 'main').write_text(commit)
+    return commit
