@@ -15,12 +15,13 @@ from pathlib import Path
 
 from . import __version__
 from .dataset import missing_data
-from .experiment import SCALES, accelerator, check_needs, model_place
+from .experiment import SCALES, check_needs, model_place
+from .loading import EMBEDDED, own_device
 
 # %% ../nbs/60_experiment_needs.ipynb #960fcda6
 def home(package:Path|None=None) -> Path:
     "The folder of the experiments: inside the package, or beside it in a checkout; raises `ValueError` if there is none."
-    package = package or Path(__file__).parent
+    package = package or EMBEDDED.parent
     for folder in (package / 'experiments', package.parent / 'experiments'):
         if any(folder.glob('[0-9]*.ipynb')): return folder
     raise ValueError(f'the experiments are neither in {package} nor beside it: install decodelab from its wheel, or in a checkout with pip install -e .')
@@ -122,7 +123,7 @@ def missing_model(name:str, fetch:bool=False) -> Lack|None:
     except ValueError as error: return Lack(f'model {name}', str(error))
     folder = cached(name) if kind == 'hub' else None if kind == 'embedded' else Path(where)
     if kind == 'embedded' or fetch and kind == 'hub' or folder and weights_in(folder) is not None: return None
-    if kind == 'hub': return Lack(f'model {name}', f'it is {"only partly " if folder else "not "}in the cache of the Hub: give --fetch to get it now, or huggingface-cli download {name} where there is a network')
+    if kind == 'hub': return Lack(f'model {name}', f'it is {"only partly " if folder else "not "}in the cache of the Hub: give --fetch to get it with the run, or get it before with: hf download {name}')
     return Lack(f'model {name}', f'{where} does not hold all of its weights (model.safetensors): copy it again')
 
 def weights_of(names) -> list[float]:
@@ -149,7 +150,7 @@ def device_memory(device:str) -> float:
 
 def shortages(need:dict, scale:str, out, fetched:list[str]) -> list[Lack]:
     "What is too small here: device, memory, disk."
-    device = 'cpu' if scale == 'pico' else accelerator()
+    device = 'cpu' if scale == 'pico' else str(own_device(None))
     has, ram, largest, found = device_memory(device), free_ram(), max(weights_of(need['models']), default=0), []
     if has < need['memory_gb']: found.append(Lack(f'memory of {device}', f'{need["memory_gb"]:g} GB are needed and {has:.0f} are free: use a larger device, or --anyway if the models are spread over several', False))
     if ram < largest: found.append(Lack('memory', f'the largest model takes {largest:.0f} GB while it is loaded and {ram:.0f} are free: close something, or --anyway', False))
@@ -174,7 +175,7 @@ def lacks(
     found = [lack for n in need['models'] if (lack := missing_model(n, fetch))]
     for name in need['data']:
         if said := missing_data(name, fetch=fetch): found.append(Lack(f'data {name}', said.replace('ask for', 'get').replace(' with fetch=True or DECODELAB_FETCH=1', ' with --fetch')))
-    if not shutil.which('jupyter-kernelspec') and not installed('ipykernel') or not installed('nbclient'): found.append(Lack('what runs a notebook', f'nbclient and ipykernel are not installed: pip install "decodelab[lab]=={__version__}"'))
+    if not installed('ipykernel') or not installed('nbclient'): found.append(Lack('what runs a notebook', f'nbclient and ipykernel are not installed: pip install "decodelab[lab]=={__version__}"'))
     return found + shortages(need, scale, out, [n for n in need['models'] if missing_model(n)] if fetch else [])
 
 def installed(name:str) -> bool:
