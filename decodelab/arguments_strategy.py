@@ -32,6 +32,7 @@ from .rule import Renormalize
 from .rules import Rules, rules_from
 from .sampling import Greedy, Sample
 from .speculative import FixedLookahead, Speculative
+from .speech import SharedEncoder, same_encoder
 from .universal import UniversalDrafter
 from .universal_intersection import IntersectionDrafter
 from .watermarking_config import mark_from_config
@@ -129,7 +130,7 @@ def assistant_for(s:Settings, lm:LM):
     "The drafter of an assistant model; raises `ValueError` where the two cannot talk to each other."
     draft = wrapped(s['assistant_model'], s['assistant_tokenizer'], 'assistant_model')
     if draft.tokenizer is None and lm.tokenizer is not None and draft.vocab_size == lm.vocab_size: draft = wrapped(draft, lm.tokenizer)
-    if not (why := mismatch(lm, draft)): return AssistantDrafter(draft, Greedy(rules_for(s, lm)) if s['dola_layers'] is not None else None)
+    if not (why := mismatch(lm, draft)): return (SharedEncoder if same_encoder(lm, draft) else AssistantDrafter)(draft, Greedy(rules_for(s, lm)) if s['dola_layers'] is not None else None)
     if lm.tokenizer is None or draft.tokenizer is None or s['assistant_tokenizer'] is None and not isinstance(s['assistant_model'], LM):
         raise ValueError(f'the assistant has another vocabulary ({why}): give tokenizer and assistant_tokenizer')
     return IntersectionDrafter(draft) if sampling(s) else UniversalDrafter(draft)

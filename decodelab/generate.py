@@ -14,7 +14,7 @@ import torch
 
 from .arguments import INPUTS, Settings, beams, budget, check_names, constrained, grouped, least
 from .arguments_strategy import settings_for, strategies_for, wrapped
-from .arguments_texts import Text, encoder_names, pad_of, requests_for, texts_from
+from .arguments_texts import Text, input_names, pad_of, requests_for, texts_from
 from .batch import Batch, Hub, Queue, together
 from .beam import each, hypotheses
 from .core import Request, Trace, run, traced, with_texts
@@ -48,7 +48,8 @@ def streamed(request:Request, strategy, streamer) -> Trace:
     "The trace of one text, told to a streamer step by step."
     trace, start = Trace(request.prompt, [], about=dict(model=request.lm.name, strategy=repr(strategy), seed=request.rng.seed, max_new_tokens=request.max_new_tokens)), request.clock()
     try:
-        streamer.put(torch.tensor([request.prompt]))
+        shown = getattr(request.encoder, 'shown', None)
+        streamer.put(torch.tensor([request.prompt if shown is None else shown], dtype=torch.long))
         for step, trace.stopped in run(request, strategy):
             trace.steps.append(step)
             if step.tokens: streamer.put(torch.tensor(step.tokens))
@@ -119,6 +120,8 @@ def answer(s:Settings, lm:LM, texts:list[Text], requests:list[Request], strategi
     n, search = s['num_return_sequences'], beams(s)
     tokens = rows_of(traces, n, search)
     ids = rectangle([texts[i // n].row + new for i, new in enumerate(tokens)], pad_of(s), lm.device)
+    for trace, request in zip(traces, requests):
+        if (shown := getattr(request.encoder, 'shown', None)) is not None: trace.prompt = shown # the request's ids stand for embeddings
     if not s['return_dict_in_generate']: return ids
     kind = f'Generate{"Beam" * search}{"EncoderDecoder" if lm.start else "DecoderOnly"}Output'
     out = getattr(hf, kind)(sequences=ids, **fields_of(s, requests, strategies, traces, tokens))
@@ -152,12 +155,12 @@ def generate(
     recipe = arguments.get('custom_generate') or arguments.get('recipe')
     if recipe is not None and not (isinstance(recipe, str) and recipe in NATIVE): return by_recipe(model, recipe, dict(inputs=inputs) | arguments)
     lm = wrapped(model, arguments.get('tokenizer'))
-    more = encoder_names(lm)
+    more = input_names(lm)
     check_names(arguments, more)
     s = settings_for(lm, {k: v for k, v in arguments.items() if k not in INPUTS and k not in more})
     if recipe and s[NATIVE[recipe]] in (None, 1) and s['constraints'] is None: raise ValueError(f'{recipe} is asked for and nothing says how: give {NATIVE[recipe]}')
     texts = texts_from(lm, s, dict(input_ids=None, inputs=inputs) | {k: v for k, v in arguments.items() if k in INPUTS or k in more})
-    width = len(texts[0].row)
+    width = texts[0].width
     strategy = strategies_for(s, lm, least(s, width, budget(s, width, None if lm.start else lm.context)))
     each_text, rows = [strategy(i) for i in range(len(texts))], len(texts) * s['num_return_sequences']
     if s['streamer'] is not None and rows > 1: raise ValueError(f'streamer follows one text, and there are {rows}: decode them one by one')

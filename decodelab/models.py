@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SNAPSHOTS', 'PROBE', 'LM', 'parts', 'Opening', 'session', 'encode', 'text_of', 'cache_kind', 'Session', 'check',
-           'feed', 'bites', 'feed_states', 'forward', 'rollback', 'snapshot', 'branch', 'keep', 'load', 'mismatch',
-           'pair']
+           'feed', 'bites', 'feed_states', 'forward', 'rollback', 'snapshot', 'branch', 'again', 'keep', 'load',
+           'mismatch', 'pair']
 
 # %% ../nbs/01_models.ipynb #0aa8e44c
 import copy, inspect
@@ -15,7 +15,7 @@ import torch
 
 from .cache import Encoded, encoded_cache, growing_cache, start_of
 from .depth import Sections
-from .graphs import compile, pack, renew
+from .graphs_model import Whole, compile, compiled, pack, renew
 from .leaving import Leaving, common_prefix, precise
 from .loading import EMBEDDED, device_of, hub_commit, kind_of, locate, no_bars, not_loaded, placing, shards
 from .mask_tree_growing import Growing
@@ -39,6 +39,7 @@ class LM:
         self.start = start_of(model) # what the decoder of an encoder–decoder begins with
         self.turns = 'rope_deltas' in vars(model.base_model) # a model for pictures that notes in itself where the last text stood (`01_prepared`)
         self.sections, self.lean, self.wants_lean, self.engine = None, None, lean, "transformers' forward: lean=False"
+        self.graphs, self.warned = None, False # what was compiled, and whether was told what could not be (`01_graphs_model`)
         self.renew()
         eos = model.generation_config.eos_token_id if model.can_generate() else config.eos_token_id
         self.eos = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
@@ -53,7 +54,7 @@ def parts(lm:LM):
     lm.sections = lm.sections or Sections(lm.model)
     return lm.sections
 
-LM.renew, LM.compile, LM.pack, LM.parts = renew, compile, pack, parts
+LM.renew, LM.compile, LM.compiled, LM.pack, LM.parts = renew, compile, property(compiled), pack, parts
 
 # %% ../nbs/01_models.ipynb #f001dba7
 class Opening:
@@ -111,7 +112,6 @@ class Session(Leaving, Growing):
         self.cache_name = 'cache_params' if 'cache_params' in inspect.signature(lm.model.forward).parameters else 'past_key_values'
 
     def __len__(self): return len(self.rows[0])
-    def again(self) -> 'Session': return Session(self.lm, self.encoded)
 
     def logits(self, ids:list[int], last:int=1) -> torch.Tensor:
         "Logits `(last, V)` after each of the last `last` prefixes of `ids`, float32 (float64 if the model is)."
@@ -163,7 +163,9 @@ def feed_states(session:Session, rows:list[list[int]], seen:int, last:int) -> to
         raise
 
 def forward(session:Session, ids:torch.Tensor, last:int) -> torch.Tensor:
-    "Logits `(rows, last, V)` of ids `(rows, n)` by transformers' own forward."
+    "Logits `(rows, last, V)` of ids `(rows, n)` by transformers' own forward, or by a graph of it."
+    graphs = session.lm.graphs
+    if isinstance(graphs, Whole) and session.states is None and (found := graphs(ids, session.cache, len(session), last)) is not None: return found
     given = dict(input_ids=ids, logits_to_keep=last) if session.encoded is None else dict(decoder_input_ids=ids) | session.encoded.arguments(len(ids))
     if session.lm.turns: given['position_ids'] = (len(session) + session.delta + torch.arange(ids.shape[1], device=ids.device)).expand(3, *ids.shape)
     out = session.lm.model(use_cache=True, output_hidden_states=session.states is not None, **given, **{session.cache_name: session.cache})
@@ -203,6 +205,10 @@ def branch(session:Session, k:int) -> Session:
     new.cache, new.rows, new.snapshots = copy.deepcopy(session.cache), [list(session.rows[0])], copy.deepcopy(session.snapshots)
     return new.keep([0] * k)
 
+def again(session:Session) -> Session:
+    "A session of the same text, nothing read yet."
+    return Session(session.lm, session.encoded)
+
 def keep(session:Session, rows:list[int]) -> Session:
     "Let row i continue what was row `rows[i]`; rows may repeat, drop out, or change in number."
     if not rows or min(rows) < 0 or max(rows) >= len(session.rows): raise ValueError(f'rows {rows} of a session of {len(session.rows)}')
@@ -213,7 +219,7 @@ def keep(session:Session, rows:list[int]) -> Session:
         for layer in cache.layers: layer.select(index) if session.kind == 'growing' else layer.reorder_cache(index)
     return session
 
-Session.branch, Session.keep = branch, keep
+Session.branch, Session.again, Session.keep = branch, again, keep
 
 # %% ../nbs/01_models.ipynb #5e229c38
 def load(

@@ -6,14 +6,14 @@
 __all__ = ['Rule', 'Wrapped', 'ScoreRule', 'Temperature', 'TopK', 'MinP', 'Typical', 'TopH', 'EpsilonCutoff', 'EtaCutoff',
            'ascending', 'TopP', 'TopNSigma', 'XTC', 'RemoveInvalid', 'Renormalize', 'prefixes', 'ByRow', 'IdsRule']
 
-# %% ../nbs/03_rule.ipynb #21a6d9a4
+# %% ../nbs/03_rule.ipynb #57cc772b
 import math
 from dataclasses import MISSING, dataclass, fields
 
 import numpy as np, torch
 from transformers.generation import logits_process as hf
 
-# %% ../nbs/03_rule.ipynb #6175f2e2
+# %% ../nbs/03_rule.ipynb #f7404aea
 class Rule:
     "A rule over scores, checked when it is made; it prints and compares by its arguments."
     def __repr__(self):
@@ -33,7 +33,7 @@ class ScoreRule(Rule):
     "A rule of the scores alone: `start` gives the rule itself, which is fed all rows at once."
     def start(self, request): return self
 
-# %% ../nbs/03_rule.ipynb #bcf09a67
+# %% ../nbs/03_rule.ipynb #e383adf7
 @dataclass(frozen=True, repr=False)
 class Temperature(ScoreRule):
     "Divide the scores by a temperature: below 1 sharper, above 1 flatter."
@@ -43,7 +43,7 @@ class Temperature(ScoreRule):
         if not self.temperature > 0: raise ValueError(f'temperature is {self.temperature}: give a number above 0, or decode with Greedy()')
     def __call__(self, input_ids, scores): return scores / self.temperature
 
-# %% ../nbs/03_rule.ipynb #8e3d66ee
+# %% ../nbs/03_rule.ipynb #8b63ebc4
 @dataclass(frozen=True, repr=False)
 class TopK(Wrapped, ScoreRule):
     "Keep the `top_k` highest scores, and all that tie with the last of them."
@@ -58,7 +58,7 @@ class MinP(Wrapped, ScoreRule):
     min_tokens_to_keep: int = 1
     def processor(self): return hf.MinPLogitsWarper(self.min_p, min_tokens_to_keep=self.min_tokens_to_keep)
 
-# %% ../nbs/03_rule.ipynb #8b63ebc4
+# %% ../nbs/03_rule.ipynb #0dfce674
 @dataclass(frozen=True, repr=False)
 class Typical(Wrapped, ScoreRule):
     "Keep the tokens whose surprise is nearest to the entropy, up to the probability `typical_p`."
@@ -72,7 +72,7 @@ class TopH(Wrapped, ScoreRule):
     top_h: float
     def processor(self): return hf.TopHLogitsWarper(self.top_h)
 
-# %% ../nbs/03_rule.ipynb #0dfce674
+# %% ../nbs/03_rule.ipynb #761e8bd1
 @dataclass(frozen=True, repr=False)
 class EpsilonCutoff(Wrapped, ScoreRule):
     "Keep tokens of probability `epsilon_cutoff` or more."
@@ -88,7 +88,7 @@ class EtaCutoff(Wrapped, ScoreRule):
     def processor(self, device='cpu'): return hf.EtaLogitsWarper(self.eta_cutoff, min_tokens_to_keep=self.min_tokens_to_keep, device=device)
     def __call__(self, input_ids, scores): return self.processor(scores.device)(input_ids, scores)
 
-# %% ../nbs/03_rule.ipynb #cf3d51e4
+# %% ../nbs/03_rule.ipynb #c0347274
 def ascending(scores:torch.Tensor) -> torch.Tensor:
     "Each row of `scores` sorted upward; on a CPU by NumPy, many times faster than `torch.sort`."
     if scores.device.type != 'cpu' or scores.dtype not in (torch.float32, torch.float64): return scores.sort(-1).values
@@ -106,7 +106,7 @@ class TopP(Wrapped, ScoreRule):
         gone = gone.clamp(max=max(0, z.shape[-1] - self.min_tokens_to_keep))
         return scores.masked_fill(scores < z.gather(-1, gone), -math.inf)
 
-# %% ../nbs/03_rule.ipynb #2883cc2b
+# %% ../nbs/03_rule.ipynb #56adc5f2
 @dataclass(frozen=True, repr=False)
 class TopNSigma(ScoreRule):
     "Keep scores within `n` standard deviations of the best (Tang et al. 2024, arXiv 2411.07641)."
@@ -121,7 +121,7 @@ class TopNSigma(ScoreRule):
         sigma = ((known - mean).masked_fill(~finite, 0).square().sum(-1, keepdim=True) / count).sqrt()
         return scores.masked_fill(scores < scores.amax(-1, keepdim=True) - self.n * sigma, -math.inf)
 
-# %% ../nbs/03_rule.ipynb #9cdf961c
+# %% ../nbs/03_rule.ipynb #3a60f0a3
 @dataclass(frozen=True, repr=False)
 class XTC(ScoreRule):
     "Log-probabilities after removing, with some probability, all but the least likely top choice (p-e-w 2024)."
@@ -141,7 +141,7 @@ class XTC(ScoreRule):
         kept = (1 - rho) + rho / p.masked_fill(removed, 0).sum(-1, keepdim=True)
         return logp + torch.where(removed, 1 - rho, kept).log()
 
-# %% ../nbs/03_rule.ipynb #cf8d593d
+# %% ../nbs/03_rule.ipynb #f0d0a877
 @dataclass(frozen=True, repr=False)
 class RemoveInvalid(Wrapped, ScoreRule):
     "NaN becomes 0 and an infinity the largest finite score, so that a broken model does not stop the text."
@@ -152,10 +152,10 @@ class Renormalize(Wrapped, ScoreRule):
     "Scores as log-probabilities; it comes last."
     def processor(self): return hf.LogitNormalization()
 
-# %% ../nbs/03_rule.ipynb #4975ec1f
+# %% ../nbs/03_rule.ipynb #40dd7d32
 def prefixes(ids:list[int], scores:torch.Tensor) -> list[torch.Tensor]:
     "The prefix that each row of `scores` `(r, V)` was computed after, `(1, n_j)`; views of one tensor."
-    whole = torch.tensor(ids, device=scores.device)[None]   # (1, n)
+    whole = torch.tensor(ids, dtype=torch.long, device=scores.device)[None]   # (1, n)
     first = len(ids) - len(scores) + 1
     return [whole[:, :first + j] for j in range(len(scores))]
 

@@ -44,7 +44,7 @@ class Guidance(Rule):
     def __post_init__(self):
         if not math.isfinite(self.scale): raise ValueError(f'scale is {self.scale}: give a finite number, above 1 for guidance')
     def start(self, request):
-        if request.encoder is not None: raise ValueError('guidance reads a decoder-only model: leave it out for an encoder–decoder')
+        if request.encoder is not None: raise ValueError('guidance reads the ids of a decoder-only model: leave it out for an encoder–decoder, and for embeddings or pictures')
         given = request.prompt[-1:] if self.unconditional is None else self.unconditional
         context = request.lm.encode(given) if isinstance(given, str) else [int(i) for i in given]
         if not context or min(context) < 0 or max(context) >= request.lm.vocab_size:

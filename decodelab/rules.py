@@ -9,7 +9,7 @@ __all__ = ['PROCESSORS', 'SAMPLING', 'LAST', 'RULE_LIKE', 'flat', 'Rules', 'Appl
 # %% ../nbs/03_rules.ipynb #0e1813db
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -39,27 +39,31 @@ class Rules(tuple):
     def __new__(cls, rules=()): return super().__new__(cls, flat(rules))
     def __repr__(self): return f'Rules({list(self)!r})'
     def start(self, request) -> 'Applied':
-        "The rules for one text, with fresh memory."
-        return Applied([rule.start(request) if hasattr(rule, 'start') else ByRow(lambda ids, row, rule=rule: rule(ids, row.clone())) for rule in self])
+        "The rules for one text, with fresh memory. Of a prepared prompt without ids (`01_prepared`) they see what ids there are."
+        shown, hidden = getattr(request.encoder, 'shown', None), len(request.prompt)
+        if shown is not None: request = replace(request, prompt=shown, encoder=None)
+        parts = [rule.start(request) if hasattr(rule, 'start') else ByRow(lambda ids, row, rule=rule: rule(ids, row.clone())) for rule in self]
+        return Applied(parts) if shown is None else Applied(parts, shown, hidden)
 
 class Applied:
     "Rules at work on one text: `(ids, scores (r, V)) → (r, V)`, row j judged after the first len(ids)-r+1+j ids."
-    def __init__(self, parts:list): self.parts = parts
+    def __init__(self, parts:list, shown:Sequence[int]=(), hidden:int=0): self.parts, self.shown, self.hidden = parts, list(shown), hidden # the rules see `shown` in place of the first `hidden` ids
     def __call__(self, ids:list[int], scores:torch.Tensor) -> torch.Tensor:
         rows = None
+        if self.hidden: ids = self.shown + ids[self.hidden:]
         for part in self.parts:
             if isinstance(part, ByRow): scores = part.rows(rows := rows or prefixes(ids, scores), scores)
             else: scores = part(ids, scores)
         return scores
 
-# %% ../nbs/03_rules.ipynb #571e31a4
+# %% ../nbs/03_rules.ipynb #ded8b40d
 def passes(applied:Applied) -> int:
     "Passes through a model that the rules themselves have made."
     return sum(getattr(part, 'passes', 0) for part in applied.parts)
 
 Applied.passes = property(passes)
 
-# %% ../nbs/03_rules.ipynb #4af9b996
+# %% ../nbs/03_rules.ipynb #93cf87e9
 class Key(NamedTuple):
     "One rule of a `GenerationConfig`."
     key: str # its attribute
@@ -85,7 +89,7 @@ PROCESSORS = [
     Key('suppress_tokens', Suppress, 'SuppressTokensLogitsProcessor'),
     Key('begin_suppress_tokens', BeginSuppress, 'SuppressTokensAtBeginLogitsProcessor')]
 
-# %% ../nbs/03_rules.ipynb #ae4eada8
+# %% ../nbs/03_rules.ipynb #b2339602
 SAMPLING = [
     Key('temperature', Temperature, 'TemperatureLogitsWarper', 1),
     Key('top_h', TopH, 'TopHLogitsWarper'),
@@ -110,7 +114,7 @@ def made(keys:list[Key], values:dict, details:dict, processors:Sequence=()) -> l
     theirs = {key.rule: key.theirs for key in keys}
     return [next((p for p in processors if type(p).__name__ in (type(rule).__name__, theirs[type(rule)])), rule) for rule in rules]
 
-# %% ../nbs/03_rules.ipynb #6957f0ef
+# %% ../nbs/03_rules.ipynb #c68a2e7a
 RULE_LIKE = ('penalty', 'top_', 'min_p', 'sigma', 'xtc', 'dry_', 'mirostat', 'bias', 'cutoff', 'temperature', 'suppress', 'forced_', 'tfs', 'typical')
 
 def refuse(config:GenerationConfig):
@@ -127,7 +131,7 @@ def details_of(config:GenerationConfig) -> dict:
     beams = config.num_beams is not None and config.num_beams > 1
     return dict(eos=eos, min_tokens_to_keep=(1 if eos is None else len(eos)) + 1 if beams else 1, after_forced_bos=config.forced_bos_token_id is not None)
 
-# %% ../nbs/03_rules.ipynb #785eead6
+# %% ../nbs/03_rules.ipynb #606ead71
 def rules_from(
     config:GenerationConfig,
     do_sample:bool|None=None, # with the sampling rules? None: as `config` says
@@ -147,7 +151,7 @@ def rules_from(
         raise ValueError(f'{Rules(sampling)} act on sampling, and the configuration does not say whether to sample: say do_sample=True or False')
     return Rules(rules + (sampling if do_sample or (do_sample is None and config.do_sample) else []) + last)
 
-# %% ../nbs/03_rules.ipynb #688a5e2f
+# %% ../nbs/03_rules.ipynb #764b3330
 def to_config(
     rules:Rules,
     base:GenerationConfig|None=None, # what else to say: budget, beams; its own rules are replaced

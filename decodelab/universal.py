@@ -13,7 +13,7 @@ from math import prod
 from weakref import WeakKeyDictionary
 
 from .core import Request
-from .models import LM
+from .models import LM, Opening
 from .overlap import Spelling, counterparts, shared, spellings
 from .sampling import Base, Greedy, Reading
 from .speculative import Draft, Row
@@ -119,7 +119,7 @@ class UniversalDrafter:
     def start(self, request:Request, base:Base, target) -> 'UniversalDrafting':
         "Begin to draft for one text; raises `ValueError` without tokenizers or where the prompt does not fit the draft's context."
         text = translation(self, request)
-        reading = self.base.start(replace(request, lm=self.lm, prompt=list(text.own)))
+        reading = self.base.start(replace(request, lm=self.lm, prompt=list(text.own), encoder=None if isinstance(request.encoder, Opening) and not request.lm.start else request.encoder)) # what is prepared is in the target's ids
         return UniversalDrafting(text, reading, self.base, self.lm.context, set(request.lm.eos if request.stop.eos is None else request.stop.eos))
 
     def __repr__(self): return f'UniversalDrafter({self.lm.name!r}{f", base={self.base!r}" if not self.base.greedy or getattr(self.base, "rules", ()) else ""})'

@@ -13,7 +13,7 @@ import torch
 
 from .assistant import confidence
 from .core import Request
-from .models import LM
+from .models import LM, Opening
 from .sampling import Base
 from .speculative import Draft, Row
 from .universal import Translation, translation
@@ -68,7 +68,7 @@ def start_mapped(drafter, request:Request, base:Base, kind:type) -> MappedDrafti
     "A `kind` of drafting for the request, under the base's rules on target ids."
     text, own = translation(drafter, request), drafter.base or base
     if not text.words.same: raise ValueError(f'{drafter.lm.name} and {request.lm.name} share no token: use UniversalDrafter, which drafts through text')
-    reading = own.start(replace(request, lm=drafter.lm))
+    reading = own.start(replace(request, lm=drafter.lm, encoder=None if isinstance(request.encoder, Opening) and not request.lm.start else request.encoder)) # what is prepared is in the target's ids
     return kind(text, reading, own, request.lm.vocab_size, not (own.greedy or base.greedy), drafter.lm.context)
 
 # %% ../nbs/25_universal_intersection.ipynb #fdcd00ff
