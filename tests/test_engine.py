@@ -1,5 +1,5 @@
 "The lean forward (01_engine) is the model's own forward, whatever the configuration, the pieces, the rows, the strategy and what is done to the model meanwhile."
-import copy, functools, random
+import copy, functools, os, random, subprocess, sys, warnings
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from transformers import (AutoModelForCausalLM, BloomConfig, DynamicCache, GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
 from decodelab import (LM, AssistantDrafter, BlockVerifier, EarlyExit, FixedLookahead, Greedy, PromptLookup, Sample, Speculative, SuffixDrafter, SyntheticDrafter, Temperature, TokenVerifier,
-                       UniversalDrafter, IntersectionDrafter, certify, check_drafter, check_verifier, decode, decode_batch, load)
+                       UniversalDrafter, IntersectionDrafter, certify, check_drafter, check_verifier, decode, decode_batch, load, random_lm)
 from decodelab.certify import transform_check
 from decodelab.exact import ExactSample
 
@@ -365,8 +365,15 @@ def derived(m): m.__class__ = type('Derived', (type(m),), {}); return m
 def test_reasons(why, make):
     lm = LM(make())
     assert lm.lean is None and lm.engine.startswith("transformers' forward: ") and why in lm.engine
-    for f in (lm.compile, lm.pack):
-        with pytest.raises(ValueError, match='only the lean forward can be'): f()
+    with pytest.raises(ValueError, match='only the lean forward can be'): lm.pack()
+    engine, before = lm.engine, lm.session().logits([3, 4, 5, 6], 2)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter('always')
+        lm.compile(width=1)
+    assert lm.engine == engine + ', compiled' or lm.engine.startswith(engine + ', not compiled: ') and sum('not compiled' in str(w.message) for w in heard) == 1
+    session = lm.session()
+    after = torch.cat([session.logits([3, 4, 5]), session.logits([3, 4, 5, 6])])
+    assert torch.allclose(after.double(), before.double(), atol=.1 if after.dtype == torch.float32 else 1e-5)
 
 
 def test_packed():
@@ -420,3 +427,46 @@ def test_a_compiled_model_hears_hooks_and_sees_edits(compiled):
         with torch.no_grad(): want = lm.model(torch.tensor([IDS])).logits[0, -2:]
         assert ((session.logits(IDS, 2) - want).abs().max() / want.abs().max()) < 1e-6, name
     assert lm.engine == 'lean forward, compiled'
+
+
+def test_prompts_of_ten_lengths_compile_nothing_new():
+    "Greedy, sampling and assisted, with prompts in buckets; the texts are those of the uncompiled model."
+    lm, plain, draft = (LM(made(seed=seed)) for seed in (0, 0, 1))
+    lm.compile(width=3, length=64, prompts=True), draft.compile(width=1, length=64, prompts=True)
+    before = set(lm.graphs.graphs), set(draft.graphs.graphs)
+    assert {g[0] for g in before[0]} == {1, 2, 3, 16, 32, 64} and {g[0] for g in before[1]} == {1, 16, 32, 64}
+    for n in range(2, 42, 4):
+        prompt = [3 + i * i % 50 for i in range(n)]
+        for strategy in (Greedy(), Sample([Temperature(.8)]), Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(2))):
+            assert decode(lm, prompt, strategy, 12, seed=n).tokens == decode(plain, prompt, strategy, 12, seed=n).tokens
+    assert (set(lm.graphs.graphs), set(draft.graphs.graphs)) == before
+    table = lm.compiled
+    assert len(table) == 6 and (table.passes > 0).all() and (table.first_seconds * 1000 > table.steady_ms).all()
+
+
+def test_transformers_forward_is_compiled_where_there_is_no_lean_one():
+    lm, plain = random_lm('opt'), random_lm('opt')
+    lm.compile(width=2)
+    assert lm.lean is None and lm.engine.endswith(', compiled') and len(lm.compiled) == 2
+    for strategy in (Greedy(), Speculative(PromptLookup(), lookahead=FixedLookahead(1))):
+        assert decode(lm, [5, 6, 7, 5, 6], strategy, 20).tokens == decode(plain, [5, 6, 7, 5, 6], Greedy(), 20).tokens
+    assert len(lm.compiled) == 2 and lm.compiled.passes.min() > 2
+
+
+def test_without_a_compiler_one_warning_and_the_same_text(tmp_path):
+    script = """
+import warnings
+from decodelab import Greedy, decode, random_lm
+for family in ('llama', 'opt'):
+    lm, plain = random_lm(family), random_lm(family)
+    engine = lm.engine
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter('always')
+        lm.compile(width=2).compile(width=2)
+        assert decode(lm, [1, 2, 3], Greedy(), 8).tokens == decode(plain, [1, 2, 3], Greedy(), 8).tokens
+    told = [str(w.message) for w in heard if 'compiled' in str(w.message)]
+    assert len(told) == 1 and 'g++' in told[0] and lm.engine.startswith(engine + ', not compiled: '), (told, lm.engine)
+"""
+    env = os.environ | dict(CXX=str(tmp_path / 'no-compiler'), TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    done = subprocess.run([sys.executable, '-c', script], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
