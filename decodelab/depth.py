@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOOKS', 'FIXED', 'ROUNDING', 'Aside', 'Tap', 'view', 'why_not_parts', 'why_not_config', 'layers_of', 'masks',
-           'Sections', 'embed', 'final', 'fit', 'seen', 'take', 'free', 'why_other', 'unheard', 'split']
+           'Sections', 'embed', 'final', 'looks', 'fit', 'seen', 'take', 'free', 'why_other', 'unheard', 'split']
 
 # %% ../nbs/01_depth.ipynb #7150da09
 import copy
@@ -54,8 +54,8 @@ def why_not_parts(model) -> str:
     body = model.get_decoder()
     if not isinstance(body, PreTrainedModel) or not layers_of(body): return f'the layers of {type(model).__name__} were not found'
     if model.config.is_encoder_decoder: return 'it is an encoder–decoder'
-    if any('forward' in vars(m) or m._compiled_call_impl for m in (model, body)): return 'its forward was replaced or compiled'
     if getattr(model, 'hf_device_map', None): return 'it is spread over devices'
+    if any('forward' in vars(m) or m._compiled_call_impl for m in (model, body)): return 'its forward was replaced or compiled'
     return why_not_config(body.config)
 
 def why_not_config(config) -> str:
@@ -105,10 +105,9 @@ class Sections:
 
     def run(self, x:torch.Tensor, cache, where:torch.Tensor, masks:dict, start:int, stop:int, real=None) -> torch.Tensor:
         "Hidden states `(rows, n, D)` after layer `stop - 1`, of ids `(rows, n)` if `start` is 0, else of the hidden states before layer `start`; padding is computed along, whichever is `real`."
-        mask = {kind: self.fit(masks[kind]) for kind in self.kinds} # (rows, 1, n, K) each
         ids = x if start == 0 else where.new_zeros(x.shape[:2]) # embedded by the forward, and dropped by the first stand-in
         self.held = x
-        self.seen(start, stop)(input_ids=ids, attention_mask=mask if len(mask) > 1 else mask[self.kinds[0]], position_ids=where.clamp(min=0),
+        self.seen(start, stop)(input_ids=ids, attention_mask=self.looks(masks), position_ids=where.clamp(min=0),
                                past_key_values=cache, use_cache=True)
         return self.take()
 
@@ -116,7 +115,8 @@ class Sections:
         "Logits `(rows, n, V)` of hidden states after the last layer, or after any other."
         self.held, n = x, x.shape[1]
         where = torch.arange(n, device=x.device)[None]
-        logits = self.seen(0, 0)(input_ids=where.new_zeros(x.shape[:2]), position_ids=where.expand(len(x), n), use_cache=False).logits
+        looks, where = self.looks(masks(self.body.config, where[0], where)), where.expand(len(x), n)
+        logits = self.seen(0, 0)(input_ids=torch.zeros_like(where), attention_mask=looks, position_ids=where, use_cache=False).logits
         self.take()
         return logits
 
@@ -139,6 +139,11 @@ def final(parts:Sections, x:torch.Tensor) -> torch.Tensor:
 Sections.embed, Sections.final = embed, final
 
 # %% ../nbs/01_depth.ipynb #859837f8
+def looks(parts:Sections, masks:dict):
+    "What the family's forward takes for a mask, `(rows, 1, n, K)`: one, or one for each kind of layer."
+    found = {kind: parts.fit(masks[kind]) for kind in parts.kinds}
+    return found if len(found) > 1 else found[parts.kinds[0]]
+
 def fit(parts:Sections, mask:torch.Tensor) -> torch.Tensor:
     "A mask as the attention takes it: booleans, or what is to be added to the scores."
     if parts.body.config._attn_implementation == 'sdpa': return mask
@@ -162,7 +167,7 @@ def free(parts:Sections) -> bool:
     "Whether nobody listens to the model's own forward (a hook there would see a part of a pass)."
     return not any(m._forward_hooks or m._forward_pre_hooks for m in (parts.model, parts.body))
 
-Sections.fit, Sections.seen, Sections.take, Sections.free = fit, seen, take, free
+Sections.looks, Sections.fit, Sections.seen, Sections.take, Sections.free = looks, fit, seen, take, free
 
 # %% ../nbs/01_depth.ipynb #3360b66f
 @torch.no_grad()
