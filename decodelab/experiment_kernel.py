@@ -77,6 +77,7 @@ def execute(
     if found and not isinstance(found[0], Failure): raise found[0]
     return found[0] if found else None
 
+# %% ../nbs/60_experiment_kernel.ipynb #cbafe3b1
 def end_kernel(client, thread):
     "Kill a kernel, also one that is about to start, and wait until its thread knows."
     until = time.monotonic() + 20
@@ -89,7 +90,7 @@ def plain_text(text:str) -> str:
     "Without colours."
     return re.sub(r'\x1b\[[0-9;]*m', '', text)
 
-# %% ../nbs/60_experiment_kernel.ipynb #777fc07f
+# %% ../nbs/60_experiment_kernel.ipynb #e2112741
 def part_of(nb) -> list[str]:
     "For each cell the last of the headings Claim, Measure, Figure and Agreement before it, or ''."
     found, now = [], ''
@@ -108,13 +109,13 @@ def drawing(nb):
     out.cells = [c for c, part in zip(out.cells, parts) if part != 'Measure' or c.cell_type != 'code']
     return out
 
-# %% ../nbs/60_experiment_kernel.ipynb #44f904a7
+# %% ../nbs/60_experiment_kernel.ipynb #4028d652
 def measuring(nb) -> str:
     "A digest of the code that decides what is measured."
     parts = part_of(nb)
     return digest('\n'.join(c.source for c, part in zip(nb.cells, parts) if c.cell_type == 'code' and part not in ('Figure', 'Agreement')))
 
-# %% ../nbs/60_experiment_kernel.ipynb #062896e6
+# %% ../nbs/60_experiment_kernel.ipynb #e933a1cf
 def planned(about:dict) -> int|None:
     "How many rows a part will have, if its provenance says so."
     try: return about['prompts']['count'] * about['repeats'] * len(about['strategies'])
@@ -129,7 +130,7 @@ def parts_in(folder) -> dict[str, tuple[int, int|None, float]]:
         found[about.parent.name] = done, planned(json.loads(about.read_text(encoding='utf-8'))), max((p.stat().st_mtime for p in rows), default=0.)
     return found
 
-# %% ../nbs/60_experiment_kernel.ipynb #8c506a3c
+# %% ../nbs/60_experiment_kernel.ipynb #4144c712
 def span(seconds:float) -> str:
     "A time as a person says it."
     return f'{seconds:.0f} s' if seconds < 90 else f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
@@ -140,7 +141,7 @@ def bar_of(cell) -> str:
     found = re.findall(r'(\d+/\d+) \[[^<\]]*<([^,\]]+)', text)
     return f'{found[-1][0]}, {found[-1][1].strip()} left' if found else ''
 
-# %% ../nbs/60_experiment_kernel.ipynb #3bcf718c
+# %% ../nbs/60_experiment_kernel.ipynb #c624246c
 class Progress:
     "Says how far a run is: a line that is written over in a terminal, a line a minute elsewhere."
     def __init__(self, name:str, nb, kept:Path, minutes:float, stream):

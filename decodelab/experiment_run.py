@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['stem_of', 'record_of', 'write_record', 'now', 'begin', 'lock', 'Ran', 'surroundings', 'tidy', 'run_experiment',
-           'stored_rows', 'draw_experiment']
+           'run_locked', 'stored_rows', 'draw_experiment']
 
 # %% ../nbs/60_experiment_run.ipynb #ca6c8490
 import json, os, re, shutil, time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -27,10 +27,15 @@ def record_of(out, stem:str) -> dict:
     path = Path(out) / f'{stem}.run.json'
     return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
 
-def write_record(out, stem:str, record:dict): write_whole(Path(out) / f'{stem}.run.json', json.dumps(record, indent=1, ensure_ascii=False) + '\n')
+def write_record(out, stem:str, record:dict):
+    "Put what is known of a run on disk."
+    write_whole(Path(out) / f'{stem}.run.json', json.dumps(record, indent=1, ensure_ascii=False) + '\n')
 
-def now() -> str: return datetime.now(timezone.utc).isoformat(timespec='seconds')
+def now() -> str:
+    "Date and time."
+    return datetime.now(timezone.utc).isoformat(timespec='seconds')
 
+# %% ../nbs/60_experiment_run.ipynb #bebfba4c
 def begin(out:Path, stem:str, code:str, resume:bool) -> dict:
     "The record of a run that may begin or go on; raises `ValueError` where something is there that must not be overwritten."
     old = record_of(out, stem)
@@ -40,7 +45,7 @@ def begin(out:Path, stem:str, code:str, resume:bool) -> dict:
     if old and not old.get('finished') and old['code'] != code: raise ValueError(f'the run of {stem} in {out} was begun with another version of the notebook: give another folder with --out')
     return old or dict(run=stem, begun=now(), code=code, seconds=0., parts=[])
 
-# %% ../nbs/60_experiment_run.ipynb #31329f46
+# %% ../nbs/60_experiment_run.ipynb #2d5614cd
 def lock(out:Path, stem:str, wait:float=5.):
     "An open file that this process alone holds, and hands on to its kernel; raises `ValueError` if another does. None where the system has no such locks."
     if os.name != 'posix': return None
@@ -56,7 +61,7 @@ def lock(out:Path, stem:str, wait:float=5.):
     file.close()
     raise ValueError(f'another process runs {stem} in {out}: wait for it, or give another folder with --out')
 
-# %% ../nbs/60_experiment_run.ipynb #f6ff8925
+# %% ../nbs/60_experiment_run.ipynb #961c4dc4
 @dataclass(frozen=True)
 class Ran:
     "What came of a run."
@@ -69,12 +74,15 @@ class Ran:
     already:bool=False # it was finished before
 
     @property
-    def notebook(self) -> Path: return self.out / f'{stem_of(self.name, self.scale, self.quick)}.ipynb'
+    def stem(self) -> str: return stem_of(self.name, self.scale, self.quick)
+
+    @property
+    def notebook(self) -> Path: return self.out / f'{self.stem}.ipynb'
 
     @property
     def verdicts(self) -> Path: return self.out / 'results' / ('quick' if self.quick else '') / f'{self.name}.{self.scale}.verdicts.csv'
 
-# %% ../nbs/60_experiment_run.ipynb #c29679ae
+# %% ../nbs/60_experiment_run.ipynb #d53e0f9f
 def surroundings(out:Path, scale:str, quick:bool, fetch:bool) -> dict:
     "The environment of a run's kernel: nothing is fetched unless that was asked for."
     env = {k: v for k, v in os.environ.items() if k not in ('DECODELAB_QUICK', 'DECODELAB_WHOLE', 'DECODELAB_FETCH')}
@@ -86,7 +94,7 @@ def surroundings(out:Path, scale:str, quick:bool, fetch:bool) -> dict:
     if package.name != 'site-packages': env['PYTHONPATH'] = os.pathsep.join([str(package), *filter(None, [env.get('PYTHONPATH')])]) # a checkout that is not installed
     return env
 
-# %% ../nbs/60_experiment_run.ipynb #a443230e
+# %% ../nbs/60_experiment_run.ipynb #a649cb3f
 def tidy(nb):
     "Leave out of a notebook what is only of the moment: bars, and times of cells."
     for cell in (c for c in nb.cells if c.cell_type == 'code'):
@@ -94,7 +102,7 @@ def tidy(nb):
         cell.outputs = [o for o in cell.outputs if not (o.output_type == 'stream' and o.name == 'stderr' and not re.sub(r'[^\n\r]*\d+%\|[^\n\r]*', '', o.text).strip())]
     return nb
 
-# %% ../nbs/60_experiment_run.ipynb #f5e2d497
+# %% ../nbs/60_experiment_run.ipynb #26fc2a49
 def run_experiment(
     path, # of the notebook
     out, # the folder of the run
@@ -106,28 +114,35 @@ def run_experiment(
 ) -> Ran:
     "Run an experiment in a kernel of its own, or go on with it; raises `ValueError` where that would overwrite another run."
     import nbformat
-    path, out, main = Path(path), Path(out).absolute(), place()[0] == 0
-    nb, name, need = nbformat.read(path, 4), path.stem, needs_of(path)[scale]
-    stem, kept, start = stem_of(name, scale, quick), out / 'runs' / stem_of(name, scale, quick), time.monotonic()
+    path, out = Path(path), Path(out).absolute()
+    ran = Ran(path.stem, scale, quick, out, 0.)
     out.mkdir(parents=True, exist_ok=True)
-    held = lock(out, stem)
-    try:
-        record = begin(out, stem, measuring(nb), resume) if main else {}
-        if record.get('finished'): return Ran(name, scale, quick, out, 0., already=True)
-        ran = Ran(name, scale, quick, out, 0.)
-        keep = lambda: write_whole(ran.notebook, nbformat.writes(tidy(nb)) + '\n') if main else None
-        part = dict(begun=now()) | machine()
-        if main: write_record(out, stem, record | dict(parts=[*record['parts'], part]))
-        failure = execute(nb, path.parent, surroundings(out, scale, quick, fetch), Progress(stem, nb, kept, need['minutes'], stream if main else None), keep, (held.fileno(),) if held else ())
-        seconds = time.monotonic() - start
-        ended = dict(seconds=record.get('seconds', 0.) + seconds, parts=[*record.get('parts', []), part | dict(ended=now(), failed=failure and str(failure))])
-        keep()
-        if main: write_record(out, stem, record | ended | ({} if failure else dict(finished=now())))
+    held = lock(out, ran.stem)
+    try: return run_locked(path, ran, resume, fetch, stream, (held.fileno(),) if held else ())
     finally:
         if held: held.close()
-    return Ran(name, scale, quick, out, seconds, failure)
 
-# %% ../nbs/60_experiment_run.ipynb #6e20f390
+# %% ../nbs/60_experiment_run.ipynb #2d009674
+def run_locked(path:Path, ran:Ran, resume:bool, fetch:bool, stream, fds:tuple) -> Ran:
+    "Run an experiment in a folder that is ours."
+    import nbformat
+    nb, main, start = nbformat.read(path, 4), place()[0] == 0, time.monotonic()
+    record = begin(ran.out, ran.stem, measuring(nb), resume) if main else {}
+    if record.get('finished'): return replace(ran, already=True)
+    def keep():
+        if main: write_whole(ran.notebook, nbformat.writes(tidy(nb)) + '\n')
+    def note(**more):
+        if main: write_record(ran.out, ran.stem, record | dict(parts=[*record['parts'], part]) | more)
+    part, progress = dict(begun=now()) | machine(), Progress(ran.stem, nb, ran.out / 'runs' / ran.stem, needs_of(path)[ran.scale]['minutes'], stream if main else None)
+    note()
+    failure = execute(nb, path.parent, surroundings(ran.out, ran.scale, ran.quick, fetch), progress, keep, fds)
+    seconds = time.monotonic() - start
+    part |= dict(ended=now(), failed=failure and str(failure))
+    keep()
+    note(**dict(seconds=record.get('seconds', 0.) + seconds) | ({} if failure else dict(finished=now())))
+    return replace(ran, seconds=seconds, failure=failure)
+
+# %% ../nbs/60_experiment_run.ipynb #d3829026
 def stored_rows(name:str, scale:str, folder) -> list[Path]:
     "What a run stored in a folder; raises `ValueError` if it has no rows."
     found = sorted(p for p in Path(folder).glob(f'{name}.{scale}.*') if p.suffix in ('.csv', '.json'))
@@ -149,5 +164,6 @@ def draw_experiment(
     (to / 'results').mkdir(parents=True, exist_ok=True)
     for p in rows: shutil.copy(p, to / 'results')
     nb, ran = drawing(nbformat.read(path, 4)), Ran(path.stem, scale, False, to, 0.)
-    failure = execute(nb, path.parent, surroundings(to, scale, False, False), Progress(path.stem, nb, to / 'runs', 1, stream), lambda: write_whole(ran.notebook, nbformat.writes(tidy(nb)) + '\n'))
-    return Ran(path.stem, scale, False, to, time.monotonic() - start, failure)
+    keep = lambda: write_whole(ran.notebook, nbformat.writes(tidy(nb)) + '\n')
+    failure = execute(nb, path.parent, surroundings(to, scale, False, False), Progress(path.stem, nb, to / 'runs', 1, stream), keep)
+    return replace(ran, seconds=time.monotonic() - start, failure=failure)
