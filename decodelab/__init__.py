@@ -42,6 +42,7 @@ _public = {name: module for module, names in {
     'speculative': 'Speculative Draft Verdict ExactMatch FixedLookahead',
     'verifiers': 'TokenVerifier BlockVerifier',
     'verifiers_lossy': 'TypicalAcceptance Lenience',
+    'verifiers_tree': 'MultiDraftVerifier',
     'assistant': 'AssistantDrafter',
     'speech': 'hear listen SharedEncoder suppressing read_wav',
     'prompt_lookup': 'PromptLookup Datastore NewestMatch FrequentMatch',
@@ -93,6 +94,7 @@ _public = {name: module for module, names in {
     'configuration': 'to_generation_config from_generation_config',
     'configuration_files': 'save_pretrained from_pretrained push_to_hub strategy_file',
     'pipeline': 'pipeline with_strategy',
+    'distributed': 'launch scaling',
     'experiment': 'Experiment',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}

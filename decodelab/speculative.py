@@ -4,18 +4,19 @@
 
 # %% auto #0
 __all__ = ['GoOn', 'PARTS', 'Draft', 'Verdict', 'Row', 'as_tensor', 'Drafting', 'Drafter', 'Verifier', 'Lookahead',
-           'FixedLookahead', 'ExactMatch', 'Speculative', 'round_of', 'limited', 'default_verifier', 'fitting',
-           'draft_chain']
+           'FixedLookahead', 'ExactMatch', 'Speculative', 'round_of', 'limited', 'default_verifier', 'tree_round',
+           'fitting', 'draft_chain']
 
 # %% ../nbs/20_speculative.ipynb #24bdc33e
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from .core import Request, Rng, Step
-from .sampling import Base, Greedy
+from .sampling import Base, Greedy, by_paths
 from .strict import Strict
 
 # %% ../nbs/20_speculative.ipynb #19002b66
@@ -29,12 +30,31 @@ class Draft:
     info: dict = field(default_factory=dict)
     request: Request|None = field(default=None, repr=False, compare=False) # the text it belongs to, and …
     after: list|None = field(default=None, repr=False, compare=False) # … the committed ids it continues; the loop says both, for verifiers that draw by the text
+    parents: list[int]|None = None # of a tree: the node that each token follows, -1 for the text; None: a chain
+
+    def children(self, node:int) -> list[int]:
+        "The nodes that follow a node, or the text (-1), in the order in which they were drawn."
+        if self.parents is None: return [node + 1] if node + 1 < len(self.tokens) else []
+        return [j for j, p in enumerate(self.parents) if p == node]
+
+    def depths(self) -> list[int]:
+        "Positions from the text to each node, 1 for the first."
+        out = []
+        for j in range(len(self.tokens)): out.append(1 + (out[p] if (p := j - 1 if self.parents is None else self.parents[j]) >= 0 else 0))
+        return out
+
+    def first_branch(self, nodes:list[int]) -> list[int]:
+        "The first of some nodes, its first child, and so on."
+        out = nodes[:1]
+        while out and (more := self.children(out[-1])): out.append(more[0])
+        return out
 
 @dataclass
 class Verdict:
     "How many drafted tokens stay, and the token that follows them."
     accepted: int
     token: int
+    path: list[int]|None = None # of a tree: the nodes that stay
 
 # %% ../nbs/20_speculative.ipynb #39c5e406
 class Row:
@@ -80,6 +100,7 @@ class Verifier(Protocol):
     "Compares a draft with the target's rows `p` `(k+1, V)`."
     greedy: bool # can it judge scores without chance, or only probabilities?
     lossless: bool # is the text still the base's own?
+    trees: bool = False # can it walk along the branches of a tree?
     def verify(self, p, draft:Draft, rng:Rng) -> Verdict: ...
 
 class Lookahead(Protocol):
@@ -102,14 +123,18 @@ class FixedLookahead:
 # %% ../nbs/20_speculative.ipynb #9ae7929a
 class ExactMatch:
     "Keep the draft while it equals the target's own choices; lossless for any base."
-    greedy = lossless = True
+    greedy = lossless = trees = True
     def verify(self, p, draft:Draft, rng:Rng) -> Verdict:
-        for i, x in enumerate(draft.tokens):
-            if (token := rng.categorical(p[i])) != x: return Verdict(i, token)
-        return Verdict(len(draft.tokens), rng.categorical(p[len(draft.tokens)]))
+        path = []
+        while True:
+            at = path[-1] if path else -1
+            token = rng.categorical(p[at + 1])
+            same = [j for j in draft.children(at) if draft.tokens[j] == token]
+            if not same: return Verdict(len(path), token, None if draft.parents is None else path)
+            path.append(same[0])
     def __repr__(self): return 'ExactMatch()'
 
-# %% ../nbs/20_speculative.ipynb #7c5a9448
+# %% ../nbs/20_speculative.ipynb #0f58269f
 class Speculative:
     "Says what `base` says, faster: a drafter proposes, the target verifies several tokens in one pass."
     def __init__(self,
@@ -135,15 +160,16 @@ class Speculative:
             yield step
 
     def __repr__(self):
-        return f'Speculative({self.drafter!r}, base={self.base!r}, verifier={self.verifier or default_verifier(self.base)!r}, lookahead={self.lookahead!r}{", strict=True" * self.strict})'
+        return f'Speculative({self.drafter!r}, base={self.base!r}, verifier={self.verifier or default_verifier(self.base, self.drafter)!r}, lookahead={self.lookahead!r}{", strict=True" * self.strict})'
 
-# %% ../nbs/20_speculative.ipynb #0f58269f
+# %% ../nbs/20_speculative.ipynb #2b7e5fbb
 def round_of(ids, target, drafting, verifier, go_on, rng, request) -> Step:
     "Draft, read and verify once after the committed `ids`."
     clock, passes = request.clock, target.passes
     start = clock()
     draft, drafted_at = (drafting.draft(ids, go_on, rng), clock()) if go_on(0, None, None) else (Draft([], []), start)
     k, draft.request, draft.after = len(draft.tokens), request, ids
+    if draft.parents is not None: return tree_round(ids, target, draft, verifier, rng, passes, (start, drafted_at))
     p = target.rows(ids + draft.tokens, k + 1) # (k+1, V)
     verdict = verifier.verify(p, draft, rng)
     return Step(draft.tokens[:verdict.accepted] + [verdict.token], k, verdict.accepted, verdict.accepted < k, draft.tokens,
@@ -153,12 +179,27 @@ def limited(lookahead:Lookahead, room:int, ends:frozenset) -> GoOn:
     "The lookahead's rule, within `room` tokens and not beyond one that ends the text."
     return lambda i, row, token: i < room and token not in ends and lookahead.go_on(i, row, token)
 
-def default_verifier(base:Base) -> Verifier:
-    "`ExactMatch` for a greedy base, `TokenVerifier` for a sampling one."
+def default_verifier(base:Base, drafter:Drafter|None=None) -> Verifier:
+    "`ExactMatch` for a greedy base, `TokenVerifier` for a sampling one, `MultiDraftVerifier` if the drafter makes trees."
     from decodelab.verifiers import TokenVerifier
-    return ExactMatch() if getattr(base, 'greedy', True) else TokenVerifier()
+    from decodelab.verifiers_tree import MultiDraftVerifier
+    return ExactMatch() if getattr(base, 'greedy', True) else MultiDraftVerifier() if getattr(drafter, 'trees', False) else TokenVerifier()
 
-# %% ../nbs/20_speculative.ipynb #38b498b7
+# %% ../nbs/20_speculative.ipynb #fd2cee54
+def tree_round(ids, target, draft, verifier, rng, passes, times) -> Step:
+    "Read and verify a tree of guesses; raises `ValueError` where the verifier walks along chains only."
+    if not getattr(verifier, 'trees', False): raise ValueError(f'{verifier!r} walks along a chain and the draft is a tree: use MultiDraftVerifier() with a base that samples, or ExactMatch()')
+    read = getattr(target, 'tree', None) or partial(by_paths, target)
+    verdict = verifier.verify(read(ids, draft.tokens, draft.parents), draft, rng) # of (1 + n, V)
+    path, more = verdict.path, draft.children(verdict.path[-1] if verdict.path else -1)
+    if hasattr(target, 'keep'): target.keep(path)
+    shown = path + draft.first_branch(more)                               # what was taken, and what stood first where it ended
+    info = draft.info | dict(tree=dict(tokens=draft.tokens, parents=draft.parents, path=path))
+    sure = [draft.confidence[j] for j in shown] if draft.confidence else []
+    return Step([draft.tokens[j] for j in path] + [verdict.token], max(draft.depths(), default=0), len(path), bool(more), [draft.tokens[j] for j in shown],
+                sure, target.passes - passes, draft.passes, times[1] - times[0], draft.request.clock() - times[1], info=info)
+
+# %% ../nbs/20_speculative.ipynb #14aff01c
 PARTS = (('drafter', 'start', 'AssistantDrafter(lm)'), ('base', 'start', 'Greedy()'), ('verifier', 'verify', 'TokenVerifier()'), ('lookahead', 'go_on', 'FixedLookahead(4)'))
 
 def fitting(strategy:Speculative) -> Verifier:
@@ -167,11 +208,11 @@ def fitting(strategy:Speculative) -> Verifier:
         part = getattr(strategy, name)
         if isinstance(part, type) or not callable(getattr(part, method, None)) and not (name == 'verifier' and part is None):
             raise TypeError(f'{name} is {part!r}: give an object such as {like}')
-    verifier = strategy.verifier or default_verifier(strategy.base)
+    verifier = strategy.verifier or default_verifier(strategy.base, strategy.drafter)
     if not strategy.base.greedy or getattr(verifier, 'greedy', True): return verifier
     raise ValueError(f'{verifier!r} weighs probabilities and {strategy.base!r} has none: use a base that samples, or ExactMatch()')
 
-# %% ../nbs/20_speculative.ipynb #14aff01c
+# %% ../nbs/20_speculative.ipynb #ee024d52
 def draft_chain(
     row_after:Callable[[list[int]], Any], # ids → the drafter's row `(V,)` for the next token
     ids:list[int], # the committed text

@@ -12,6 +12,7 @@ LATE = { # (module, function, what it imports): all that looks forward
     ('core', 'Trace.metrics', 'metrics'), ('core', 'Trace._repr_html_', 'plot'),
     ('zoo', 'main', 'cli'), # python -m decodelab.zoo is the command's zoo
     ('speculative', 'default_verifier', 'verifiers'), # a sampling base is verified by rejection
+    ('speculative', 'default_verifier', 'verifiers_tree'), # … also along trees
     ('generate', 'by_recipe', 'recipe_load'), # custom_generate='user/repository'
 }
 every = pytest.mark.parametrize('path', notebooks(), ids=lambda p: p.stem)
