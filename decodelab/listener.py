@@ -9,7 +9,7 @@ __all__ = ['NAMES', 'EXAMPLES', 'PAD', 'START', 'END', 'HOP', 'SPECIAL', 'UNUSED
            'score', 'train', 'teacher', 'main']
 
 # %% ../nbs/03_listener.ipynb #33e5bdb0
-import json, math, sys
+import math, sys
 from functools import lru_cache
 from pathlib import Path
 

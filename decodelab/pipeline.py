@@ -83,7 +83,7 @@ def check_arguments(arguments:dict, strategy):
     told = arguments | arguments.get('generate_kwargs', {})
     for name in ('custom_generate', 'assistant_model', 'assistant_tokenizer'):
         if told.get(name) is not None: raise ValueError(f'{name} is given and {strategy!r} decides how to decode: put it into the strategy')
-    if told.get('return_timestamps') == 'word': raise ValueError("return_timestamps='word' reads the attentions of transformers' own loop: say return_timestamps=True for the times of segments")
+    if told.get('return_timestamps') == 'word': raise ValueError("return_timestamps='word' reads the attentions of transformers' own loop: say return_timestamps=True for the times of segments, or ask transformers' pipeline without a strategy for those of words")
 
 def with_strategy(
     pipe, # transformers' pipeline for "text-generation" or "automatic-speech-recognition"
