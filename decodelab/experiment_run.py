@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['stem_of', 'record_of', 'write_record', 'now', 'begin', 'lock', 'Ran', 'surroundings', 'tidy', 'run_experiment',
-           'run_locked', 'stored_rows', 'draw_experiment']
+           'run_locked', 'stored_rows', 'draw_experiment', 'check_folder']
 
 # %% ../nbs/60_experiment_run.ipynb #ca6c8490
 import json, os, re, shutil, time
@@ -167,3 +167,9 @@ def draw_experiment(
     keep = lambda: write_whole(ran.notebook, nbformat.writes(tidy(nb)) + '\n')
     failure = execute(nb, path.parent, surroundings(to, scale, False, False), Progress(path.stem, nb, to / 'runs', 1, stream), keep)
     return replace(ran, seconds=time.monotonic() - start, failure=failure)
+
+# %% ../nbs/60_experiment_run.ipynb #760c4a52
+def check_folder(paths, out, scale:str, quick:bool, resume:bool):
+    "Raises `ValueError` if one of the runs may not begin or go on in this folder."
+    import nbformat
+    for path in paths: begin(Path(out), stem_of(Path(path).stem, scale, quick), measuring(nbformat.read(path, 4)), resume)
