@@ -25,7 +25,7 @@ def locate(name:str, revision:str|None, trust_remote_code:bool) -> str:
     if (EMBEDDED / name / 'config.json').exists():
         if revision: raise ValueError(f'{name} is an embedded model and has no revisions: leave revision out')
         return str(EMBEDDED / name)
-    return at_home(name) if name in NANO and not os.path.isdir(name) else name
+    return at_home(name) if name in NANO and not (Path(name) / 'config.json').exists() else name
 
 def at_home(name:str) -> str:
     "The folder of a model that this machine has trained; raises `ValueError` where it has not."
