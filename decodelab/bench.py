@@ -105,9 +105,10 @@ def bench(
     stop=None, # as in `decode`
 ):
     "Decode every prompt with every strategy, interleaved, shared among the processes; a DataFrame with a row per run."
-    ids = check_bench(lm, prompts, strategies, max_new_tokens, repeats)
+    ids, together = check_bench(lm, prompts, strategies, max_new_tokens, repeats), getattr(lm, 'shards', 1) > 1
+    if together and as_stop(stop).seconds is not None: raise ValueError('a model that is cut over processes cannot stop by the clock, since theirs differ: stop by tokens or strings')
     now = provenance(lm, ids, strategies, max_new_tokens, repeats, seed, stop)
-    ledger, runs = Ledger(out, now, run_of, together=getattr(lm, 'shards', 1) > 1), list(plan(list(strategies), len(ids), repeats))
+    ledger, runs = Ledger(out, now, run_of, together), list(plan(list(strategies), len(ids), repeats))
     missing = [run for run in runs if (run[0], run[1], run[3]) not in ledger.records]
     groups = set(ledger.mine(list(dict.fromkeys(run[:2] for run in missing))))
     todo = [run for run in missing if run[:2] in groups]
