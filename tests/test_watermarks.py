@@ -1,6 +1,7 @@
 """Marks beside transformers' own: the same lists, g-values and masks, text of either detected by the other; what is wrong there is shown there, and shown to be right here.
 And what every mark does with a configuration or a text that is none."""
 import json, math
+from dataclasses import fields, replace
 
 import numpy as np, pytest, torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, SynthIDTextWatermarkingConfig, WatermarkDetector, WatermarkingConfig
@@ -8,6 +9,9 @@ from transformers.generation.logits_process import WatermarkLogitsProcessor
 
 from decodelab import (AssistantDrafter, DiPmark, FixedLookahead, GreenList, Gumbel, HardList, Mark, PromptLookup, RoundsHash, SBW, SWEET, Sample, Speculative, SynthID, TopK, TorchGreenList,
                        Unigram, decode, decode_batch, mark_from_config, random_lm)
+from decodelab.bench import stable
+from decodelab.core import Trace
+from decodelab.detection import label
 from decodelab.models import LM
 from decodelab.watermark_transformers import met, self_seeds
 from test_peer_defects import mended
@@ -232,6 +236,18 @@ def test_synthid_survives_an_assistant():
     helped = theirs(assistant_model=draft.model)
     mended(helped > .6)
     assert .45 < helped < .55
+
+
+@every
+def test_what_a_mark_prints_has_no_key(mark):
+    "A 62-bit key is in to_json alone: not in the repr of the mark or of what holds it, and not in a trace; other keys have other fingerprints."
+    name = next(f.name for f in fields(mark) if 'key' in f.name)
+    def keyed(at): return replace(mark, **{name: at if isinstance(getattr(mark, name), int) else tuple(at + i for i in range(len(getattr(mark, name))))})
+    secret, other = keyed(0x2b5a_91c7_0d3e_4f68), keyed(0x2b5a_91c7_0d3e_5f68)
+    assert str(0x2b5a_91c7_0d3e_4f68) in secret.to_json() and repr(secret) == repr(Mark.from_json(secret.to_json())) != repr(other)
+    trace = Trace([1], [], about=dict(strategy=repr(Speculative(PromptLookup(), base=Sample([TopK(5), secret])))))
+    for shown in (repr(secret), repr(Sample([secret])), label(secret), trace.to_json(), stable(Sample([secret]))):
+        assert '3123' not in shown and str(0x2b5a_91c7_0d3e_4f68)[:6] not in shown and '#' in shown, shown
 
 
 # Bad input
