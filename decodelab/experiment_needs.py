@@ -76,13 +76,15 @@ def title_of(path) -> str:
     return next((s.splitlines()[0].lstrip('# ') for kind, s in cells_of(path) if kind == 'markdown' and s.startswith('# ')), Path(path).stem)
 
 def source_of(path) -> str:
-    "What an experiment repeats: its SOURCE, or the first title in italics in its Claim; empty if there is neither."
+    "What an experiment repeats: its SOURCE, or the first title in italics or number of arXiv in its Claim, then before it; empty if there is neither."
     if said := assigned(path, 'SOURCE'): return said
-    cells = list(cells_of(path))
-    at = next((i for i, (kind, s) in enumerate(cells) if kind == 'markdown' and re.match('## Claim', s)), len(cells))
-    words = ' '.join(s for kind, s in cells[at:] if kind == 'markdown').split('## Measure')[0]
-    found = re.search(r'(?<![*\w])\*([A-Z][^*\n]{11,}?)\*(?!\*)', words)
-    return found[1] if found else ''
+    words = [s for kind, s in cells_of(path) if kind == 'markdown']
+    at = next((i for i, s in enumerate(words) if s.startswith('## Claim')), 0)
+    end = next((i for i, s in enumerate(words) if s.startswith('## Measure')), len(words))
+    for text in (' '.join(words[at:end]), ' '.join(words[:at])):
+        found = re.search(r'(?<![*\w])\*([A-Z][^*\n]{11,}?)\*(?!\*)', text) or re.search(r'(arXiv:? ?\d{4}\.\d{4,5})', text)
+        if found: return found[1]
+    return ''
 
 def experiments(folder=None):
     "A DataFrame with a row for each experiment and scale: name, scale, title, source, models, data, memory_gb, minutes."
