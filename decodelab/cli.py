@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TAKES', 'PLAIN', 'USUAL', 'FAMILIES', 'TASKS', 'chosen', 'strategies_for', 'compare', 'three_traces', 'json_of',
-           'generate', 'configured', 'certificate', 'tune', 'explained', 'detected', 'train_code', 'train_on_task',
-           'zoo', 'number', 'common', 'arguments', 'add_compare', 'add_generate', 'add_certify', 'add_tune', 'add_zoo',
-           'main', 'quiet']
+           'generate', 'configured', 'check_certify', 'certificate', 'tune', 'explained', 'detected', 'train_code',
+           'train_on_task', 'zoo', 'number', 'common', 'arguments', 'add_compare', 'add_generate', 'add_certify',
+           'add_tune', 'add_zoo', 'main', 'quiet']
 
 # %% ../nbs/61_cli.ipynb #d2d2b511
 import argparse, sys, time
@@ -91,6 +91,8 @@ def generate(args) -> int:
     from decodelab.plot import save_html, write_whole
     if args.trace and Path(args.trace).suffix not in ('.json', '.html'): raise ValueError(f'{args.trace} is neither .json nor .html: choose one for the trace')
     prompt = sys.stdin.read() if args.prompt == '-' else args.prompt
+    said, args.temperature = args.temperature is not None, args.temperature or 0.
+    if args.config and said: raise ValueError('--config says how to decode: leave --temperature out')
     lm = load(args.target, device=args.device)
     strategy = configured(args, lm) if args.config else list(strategies_for(args.strategy or 'assisted', args).values())[-1]
     trace = decode(lm, prompt, strategy, args.max_new_tokens, args.seed, args.stop or None)
@@ -101,19 +103,25 @@ def generate(args) -> int:
 def configured(args, lm):
     "The strategy of a file; raises `ValueError` beside options that it would not take."
     from decodelab import strategy_file
-    said = [n for n in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer', 'temperature') if getattr(args, n)]
+    said = [n for n in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer') if getattr(args, n)]
     if said: raise ValueError(f'--config says how to decode: leave --{said[0].replace("_", "-")} out')
     return strategy_file(args.config, lm)
+
+def check_certify(args):
+    "Raise `ValueError` for an option that the certificate would not use."
+    if args.target and not args.on_target: raise ValueError('--target is read with --on-target only: say that too, or leave it out')
+    if args.samples and not args.temperature: raise ValueError('--samples is of the check of sampling, and at temperature 0 texts are compared: leave it out')
+    if args.max_new_tokens and args.temperature: raise ValueError('--max-new-tokens is of the texts compared at temperature 0, and sampling is checked token by token: leave it out')
 
 def certificate(args) -> int:
     "Print the certificate of a speculative strategy; 1 if it is lossy."
     import torch
     from decodelab import builtin_prompts, certify, load
-    device = args.device or 'cpu'
-    args.device = device
+    check_certify(args)
+    args.device = args.device or 'cpu'
     strategy = strategies_for(args.strategy, args, torch.float64)[args.strategy]
-    own = dict(lm=load(args.target, device=device, dtype=torch.float64), prompts=builtin_prompts()) if args.on_target else {}
-    found = certify(strategy, max_new_tokens=args.max_new_tokens, samples=args.samples, seed=args.seed, **own)
+    own = dict(lm=load(args.target or 'pico', device=args.device, dtype=torch.float64), prompts=builtin_prompts()) if args.on_target else {}
+    found = certify(strategy, max_new_tokens=args.max_new_tokens or 24, samples=args.samples or 2000, seed=args.seed, **own)
     print(found)
     return 0 if found.lossless else 1
 
@@ -190,13 +198,13 @@ def number(low:int):
         return value
     return whole
 
-def common(parser, tokens:int, temperature:float=0.):
+def common(parser, tokens:int|None, temperature:float|None=0.):
     "The arguments that several commands share."
     add = parser.add_argument
-    add('--target', default='pico', help='the model whose text is wanted: embedded, a local folder or a Hub name (default: %(default)s)')
+    add('--target', default='pico' if tokens else None, help='the model whose text is wanted: embedded, a local folder or a Hub name (default: pico)')
     add('--draft', help='the model that drafts for it (default: pico-draft; pico-alt, with another tokenizer, for universal)')
-    add('--max-new-tokens', type=number(1), default=tokens, metavar='N', help='budget of each text (default: %(default)s)')
-    add('--temperature', type=float, default=temperature, metavar='T', help='0: greedy search; above: sampling (default: %(default)s)')
+    add('--max-new-tokens', type=number(1), default=tokens, metavar='N', help=f'budget of each text (default: {tokens or 24})')
+    add('--temperature', type=float, default=temperature, metavar='T', help=f'0: greedy search; above: sampling (default: {temperature or 0:g})')
     add('--lookahead', type=number(1), metavar='K', help='tokens to draft in each step (default: 4)')
     add('--verifier', choices=['exact', 'token', 'block'], help='who checks the draft (default: exact for greedy search, token for sampling)')
     add('--exit-layer', type=number(1), metavar='E', help='for early-exit: the layer of the target after which it drafts')
@@ -213,8 +221,8 @@ def arguments() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
     new = lambda name, run, words: (lambda p: (p.set_defaults(run=run), p)[1])(commands.add_parser(name, help=words, description=words))
     add_compare(common(new('compare', compare, 'Time strategies side by side and say which is fastest here, and why.'), 96).add_argument)
-    add_generate(common(new('generate', generate, 'Print the text that one strategy gives for a prompt.'), 96).add_argument)
-    add_certify(common(new('certify', certificate, 'Check that a speculative strategy keeps the distribution of plain decoding.'), 24, 1.).add_argument)
+    add_generate(common(new('generate', generate, 'Print the text that one strategy gives for a prompt.'), 96, None).add_argument)
+    add_certify(common(new('certify', certificate, 'Check that a speculative strategy keeps the distribution of plain decoding.'), None, 1.).add_argument)
     add_tune(common(new('tune', tune, 'Search for the lookahead that makes a drafter fastest here, and measure it.'), 64).add_argument)
     new('explain', explained, 'Say in words what limits a finished run, and what to change.').add_argument('run_folder', metavar='RUN', help='a folder that compare, or bench(out=...), wrote')
     add_detect(new('detect', detected, 'Say whether texts in a file carry a watermark, with exact p-values.').add_argument)
@@ -235,14 +243,14 @@ def add_generate(add):
     "The arguments of `generate`."
     add('prompt', help="the text to continue; '-' reads it from standard input")
     add('--strategy', choices=list(TAKES), help='default: assisted')
-    add('--config', metavar='FILE', help='a JSON file that says the strategy instead, as save_pretrained writes it')
+    add('--config', metavar='FILE', help='a .json or .yaml file that says the strategy instead, as save_pretrained writes it or by hand')
     add('--stop', action='append', metavar='TEXT', help='end the text after this string; may be given several times')
     add('--trace', metavar='FILE', help='save the trace: coloured as .html, or as .json')
 
 def add_certify(add):
     "The arguments of `certify`."
     add('--strategy', default='assisted', choices=[n for n in TAKES if n not in PLAIN], help='default: %(default)s')
-    add('--samples', type=number(1), default=2000, metavar='N', help='of the statistical check (default: %(default)s)')
+    add('--samples', type=number(1), metavar='N', help='of the statistical check (default: 2000)')
     add('--on-target', action='store_true', help='check the texts of the target on the built-in prompts too, in float64')
 
 # %% ../nbs/61_cli.ipynb #e8812888

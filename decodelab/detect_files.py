@@ -90,7 +90,7 @@ def detect_command(args) -> int:
     if args.device and type(detector.mark).__name__ != 'SWEET': raise ValueError('--device is for SWEET, which reads the model: leave it out')
     reading = {'lm': load(args.target, device=args.device)} if type(detector.mark).__name__ == 'SWEET' else {}
     texts, prompts, names = zip(*documents(args.file))
-    found = detector.many(texts, prompts, windows=args.windows, level=args.level, permutations=args.permutations, seed=args.seed, **reading)
+    found = detector.many(texts, prompts, windows=args.windows, level=args.level if args.windows else None, permutations=args.permutations, seed=args.seed, **reading)
     together = combine(found) if len(found) > 1 else None
     for line in lines_of(found, names, together): print(line)
     write_found(args, found, names, together)
@@ -131,7 +131,7 @@ def add_detect(add):
     add('--windows', action='store_true', help='look for marked spans in unmarked text too')
     add('--level', type=float, default=.01, metavar='P', help='found if p is at most this (default: %(default)s)')
     add('--permutations', type=int, default=0, metavar='N', help='compare with N other keys too')
-    add('--seed', type=int, default=0, metavar='S')
+    add('--seed', type=int, metavar='S', help='of windows and permutations (default: 0)')
     add('--device', default=None, help="'cpu', 'cuda', … for SWEET, which reads the model")
     add('--json', metavar='FILE', help='write p, z and spans')
     add('--html', metavar='FILE', help='write the coloured texts')
