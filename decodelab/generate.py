@@ -12,9 +12,10 @@ from dataclasses import replace
 
 import torch
 
-from .arguments import INPUTS, Settings, beams, budget, check_names, constrained, grouped, least
-from .arguments_strategy import settings_for, strategies_for, wrapped
-from .arguments_texts import Text, input_names, pad_of, requests_for, texts_from
+from .arguments import INPUTS, Settings, beams, check_names, constrained, grouped, least
+from .arguments_strategy import ends, settings_for, strategies_for, wrapped
+from .arguments_texts import Text, input_names, most_of, pad_of, requests_for, texts_from
+from .arguments_whisper import bare, by_loop, loops, whisper_names, whole
 from .batch import Batch, Hub, Queue, together
 from .beam import each, hypotheses
 from .core import Request, Trace, run, traced, with_texts
@@ -155,15 +156,17 @@ def generate(
     recipe = arguments.get('custom_generate') or arguments.get('recipe')
     if recipe is not None and not (isinstance(recipe, str) and recipe in NATIVE): return by_recipe(model, recipe, dict(inputs=inputs) | arguments)
     lm = wrapped(model, arguments.get('tokenizer'))
-    more = input_names(lm)
+    more = input_names(lm) + whisper_names(lm)
     check_names(arguments, more)
     s = settings_for(lm, {k: v for k, v in arguments.items() if k not in INPUTS and k not in more})
     if recipe and s[NATIVE[recipe]] in (None, 1) and s['constraints'] is None: raise ValueError(f'{recipe} is asked for and nothing says how: give {NATIVE[recipe]}')
+    if loops(lm, dict(inputs=inputs) | arguments): return by_loop(lm, s, dict(inputs=inputs) | arguments)
     texts = texts_from(lm, s, dict(input_ids=None, inputs=inputs) | {k: v for k, v in arguments.items() if k in INPUTS or k in more})
-    width = texts[0].width
-    strategy = strategies_for(s, lm, least(s, width, budget(s, width, None if lm.start else lm.context)))
+    strategy = strategies_for(s, lm, least(s, texts[0].width, most_of(s, lm, texts)))
     each_text, rows = [strategy(i) for i in range(len(texts))], len(texts) * s['num_return_sequences']
     if s['streamer'] is not None and rows > 1: raise ValueError(f'streamer follows one text, and there are {rows}: decode them one by one')
     requests = requests_for(s, lm, texts)
     strategies = [each_text[i * len(texts) // len(requests)] for i in range(len(requests))]
-    return answer(s, lm, texts, requests, strategies, decoded(requests, strategies, s['streamer']))
+    traces = decoded(requests, strategies, s['streamer'])
+    if not s['return_dict_in_generate'] and not whole(lm, arguments): return bare(rows_of(traces, s['num_return_sequences'], beams(s)), ends(s), pad_of(s), lm.device)
+    return answer(s, lm, texts, requests, strategies, traces)

@@ -163,11 +163,51 @@ def test_sounds_pass_through():
         sound = 3 * torch.randn(2, 8, 100, dtype=torch.float64)
     for call in ({}, dict(num_beams=3), dict(decoder_input_ids=torch.tensor([[7, 8], [9, 10]]))):
         theirs = GenerationMixin.generate(model, input_features=sound, max_new_tokens=8, do_sample=False, **call)
-        assert torch.equal(generate(model, sound, max_new_tokens=8, **call), theirs)
+        assert torch.equal(generate(model, sound, max_new_tokens=8, force_unique_generate_call=True, **call), theirs) and torch.equal(generate(model, sound, max_new_tokens=8, return_dict_in_generate=True, **call).sequences, theirs)
+        assert torch.equal(generate(model, sound, max_new_tokens=8, **call), model.generate(sound, max_new_tokens=8, **call))
     assert torch.equal(generate(model, input_features=sound, max_new_tokens=8, prompt_lookup_num_tokens=3), generate(model, sound, max_new_tokens=8))
     model.generation_config.forced_decoder_ids = [[1, 20], [2, 21]]
-    theirs, ours = model.generate(input_features=sound, max_new_tokens=8, do_sample=False), generate(model, sound, max_new_tokens=8) # theirs without the start
-    assert ours[:, :3].tolist() == [[3, 20, 21]] * 2 and torch.equal(ours[:, 3:][:, :theirs.shape[1]], theirs)
+    theirs, ours = model.generate(input_features=sound, max_new_tokens=8, do_sample=False), generate(model, sound, max_new_tokens=8, force_unique_generate_call=True)
+    assert ours[:, :3].tolist() == [[3, 20, 21]] * 2 and torch.equal(ours[:, 3:][:, :theirs.shape[1]], theirs) and torch.equal(generate(model, sound, max_new_tokens=8), theirs)
+
+
+def test_whisper_gives_back_what_its_own_generate_gives_back():
+    "Short sound, long sound, times, segments, dictionaries: the embedded model, and a random one that knows languages and times."
+    from decodelab import hear
+    from decodelab.signals import sample
+    lm, draft = load('pico-whisper', device='cpu'), load('pico-whisper-draft', device='cpu')
+    heard = torch.cat([hear(lm, sample(i, test=True).wave)['input_features'] for i in range(3)])
+    for call in ({}, dict(max_new_tokens=4), dict(max_length=4), dict(max_length=3, force_unique_generate_call=True), dict(force_unique_generate_call=True), dict(decoder_input_ids=torch.tensor([[1, 5], [1, 6], [1, 7]]))):
+        theirs = lm.model.generate(heard, **call)
+        for more in ({}, dict(assistant_model=draft.model), dict(prompt_lookup_num_tokens=3)): assert torch.equal(generate(lm.model, heard, **call, **more), theirs), call
+    a, b = generate(lm, heard, return_dict_in_generate=True, output_scores=True), lm.model.generate(heard, return_dict_in_generate=True, output_scores=True)
+    assert type(a) is type(b) and torch.equal(a.sequences, b.sequences) and len(a.scores) == len(b.scores)
+    assert [[i for i in row if i != 2] for row in lm.model.generate(heard, num_beams=2).tolist()] == [[i for i in row if i] for row in generate(lm, heard, num_beams=2).tolist()] # transformers fills a beam's row up with the end
+    sound = 3 * torch.randn(2, 8, 260, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    model = speaker()
+    before = copy.deepcopy(model.generation_config.to_dict())
+    for call in (dict(return_timestamps=True), dict(return_timestamps=True, language='de'), dict(return_timestamps=True, task='translate', language='en'), dict(return_timestamps=True, suppress_tokens=[8, 37])):
+        for x in (sound, sound[..., :100]):
+            mask = dict(attention_mask=torch.ones(2, 260, dtype=torch.long)) if x is sound else {}
+            assert torch.equal(generate(model, x, max_new_tokens=6, **mask, **call), model.generate(x, max_new_tokens=6, **mask, **call)), call
+    for call in (dict(language='de'), dict(language=['de', 'en']), dict(language='en', task='translate')):
+        quiet = dict(suppress_tokens=[2, *range(61, 120)], max_new_tokens=6)
+        assert torch.equal(generate(model, sound[..., :100], **call, **quiet), model.generate(sound[..., :100], **call, **quiet)), call
+    with pytest.raises(ValueError, match='one for each'): generate(model, sound[..., :100], language=['de'] * 3)
+    with pytest.raises(TypeError, match='language'): generate(seq2seq('t5'), torch.tensor([[5, 6]]), language='de')
+    assert model.generation_config.to_dict() == before
+
+
+def speaker():
+    "A random Whisper with languages, tasks and times."
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+    sizes = dict(d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, num_mel_bins=8, max_source_positions=50, max_target_positions=40)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        model = WhisperForConditionalGeneration(WhisperConfig(vocab_size=120, pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=3, init_std=.6, begin_suppress_tokens=None, **sizes)).double().eval()
+    known = dict(no_timestamps_token_id=60, max_initial_timestamp_index=5, return_timestamps=False, is_multilingual=True, lang_to_id={'<|de|>': 50, '<|en|>': 51}, task_to_id=dict(transcribe=52, translate=53))
+    for name, value in known.items(): setattr(model.generation_config, name, value)
+    return model
 
 
 # Stops, scores, chance

@@ -14,6 +14,7 @@ LATE = { # (module, function, what it imports): all that looks forward
     ('speculative', 'default_verifier', 'verifiers'), # a sampling base is verified by rejection
     ('speculative', 'default_verifier', 'verifiers_tree'), # … also along trees
     ('generate', 'by_recipe', 'recipe_load'), # custom_generate='user/repository'
+    ('arguments_whisper', 'by_loop', 'recipe'), # a strategy behind transformers' own loop over pieces of sound
 }
 every = pytest.mark.parametrize('path', notebooks(), ids=lambda p: p.stem)
 
