@@ -22,11 +22,11 @@ PLAIN, USUAL = ('greedy', 'sampling'), ('assisted', 'lookup')
 
 def chosen(names:str|None, args) -> list[str]:
     "The names of the strategies, the plain one first; raises `ValueError` for an unknown one, and for an option that none takes."
-    if args.temperature < 0: raise ValueError(f'temperature is {args.temperature}: give 0 for greedy search or more for sampling')
-    plain = PLAIN[args.temperature > 0]
+    if (args.temperature or 0) < 0: raise ValueError(f'temperature is {args.temperature}: give 0 for greedy search or more for sampling')
+    plain = PLAIN[bool(args.temperature)]
     known = [plain] + [n for n in TAKES if n not in PLAIN]
     wanted = [n.strip() for n in names.split(',')] if names else [plain, *USUAL]
-    if unknown := [n for n in wanted if n not in known]: raise ValueError(f'no strategy {unknown[0]!r} at temperature {args.temperature:g}: choose from {", ".join(known)}')
+    if unknown := [n for n in wanted if n not in known]: raise ValueError(f'no strategy {unknown[0]!r} at temperature {args.temperature or 0:g}: choose from {", ".join(known)}')
     for option in ('draft', 'lookahead', 'verifier', 'exit_layer'):
         takers = [n for n in known if option in TAKES[n]]
         if getattr(args, option) is not None and not set(takers) & set(wanted):
@@ -91,8 +91,6 @@ def generate(args) -> int:
     from decodelab.plot import save_html, write_whole
     if args.trace and Path(args.trace).suffix not in ('.json', '.html'): raise ValueError(f'{args.trace} is neither .json nor .html: choose one for the trace')
     prompt = sys.stdin.read() if args.prompt == '-' else args.prompt
-    said, args.temperature = args.temperature is not None, args.temperature or 0.
-    if args.config and said: raise ValueError('--config says how to decode: leave --temperature out')
     lm = load(args.target, device=args.device)
     strategy = configured(args, lm) if args.config else list(strategies_for(args.strategy or 'assisted', args).values())[-1]
     trace = decode(lm, prompt, strategy, args.max_new_tokens, args.seed, args.stop or None)
@@ -103,15 +101,15 @@ def generate(args) -> int:
 def configured(args, lm):
     "The strategy of a file; raises `ValueError` beside options that it would not take."
     from decodelab import strategy_file
-    said = [n for n in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer') if getattr(args, n)]
+    said = [n for n in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer', 'temperature') if getattr(args, n) is not None]
     if said: raise ValueError(f'--config says how to decode: leave --{said[0].replace("_", "-")} out')
     return strategy_file(args.config, lm)
 
+# %% ../nbs/61_cli.ipynb #98268048
 def check_certify(args):
     "Raise `ValueError` for an option that the certificate would not use."
-    if args.target and not args.on_target: raise ValueError('--target is read with --on-target only: say that too, or leave it out')
-    if args.samples and not args.temperature: raise ValueError('--samples is of the check of sampling, and at temperature 0 texts are compared: leave it out')
-    if args.max_new_tokens and args.temperature: raise ValueError('--max-new-tokens is of the texts compared at temperature 0, and sampling is checked token by token: leave it out')
+    for name, idle, why in (('target', not args.on_target, 'is read with --on-target only'), ('samples', not args.temperature, 'is of the check of sampling, and texts are compared at temperature 0'), ('max_new_tokens', args.temperature, 'is of the texts that are compared at temperature 0, and sampling is checked token by token')):
+        if getattr(args, name) and idle: raise ValueError(f'--{name.replace("_", "-")} {why}: leave it out')
 
 def certificate(args) -> int:
     "Print the certificate of a speculative strategy; 1 if it is lossy."
@@ -125,7 +123,7 @@ def certificate(args) -> int:
     print(found)
     return 0 if found.lossless else 1
 
-# %% ../nbs/61_cli.ipynb #98268048
+# %% ../nbs/61_cli.ipynb #8314bd15
 FAMILIES = 'fixed, heuristic, confidence, roc, entropy, cumulative, classifier, joint, bandit, cost' # of stop rules; without importing scikit-learn
 
 def tune(args) -> int:
@@ -156,7 +154,7 @@ def detected(args) -> int:
     from decodelab.detect_files import detect_command
     return detect_command(args)
 
-# %% ../nbs/61_cli.ipynb #8314bd15
+# %% ../nbs/61_cli.ipynb #3f630795
 def train_code(args) -> Path:
     "Train one of the models of source code."
     from decodelab import zoo, zoo_nano
@@ -173,7 +171,7 @@ def train_on_task(args) -> Path:
     which = () if args.name == 'pico-bio' else (args.name,) # of two models
     return train(*which, args.folder or f'zoo-runs/{args.name}', seed=args.seed, device=args.device or 'cpu', show=print)
 
-# %% ../nbs/61_cli.ipynb #3f630795
+# %% ../nbs/61_cli.ipynb #6bdfcde8
 def zoo(args) -> int:
     "List the embedded models, or train one again."
     from transformers import AutoConfig
@@ -188,7 +186,7 @@ def zoo(args) -> int:
             print(f'{folder.name:18} {config.model_type}, {config.num_hidden_layers} layers of {config.hidden_size}, vocabulary {config.vocab_size}, {size / 1e6:.1f} MB')
     return 0
 
-# %% ../nbs/61_cli.ipynb #a7fee89a
+# %% ../nbs/61_cli.ipynb #742305d2
 def number(low:int):
     "An argument type: a whole number of at least `low`."
     def whole(text):
@@ -212,7 +210,7 @@ def common(parser, tokens:int|None, temperature:float|None=0.):
     add('--device', default=None, help="'cpu', 'cuda', … (default: an accelerator if there is one)")
     return parser
 
-# %% ../nbs/61_cli.ipynb #742305d2
+# %% ../nbs/61_cli.ipynb #2db9d7c6
 def arguments() -> argparse.ArgumentParser:
     "The parser of the `decodelab` command."
     from decodelab import __version__
@@ -238,7 +236,7 @@ def add_compare(add):
     add('--json', metavar='FILE', help='where to write the summary (default: summary.json in the run folder)')
     add('--html', metavar='FILE', help='where to write the report (default: report.html in the run folder)')
 
-# %% ../nbs/61_cli.ipynb #2db9d7c6
+# %% ../nbs/61_cli.ipynb #e8812888
 def add_generate(add):
     "The arguments of `generate`."
     add('prompt', help="the text to continue; '-' reads it from standard input")
@@ -253,7 +251,7 @@ def add_certify(add):
     add('--samples', type=number(1), metavar='N', help='of the statistical check (default: 2000)')
     add('--on-target', action='store_true', help='check the texts of the target on the built-in prompts too, in float64')
 
-# %% ../nbs/61_cli.ipynb #e8812888
+# %% ../nbs/61_cli.ipynb #964c5f9f
 def add_tune(add):
     "The arguments of `tune`."
     add('--strategy', default='assisted', choices=[n for n in TAKES if n not in PLAIN], help='the drafter to tune for (default: %(default)s)')
@@ -275,7 +273,7 @@ def add_zoo(add):
     add('--seed', type=int, default=0, metavar='S')
     add('--compile', action='store_true', help='compile the layers with torch.compile: faster where a C++ compiler is at hand')
 
-# %% ../nbs/61_cli.ipynb #483c895e
+# %% ../nbs/61_cli.ipynb #359283a6
 def main(argv=None) -> int:
     "Run the command; returns the exit status."
     parser = arguments()
@@ -297,5 +295,5 @@ def quiet():
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
-# %% ../nbs/61_cli.ipynb #359283a6
+# %% ../nbs/61_cli.ipynb #a2587f96
 if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook

@@ -29,6 +29,7 @@ def file_of(folder, config_file_name:str) -> Path:
         raise ValueError(f'config_file_name is {config_file_name!r}: give a name without folders that ends in .json, such as fast.json')
     return Path(folder) / config_file_name
 
+# %% ../nbs/51_configuration_files.ipynb #ff69166a
 def parsed(text:str, where:str) -> dict:
     "The settings of a JSON or YAML file; raises `ValueError` that names the file, and the line where it can."
     kind = 'YAML' if Path(where).suffix.lower() in ('.yaml', '.yml') else 'JSON'
@@ -59,6 +60,7 @@ def in_line(error:Exception) -> str:
     said = getattr(error, 'problem', None) or str(error)
     return f'{said} (line {mark.line + 1} column {mark.column + 1})' if mark else ' '.join(said.split())
 
+# %% ../nbs/51_configuration_files.ipynb #66375f5e
 def config_of(fields:dict, lm:LM) -> GenerationConfig:
     "A configuration of the settings in a file, its mark included."
     fields, marked = dict(fields), fields.get('watermarking_config')
@@ -71,7 +73,7 @@ def mark_of_file(said, lm:LM) -> Mark:
     if not isinstance(said, dict): raise ValueError(f'watermarking_config is {short(said)}: give an object with a scheme, or transformers\' settings')
     return Mark.from_json(json.dumps(said)) if 'scheme' in said else mark_from_config(said, lm.vocab_size)
 
-# %% ../nbs/51_configuration_files.ipynb #0004bd57
+# %% ../nbs/51_configuration_files.ipynb #946ec4a2
 def save_pretrained(
     strategy,
     folder, # is made where there is none
@@ -101,7 +103,7 @@ def is_ours(path:Path) -> bool:
     except ValueError: return False
     return isinstance(found, dict) and not set(found) - {*config_names(), 'transformers_version', '_from_model_config', '_commit_hash'}
 
-# %% ../nbs/51_configuration_files.ipynb #ec4a3c70
+# %% ../nbs/51_configuration_files.ipynb #74058583
 def names_in(folder) -> list[str]:
     "The names of the strategies in a folder, the default first."
     found = sorted(p.name for p in Path(folder).glob('*.json') if is_ours(p))
@@ -129,7 +131,7 @@ def from_pretrained(
     check_strays(config)
     return from_generation_config(config, lm, defaults, **models)
 
-# %% ../nbs/51_configuration_files.ipynb #db1e9db5
+# %% ../nbs/51_configuration_files.ipynb #4e42016f
 def push_to_hub(
     strategy,
     repo_id:str, # 'user/repository'; is made where there is none
@@ -152,7 +154,7 @@ def push_to_hub(
     return api.upload_file(path_or_fileobj=text.encode(), path_in_repo=config_file_name, repo_id=repo_id, token=token, revision=revision, create_pr=create_pr,
                            commit_message=commit_message or f'{config_file_name}: {type(strategy).__name__} by decodelab')
 
-# %% ../nbs/51_configuration_files.ipynb #b64c1989
+# %% ../nbs/51_configuration_files.ipynb #785ff33b
 STRATEGIES = { # name → what it begins with
     'Greedy': dict(do_sample=False), 'Sample': dict(do_sample=True, top_k=0), 'BeamSearch': dict(do_sample=False, num_beams=4), 'BeamSample': dict(do_sample=True, num_beams=4, top_k=0),
     'DiverseBeamSearch': dict(do_sample=False, num_beams=4, num_beam_groups=2, diversity_penalty=.5), 'ConstrainedBeamSearch': dict(do_sample=False, num_beams=4), 'ContrastiveSearch': dict(do_sample=False, penalty_alpha=.6, top_k=4),
@@ -172,7 +174,7 @@ def check_file(fields:dict):
     assistant = fields.get('assistant_model')
     if assistant is not None and not isinstance(assistant, str): raise ValueError(f'assistant_model is {assistant!r}: give the name of a model')
 
-# %% ../nbs/51_configuration_files.ipynb #785ff33b
+# %% ../nbs/51_configuration_files.ipynb #8056b4eb
 NUMBERS = ('temperature', 'top_p', 'min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff', 'repetition_penalty', 'encoder_repetition_penalty', 'length_penalty', 'diversity_penalty', 'penalty_alpha', 'guidance_scale', 'assistant_confidence_threshold')
 WHOLE = 'top_k', 'no_repeat_ngram_size', 'encoder_no_repeat_ngram_size', 'forced_bos_token_id', 'min_length', 'min_new_tokens'
 LISTS = 'bad_words_ids', 'force_words_ids', 'suppress_tokens', 'begin_suppress_tokens', 'sequence_bias', 'exponential_decay_length_penalty'
@@ -184,7 +186,7 @@ def check_values(fields:dict):
             value = fields.get(name)
             if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) and kinds is not bool): raise ValueError(f'{name} is {short(value)}: give {what}')
 
-# %% ../nbs/51_configuration_files.ipynb #f3a9496a
+# %% ../nbs/51_configuration_files.ipynb #1d8e2f5d
 def strategy_file(
     path, # of a .json, .yaml or .yml file
     lm:LM, # the model to decode

@@ -90,6 +90,7 @@ def compile(lm,
     if lm.graphs and not lm.graphs.graphs: lm.graphs, lm.lean = None, plain
     return lm
 
+# %% ../nbs/01_graphs_model.ipynb #9d1e3a46
 def warm(lm, length:int):
     "Read what needs every graph for texts of up to `length` tokens."
     if lm.lean: lm.lean = lm.graphs
@@ -107,7 +108,7 @@ def compiled(lm):
     return pd.DataFrame([dict(tokens=wide, places=room, layers=stop - start, head=head, **cost) for (wide, room, start, stop, head), cost in costs.items()],
                         columns=['tokens', 'places', 'layers', 'head', 'first_seconds', 'steady_ms', 'passes'])
 
-# %% ../nbs/01_graphs_model.ipynb #9d1e3a46
+# %% ../nbs/01_graphs_model.ipynb #810341ad
 def pack(lm):
     "Keep the matrices in oneDNN's blocks only (`01_engine_weights`); the model's own forward is gone then. Raises `ValueError` where they cannot be."
     lm.renew()

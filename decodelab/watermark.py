@@ -70,6 +70,7 @@ class Mark(Rule):
         if names := sorted(set(given) ^ {f.name for f in fields(made)}): raise ValueError(f'{scheme} has other settings: missing or unknown are {", ".join(names)}')
         return made(**given)
 
+# %% ../nbs/40_watermark.ipynb #a48aea19
 def label(mark:Mark) -> str:
     "A mark in a word, its key as a fingerprint: safe to print."
     secret = [f.name for f in fields(mark) if 'key' in f.name] if is_dataclass(mark) else []
@@ -89,7 +90,7 @@ def kinds(mark:type) -> list:
     "All classes of marks that are defined now."
     return [k for c in mark.__subclasses__() for k in (c, *kinds(c))]
 
-# %% ../nbs/40_watermark.ipynb #a48aea19
+# %% ../nbs/40_watermark.ipynb #ef6765dc
 def paired(texts, prompts:int|Sequence[int]) -> list[tuple]:
     "Each text with the length of its prompt; raises `ValueError` for what is no list of texts, or has another number of prompts."
     texts = None if isinstance(texts, (str, bytes)) or not hasattr(texts, '__iter__') else [t.tolist() if hasattr(t, 'tolist') else t for t in texts]
@@ -105,7 +106,7 @@ def parsed(text:str) -> dict:
     if not isinstance(given, dict): raise ValueError(f'{str(text)[:40]!r} is no configuration: give the JSON that a mark\'s to_json wrote')
     return given
 
-# %% ../nbs/40_watermark.ipynb #4e9316a9
+# %% ../nbs/40_watermark.ipynb #372896a6
 class ListMark(Mark):
     "A mark by green lists; `before` is how many tokens of context a colour needs, `shortest` how many ids a row that is marked."
     def green_lists(self, contexts:list, vocab_size:int, device:str) -> torch.Tensor:
@@ -134,7 +135,7 @@ class ListMark(Mark):
         for row, green, to in zip(scores.unbind(), rows, out.unbind()): torch.add(row, green, alpha=bias, out=to)
         return out
 
-# %% ../nbs/40_watermark.ipynb #a457afda
+# %% ../nbs/40_watermark.ipynb #5b208b4e
 KEPT = 2**25 # bytes of lists of each mark
 
 @lru_cache(maxsize=4)
@@ -153,7 +154,7 @@ def green_rows(mark:ListMark, contexts:list, vocab_size:int, device:str) -> list
     while len(kept) * vocab_size > KEPT and len(kept) > 64: kept.pop(next(iter(kept)))
     return rows
 
-# %% ../nbs/40_watermark.ipynb #7f5383d0
+# %% ../nbs/40_watermark.ipynb #5af3504a
 def scorable(ids:np.ndarray, prompt:int, width:int, pad:int|None) -> np.ndarray:
     "The places of a text that have `width` ids of context, are not of the prompt, and touch no padding."
     at = np.arange(max(prompt, width), len(ids))
@@ -169,7 +170,7 @@ def gathered(n:int, at:np.ndarray, values:np.ndarray, reasons:list, tokens:np.nd
     for i, reason in zip(at.tolist(), reasons): found.contexts[i] = reason
     return found
 
-# %% ../nbs/40_watermark.ipynb #5af3504a
+# %% ../nbs/40_watermark.ipynb #34f86d3a
 def evidences(
     self:ListMark,
     texts:Sequence, # of ids, each with its prompt if there is one
@@ -195,7 +196,7 @@ def evidence(self:ListMark, ids:Sequence[int], prompt:int=0, repeats:str='once',
 
 ListMark.evidence, ListMark.evidences = evidence, evidences
 
-# %% ../nbs/40_watermark.ipynb #34f86d3a
+# %% ../nbs/40_watermark.ipynb #b0f58d54
 def check_text(ids:Sequence[int], prompt:int, repeats:str) -> np.ndarray:
     "The ids of one text as an array `(n,)`; raises `ValueError` for anything else."
     ids = np.asarray(ids.tolist() if torch.is_tensor(ids) else ids)
@@ -217,7 +218,7 @@ def check_bias(name:str, value:float):
     "Raise `ValueError` unless `value` is a finite number."
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value): raise ValueError(f'{name} is {value!r}: give a finite number, above 0 to mark')
 
-# %% ../nbs/40_watermark.ipynb #31859f22
+# %% ../nbs/40_watermark.ipynb #baff5ff9
 @dataclass(frozen=True, repr=False)
 class GreenList(ListMark):
     "Raise the scores of a secret share of the vocabulary that changes with the context (Kirchenbauer et al. 2023, arXiv 2301.10226)."
@@ -244,7 +245,7 @@ class GreenList(ListMark):
     @property
     def bias(self) -> float: return self.delta
 
-# %% ../nbs/40_watermark.ipynb #baff5ff9
+# %% ../nbs/40_watermark.ipynb #6a20f53e
 def philox_lists(self:GreenList, contexts, vocab_size, device):
     "The lists `(n, V)` of `GreenList`."
     if self.seeding == 'self': words = self_vocabulary(self.key, contexts, vocab_size, device)
