@@ -48,6 +48,7 @@ _public = {name: module for module, names in {
     'prompt_lookup': 'PromptLookup Datastore NewestMatch FrequentMatch',
     'early_exit': 'EarlyExit',
     'suffix': 'SuffixDrafter SuffixMemory',
+    'tree': 'TreeDrafter TreeShape',
     'overlap': 'overlap plot_overlap',
     'synthetic': 'SyntheticDrafter continuations',
     'universal': 'UniversalDrafter',

@@ -135,6 +135,7 @@ def with_tables(strategy, q:ExactLM):
     twin.base, part = ExactSample(), twin.drafter
     while part is not None:
         if (own := getattr(part, 'base', None)) is not None: part.base = ExactGreedy() if own.greedy else ExactSample()
+        if hasattr(getattr(part, 'shape', None), 'cut'): part.shape = part.shape.cut(4) # of a tree: all outcomes of more nodes are too many to enumerate
         part = getattr(part, 'drafter', None)
     return twin
 
