@@ -72,7 +72,7 @@ def machine(
 ) -> dict:
     "The machine, its load in processes over 1, 5 and 15 minutes, versions, commit, date and command, as JSON."
     device = torch.device(device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else 'cpu'))
-    return dict(threads=torch.get_num_threads(), machine=torch.cuda.get_device_name(device) if device.type == 'cuda' else platform.processor() or platform.machine(),
+    return dict(threads=torch.get_num_threads(), machine=getattr(torch.get_device_module(device), 'get_device_name', lambda device: platform.processor() or platform.machine())(device),
         decodelab=__version__, python=platform.python_version(), torch=torch.__version__, transformers=version('transformers'), processes=place()[1],
         load=[round(x, 2) for x in os.getloadavg()] if hasattr(os, 'getloadavg') else None, commit=commit_here(),
         date=datetime.now(timezone.utc).isoformat(timespec='seconds'), argv=[Path(sys.argv[0]).name, *sys.argv[1:]])

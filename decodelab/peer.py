@@ -101,7 +101,7 @@ def new_tokens(self, request:Request, target, draft) -> list[int]:
     ids, device = torch.tensor([request.prompt], device=target.device), target.device
     ahead = {k: v for k, v in self.arguments.items() if k in LOOKAHEAD}
     drafter = target if 'assistant_early_exit' in self.arguments else draft
-    with torch.random.fork_rng([device] if device.type == 'cuda' else []), lookahead_of(drafter, **ahead):
+    with torch.random.fork_rng([] if device.type == 'cpu' else [device], device_type=device.type), lookahead_of(drafter, **ahead):
         torch.random.manual_seed(request.rng.seed)
         out = target.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=request.max_new_tokens, do_sample=self.do_sample,
             eos_token_id=eos, pad_token_id=eos and eos[0], assistant_model=draft, **{k: v for k, v in self.arguments.items() if k not in ahead})
