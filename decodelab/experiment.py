@@ -144,6 +144,6 @@ def verdicts(ex:Experiment, rows:list[dict]):
 def read_verdicts(path):
     "Stored verdicts as `ex.verdicts` returned them."
     import pandas as pd
-    return pd.read_csv(path, keep_default_na=False).assign(agrees=lambda t: t.agrees.map({'True': True, 'False': False, '': None, True: True, False: False}).astype('boolean'))
+    return pd.read_csv(path, keep_default_na=False, dtype=str).assign(agrees=lambda t: t.agrees.map({'True': True, 'False': False, '': None}).astype('boolean'))
 
 Experiment.verdicts = verdicts
