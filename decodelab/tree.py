@@ -126,6 +126,7 @@ class Sprout:
         "The text up to a node."
         return ids if node < 0 else [*self.text(ids, self.parents[node]), self.tokens[node]]
 
+# %% ../nbs/27_tree.ipynb #8477dbe4
 class TreeDrafting:
     "The draft model at work on one text's trees."
     def __init__(self, reading, base, by_chance, shape, replace, ends): self.reading, self.base, self.by_chance, self.shape, self.replace, self.ends = reading, base, by_chance, shape, replace, ends
