@@ -1,11 +1,12 @@
 "Streams say what decode says: every drafter, alone, awaited and in batches, with stop strings and odd tokenizers; and they let go."
-import asyncio, gc
+import asyncio, gc, threading
 
 import pytest
 import torch
+from transformers import TextIteratorStreamer
 
 from decodelab import (AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExit, Greedy, IntersectionDrafter, PromptLookup, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter,
-                       Temperature, TopP, UniversalDrafter, astream, decode, decode_batch, load, stream, stream_batch)
+                       Temperature, TopP, UniversalDrafter, astream, decode, decode_batch, generate, load, stream, stream_batch)
 from repo import ROOT
 
 MODELS = ROOT.parent/'shared'/'data'/'models'
@@ -67,3 +68,27 @@ def test_a_stream_that_is_dropped_lets_its_caches_go(family):
 def test_a_search_is_refused_wherever_it_could_be_streamed(family):
     for make in (lambda: stream(family[0], 'x', BeamSearch(2)), lambda: astream(family[0], 'x', BeamSearch(2)), lambda: stream_batch(family[0], ['x'], BeamSearch(2))):
         with pytest.raises(ValueError, match='say certain=True'): make()
+
+
+def test_a_thread_generates_into_an_iterator_of_texts(family):
+    "transformers' own recipe for streaming, through decodelab.generate: the pieces joined are the text, characters stay whole, and an error ends the waiting."
+    lm, draft = family[:2]
+    inputs = lm.tokenizer('# 日本語 😀 grün\nx = "日本語 😀 grün"\ny = "日本語 😀', return_tensors='pt')
+    for told in (dict(), dict(prompt_lookup_num_tokens=4), dict(assistant_model=draft.model), dict(penalty_alpha=.6, top_k=4)):
+        streamer, out = TextIteratorStreamer(lm.tokenizer, skip_prompt=True, timeout=60), []
+        thread = threading.Thread(target=lambda: out.append(generate(lm.model, **inputs, max_new_tokens=24, streamer=streamer, **told)))
+        thread.start()
+        got = [piece for piece in streamer if piece]
+        thread.join()
+        assert ''.join(got) == lm.tokenizer.decode(out[0][0, inputs['input_ids'].shape[1]:]) and len(got) > 1 and '\ufffd' not in ''.join(got), told
+    streamer = TextIteratorStreamer(lm.tokenizer, skip_prompt=True, timeout=60)
+    def fails(ids, scores): raise RuntimeError('the device is gone')
+    def work():
+        with pytest.raises(RuntimeError, match='device is gone'): generate(lm.model, **inputs, max_new_tokens=24, streamer=streamer, logits_processor=[fails])
+        ended.append(True)
+    ended, thread = [], threading.Thread(target=work)
+    thread.start()
+    assert ''.join(streamer) == ''                        # it ends, rather than waiting for the timeout
+    thread.join()
+    assert ended
+    with pytest.raises(ValueError, match='num_beams and streamer'): generate(lm.model, **inputs, max_new_tokens=4, num_beams=3, streamer=streamer)
