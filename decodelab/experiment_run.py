@@ -127,7 +127,7 @@ def run_locked(path:Path, ran:Ran, resume:bool, fetch:bool, stream, fds:tuple) -
     "Run an experiment in a folder that is ours."
     import nbformat
     nb, main, start = nbformat.read(path, 4), place()[0] == 0, time.monotonic()
-    record = begin(ran.out, ran.stem, measuring(nb), resume) if main else {}
+    record = begin(ran.out, ran.stem, measuring(nb), resume) if main else record_of(ran.out, ran.stem) # nobody waits for a main process that has nothing to do
     if record.get('finished'): return replace(ran, already=True)
     def keep():
         if main: write_whole(ran.notebook, nbformat.writes(tidy(nb)) + '\n')
