@@ -49,6 +49,7 @@ _public = {name: module for module, names in {
     'early_exit': 'EarlyExit',
     'suffix': 'SuffixDrafter SuffixMemory',
     'tree': 'TreeDrafter TreeShape',
+    'tree_shapes': 'DynamicTreeDrafter acceptance_by_rank best_shape best_size',
     'overlap': 'overlap plot_overlap',
     'synthetic': 'SyntheticDrafter continuations',
     'universal': 'UniversalDrafter',

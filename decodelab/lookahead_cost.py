@@ -45,7 +45,8 @@ class Costs:
 
     def of(self, steps) -> float:
         "What the steps of a text cost; a step of several target passes pays for each."
-        return sum(self.round(s.drafted, s.draft_passes) + (s.target_passes - 1) * self.at(1) for s in steps)
+        read = lambda s: len(s.info['tree']['tokens']) if 'tree' in s.info else s.drafted # what the target reads
+        return sum(self.round(read(s), s.draft_passes) + (s.target_passes - 1) * self.at(1) for s in steps)
 
 # %% ../nbs/29_lookahead_cost.ipynb #f3c50a6b
 def costs_repr(self):
