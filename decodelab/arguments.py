@@ -24,7 +24,7 @@ DEFAULTS = dict(
     num_assistant_tokens=20, num_assistant_tokens_schedule='constant', assistant_confidence_threshold=.4, assistant_lookbehind=10, target_lookbehind=10,
     return_dict_in_generate=False, output_scores=False, use_cache=True)
 RULES = tuple(key.key for key in PROCESSORS + SAMPLING + LAST if key.key != 'prefix_allowed_tokens_fn') # names that make rules
-NEUTRAL = DEFAULTS | {key.key: key.off for key in SAMPLING + PROCESSORS + LAST} | dict(num_assistant_tokens_schedule=None) # values that do nothing
+NEUTRAL = DEFAULTS | {key.key: key.off for key in SAMPLING + PROCESSORS + LAST} | dict.fromkeys(('output_logits', 'output_attentions', 'output_hidden_states'), False) | dict(num_assistant_tokens_schedule=None) # values that do nothing
 
 # %% ../nbs/50_arguments.ipynb #43f660d2
 CALL = ('generation_config', 'tokenizer', 'assistant_model', 'assistant_tokenizer', 'streamer', 'stopping_criteria', 'logits_processor', 'prefix_allowed_tokens_fn',
@@ -55,7 +55,6 @@ REFUSED = dict(
     assistant_ensemble_weight='it changes what is said: leave it out, or decode with Lenience or TypicalAcceptance',
     assistant_lookbehind='the two texts are kept in step without a window: leave it out', target_lookbehind='the two texts are kept in step without a window: leave it out',
     token_healing='the prompt is read as it is: leave it out', is_assistant='it is for transformers itself: leave it out',
-    output_attentions='attention weights are not kept: call the model on the finished text', output_hidden_states='hidden states are not kept: call the model on the finished text',
     compile_config='nothing is compiled by a call: use LM.compile first', continuous_batching_config='use decode_batch, which takes new texts as others end',
     synced_gpus='the ranks are not synchronised: leave it out')
 HARMLESS = dict(use_cache=(True,), cache_implementation=('dynamic', 'hybrid'), assistant_lookbehind=(10,), target_lookbehind=(10,))
@@ -138,7 +137,7 @@ NEEDS = { # name → (does it act?, what it needs)
     'assistant_tokenizer': (lambda s: s['assistant_model'] is not None, 'there is no assistant_model'),
     'max_matching_ngram_size': (lambda s: s['prompt_lookup_num_tokens'] is not None, 'it is for prompt lookup: give prompt_lookup_num_tokens'),
     'num_return_sequences': (lambda s: sampling(s) or beams(s), 'greedy search has one answer: say do_sample=True or num_beams=2 or more'),
-    **{name: (lambda s: bool(s['return_dict_in_generate']), 'it is returned in a dictionary only: say return_dict_in_generate=True') for name in ('output_scores', 'output_logits')},
+    **{name: (lambda s: bool(s['return_dict_in_generate']), 'it is returned in a dictionary only: say return_dict_in_generate=True') for name in ('output_scores', 'output_logits', 'output_attentions', 'output_hidden_states')},
     'negative_prompt_ids': (lambda s: s['guidance_scale'] not in (None, 1), 'it is what guidance moves away from: give guidance_scale'),
     'negative_prompt_attention_mask': (lambda s: s['negative_prompt_ids'] is not None, 'there are no negative_prompt_ids'),
 }
@@ -188,7 +187,7 @@ def named(s:Settings, name:str) -> str:
 # %% ../nbs/50_arguments.ipynb #29c3b787
 LEAST = dict(max_length=1, max_new_tokens=1, min_length=0, min_new_tokens=0, num_beams=1, num_return_sequences=1, num_beam_groups=1, num_assistant_tokens=1, prompt_lookup_num_tokens=1,
              max_matching_ngram_size=1, assistant_early_exit=1, seed=0, max_time=0)
-SWITCHES = 'do_sample', 'return_dict_in_generate', 'output_scores', 'output_logits', 'trust_remote_code'
+SWITCHES = 'do_sample', 'return_dict_in_generate', 'output_scores', 'output_logits', 'output_attentions', 'output_hidden_states', 'trust_remote_code'
 
 def check_types(s:Settings):
     "Raise `TypeError` or `ValueError` for a value that cannot be what its name says."

@@ -215,6 +215,7 @@ def requests_for(s:Settings, lm:LM, texts:list[Text]) -> list[Request]:
     "A request for each text and sequence; raises `ValueError` where a text does not fit."
     copies, most = 1 if beams(s) else s['num_return_sequences'], most_of(s, lm, texts)
     for text in texts:
+        if lm.start and not all(0 <= i < lm.vocab_size for i in text.prompt): raise ValueError(f'a decoder id is outside the vocabulary of {lm.vocab_size} tokens: were decoder_input_ids encoded by another tokenizer?')
         reads = text.encoder.get('input_ids') if lm.start else text.prompt
         if reads is not None: check_prompt(lm, reads, most)
         if lm.start and lm.context and len(text.prompt) + most > lm.context: raise ValueError(f'{len(text.prompt)} decoder tokens and {most} new ones do not fit in the context of {lm.context}: shorten one')

@@ -248,6 +248,45 @@ def test_scores_of_a_padded_batch(llama):
         for name in ('scores', 'logits'): torch.testing.assert_close(torch.stack(getattr(a, name)).float(), torch.stack(getattr(b, name)), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize('call', [{}, dict(num_beams=3, num_return_sequences=2), dict(eos_token_id=ENDS), dict(prompt_lookup_num_tokens=3), dict(num_beams=2, eos_token_id=ENDS)], ids=named)
+def test_hidden_states_and_attentions(llama, call):
+    eager = copy.deepcopy(llama)
+    eager.set_attn_implementation('eager')
+    asked = dict(return_dict_in_generate=True, output_hidden_states=True, output_attentions=True, max_new_tokens=8, pad_token_id=PAD)
+    a, b = generate(eager, IDS[1:2], **asked | call), eager.generate(IDS[1:2], **asked | call, do_sample=False)
+    assert torch.equal(a.sequences, b.sequences)
+    for name in ('hidden_states', 'attentions'):
+        for ours, theirs in zip(getattr(a, name), getattr(b, name)): # transformers goes on with beams that nobody wants
+            for x, y in zip(ours, theirs, strict=True): assert x.shape == y.shape and torch.allclose(x, y, atol=1e-7)
+    with pytest.raises(ValueError, match="attn_implementation='eager'"): generate(llama, IDS[1:2], **asked)
+    hidden = generate(llama, **BATCH, return_dict_in_generate=True, output_hidden_states=True, assistant_model=draft_of(llama))
+    theirs = llama.generate(**BATCH, return_dict_in_generate=True, output_hidden_states=True, do_sample=False)
+    for ours, want in list(zip(hidden.hidden_states, theirs.hidden_states, strict=True))[1:]:
+        for x, y in zip(ours, want, strict=True): assert torch.allclose(x, y, atol=1e-7)
+
+
+def test_hidden_states_of_encoder_decoders_and_prepared_prompts():
+    from test_prepared import inputs, llava
+    asked = dict(return_dict_in_generate=True, output_hidden_states=True, max_new_tokens=6)
+    for kind in ('t5', 'bart'):
+        model, ids = seq2seq(kind), torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+        model.set_attn_implementation('eager')
+        for call in (dict(output_attentions=True), dict(output_attentions=True, num_beams=3), dict(encoder_outputs=model.get_encoder()(ids), output_attentions=True)):
+            given = {} if 'encoder_outputs' in call else dict(input_ids=ids)
+            a = generate(model, **given, **asked | call)
+            b = model.generate(**given, **asked | call, do_sample=False)
+            for name in ('decoder_hidden_states', 'decoder_attentions', 'cross_attentions'):
+                for ours, theirs in zip(getattr(a, name), getattr(b, name)):
+                    for x, y in zip(ours, theirs, strict=True): assert x.shape == y.shape and torch.allclose(x, y, atol=1e-7), (kind, name)
+            if given: assert all(torch.allclose(x[:1], y[:1], atol=1e-7) for x, y in zip(a.encoder_hidden_states, b.encoder_hidden_states, strict=True))
+    model, one = llava(), inputs('llava', 1)
+    vectors = model.get_input_embeddings()(torch.tensor([[5, 6, 7]])).detach()
+    for given in (one, dict(inputs_embeds=vectors)):
+        a, b = generate(model, **given, **asked), model.generate(**given, **asked, do_sample=False)
+        assert all(torch.allclose(x, y, atol=1e-7) for s, t in zip(a.hidden_states, b.hidden_states, strict=True) for x, y in zip(s, t, strict=True))
+    with pytest.raises(ValueError, match='one text at a time'): generate(model, **inputs('llava'), **asked)
+
+
 def test_scores_of_other_strategies(llama):
     "Greedy strategies say the token with the largest of the scores that are returned; a draft changes none of them."
     asked = dict(return_dict_in_generate=True, output_scores=True)
@@ -326,7 +365,7 @@ WRONG = [(dict(banana=1), TypeError, 'banana'), (dict(max_new_tokens=0), ValueEr
          (dict(max_new_tokens=4, min_new_tokens=5), ValueError, 'must have 5'), (dict(max_new_tokens=2.5), TypeError, 'whole number'), (dict(max_new_tokens=250), ValueError, 'do not fit'), (dict(temperature=.7), ValueError, 'do_sample=True'),
          (dict(temperature=-1., do_sample=True), ValueError, 'temperature'), (dict(top_p=3., do_sample=True), ValueError, 'top_p'), (dict(num_beams=0), ValueError, 'num_beams'), (dict(num_beams=2, num_return_sequences=3), ValueError, 'num_return_sequences'),
          (dict(num_beams=4, num_beam_groups=3, diversity_penalty=1.), ValueError, 'divides'), (dict(assistant_early_exit=3), ValueError, 'layer'), (dict(assistant_early_exit=40), ValueError, 'layer'), (dict(dola_layers=[40]), ValueError, 'layer'),
-         (dict(stop_strings='x'), ValueError, 'give tokenizer'), (dict(assistant_model='pico'), TypeError, 'assistant_model'), (dict(streamer=object()), TypeError, 'put and end'), (dict(output_hidden_states=True), ValueError, 'not kept'),
+         (dict(stop_strings='x'), ValueError, 'give tokenizer'), (dict(assistant_model='pico'), TypeError, 'assistant_model'), (dict(streamer=object()), TypeError, 'put and end'), (dict(output_hidden_states=True), ValueError, 'return_dict_in_generate=True'),
          (dict(decoder_input_ids=[[3]]), ValueError, 'encoder'), (dict(pixel_values=torch.ones(1)), TypeError, 'pixel_values'), (dict(attention_mask=torch.tensor([[1, 0, 1, 1, 1, 1, 1]])), ValueError, 'between'),
          (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), ValueError, 'empty'), (dict(input_ids='hello'), TypeError, 'is text'), (dict(input_ids=dict(input_ids=[[3]])), TypeError, 'give a tensor'), (dict(input_ids=[[64]]), ValueError, 'outside the vocabulary'), (dict(input_ids=None), ValueError, 'empty'),
          (dict(recipe='someone/something'), ValueError, 'revision'), (dict(custom_generate='nowhere'), ValueError, 'nowhere'), (dict(force_words_ids=[[5]], num_beams=3, eos_token_id=5), ValueError, 'end of text'), (dict(generation_config=3), TypeError, 'GenerationConfig'),
