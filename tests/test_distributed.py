@@ -1,5 +1,5 @@
 "Several processes measure what one would: shared, killed and gone on with, or cut over one model. On a CPU, with gloo."
-import json, os, runpy, signal, subprocess, sys, time
+import json, os, runpy, shutil, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest, torch
@@ -24,7 +24,7 @@ def started(n, script, *args, by='accelerate', **popen):
 def ran(*args, **how):
     "What the processes wrote; they must have ended well."
     process = started(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
-    try: out, err = process.communicate(timeout=120)
+    try: out, err = process.communicate(timeout=240)
     finally: process.kill()
     assert process.returncode == 0, err[-3000:]
     return out
@@ -101,18 +101,17 @@ def killed(work, folder, victim, rows=4):
     process = started(2, work, folder, 25, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     own = Path(str(folder).replace('RANK', str(victim)))
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while not (own/f'rows.{victim}.jsonl').exists() or (own/f'rows.{victim}.jsonl').read_bytes().count(b'\n') < rows:
             assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1][-3000:]
             time.sleep(.005)
         os.kill(int((own/f'pid.{victim}').read_text()), signal.SIGKILL)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=120)[1]
     finally: process.kill()
     assert process.returncode != 0 and 'SIGKILL' in said
 
 
 def test_a_worker_is_killed_and_any_number_goes_on(tmp_path, alone):
-    import shutil
     work = script(tmp_path, PACED)
     killed(work, tmp_path/'run', victim=1)
     before = kept(tmp_path/'run')
@@ -187,6 +186,66 @@ def tokenizer(folder):
 def test_processes_that_would_measure_other_things_are_stopped(tmp_path):
     work = script(tmp_path, PACED.replace('frame = run(out', 'frame = run(out, seed=int(rank)'))
     process = started(2, work, tmp_path/'run', 0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try: said = process.communicate(timeout=90)[1]
+    try: said = process.communicate(timeout=240)[1]
     finally: process.kill()
     assert process.returncode != 0 and 'process 1: first_seed was 0 and is now 1' in said and not kept(tmp_path/'run')
+
+
+EXPERIMENT = ['# Small', '''
+import pandas as pd
+from decodelab import Experiment, Greedy, PromptLookup, Speculative, bench
+from decodelab.jobs import collect, place
+NEEDS = dict(pico=dict(models=('pico-draft',), data=(), memory_gb=.1, minutes=.1))
+ex = Experiment('04_small', NEEDS)''', '## Claim', '## Measure', '''
+lm = ex.load('pico-draft')
+frame = bench(lm, ['def f(x):', 'import os', 'for i in'], dict(greedy=Greedy(), lookup=Speculative(PromptLookup())), max_new_tokens=8, repeats=2, out=ex.kept('live'), progress=False)
+rows = collect({str(i): lambda i=i: dict(i=i, by=place()[0]) for i in range(5)}, out=ex.kept('rows'), progress=False)
+ex.save(frame[['strategy', 'prompt', 'repeat', 'target_passes', 'text_hash']])
+ex.save(pd.DataFrame(rows), 'rows')
+ex.about()''', '## Figure', 'ex.read().target_passes.sum()', '## Agreement', '''
+ex.verdicts([dict(claim='they add up', source='10', measured=str(ex.read('rows').i.sum()), agrees=True, why='0 + 1 + 2 + 3 + 4')])''']
+
+STAND_INS = dict(scontrol='echo 127.0.0.1', accelerate='exec "$PYTHON" -W ignore -m accelerate.commands.accelerate_cli "$@"', srun='''
+shift # --kill-on-bad-exit=1
+for node in 0 1; do SLURM_NODEID=$node "$@" & done
+for node in 0 1; do wait -n || { kill $(jobs -p); exit 1; }; done''') # two machines, here
+
+
+@pytest.mark.skipif(not shutil.which('bash') or subprocess.run(['bash', '-c', 'wait -n'], capture_output=True).returncode == 2, reason='no bash that can wait -n')
+def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(tmp_path):
+    import nbformat, pandas as pd
+    from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+    from decodelab import Greedy, PromptLookup, Speculative, bench, load
+    (tmp_path/'bin').mkdir()
+    for name, text in STAND_INS.items():
+        (tmp_path/'bin'/name).write_text(f'#!/bin/bash\n{text}\n')
+        (tmp_path/'bin'/name).chmod(0o755)
+    (tmp_path/'job.sh').write_text(slurm_script())
+    nbformat.write(new_notebook(cells=[(new_markdown_cell if c[0] == '#' else new_code_cell)(c) for c in EXPERIMENT]), tmp_path/'04_small.ipynb')
+    env = {k: v for k, v in os.environ.items() if k not in ALONE and not k.startswith('DECODELAB_')} | dict(CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1', PYTHON=sys.executable, PYTHONPATH=os.pathsep.join(filter(None, sys.path)),
+        PATH=f'{tmp_path/"bin"}{os.pathsep}{os.environ["PATH"]}', SLURM_NNODES='2', SLURM_GPUS_ON_NODE='1', SLURM_JOB_NODELIST='n[1-2]')
+    for _ in range(2): # the second time there is nothing to do, and nobody waits for anybody
+        job = subprocess.run(['bash', tmp_path/'job.sh', '04_small', '--notebooks', tmp_path, '--out', tmp_path/'out'], env=env | dict(SLURM_JOB_ID=str(free_port() - 20000)), capture_output=True, text=True, timeout=300)
+        assert job.returncode == 0, job.stderr[-3000:]
+        assert job.stdout.count('agrees: they add up') == 1 # the main process alone speaks
+    files = {part: kept(tmp_path/'out'/'runs'/'04_small.pico'/part) for part in ('live', 'rows')}
+    assert [len(f) for part in files.values() for f in part.values()] == [6, 6, 3, 2] and pd.read_csv(tmp_path/'out'/'results'/'04_small.pico.rows.csv').by.tolist() == [0, 1, 0, 1, 0]
+    want = bench(load('pico-draft', device='cpu'), ['def f(x):', 'import os', 'for i in'], dict(greedy=Greedy(), lookup=Speculative(PromptLookup())), max_new_tokens=8, repeats=2, progress=False)
+    found = pd.read_csv(tmp_path/'out'/'results'/'04_small.pico.csv')
+    pd.testing.assert_frame_equal(found, want[list(found)])
+
+
+def slurm_script():
+    "The script that notebook 60_distributed shows."
+    import ast
+    from repo import ROOT, cells
+    source = next(s for s in cells(ROOT/'nbs'/'60_distributed.ipynb') if s.startswith('SLURM ='))
+    return ast.literal_eval(ast.parse(source).body[0].value)
+
+
+def free_port():
+    "A port of those that the script may choose."
+    import random, socket
+    for port in random.sample(range(20000, 40000), 50):
+        with socket.socket() as s:
+            if s.connect_ex(('127.0.0.1', port)): return port
