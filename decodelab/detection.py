@@ -103,7 +103,7 @@ def detect(
 ) -> Detection:
     "Whether a text carries the mark; raises `ValueError` for what is no text, and for settings that the mark has not."
     ids, before, given = *started(text, prompt, tokenizer, mask), options(mark, reading)
-    level, seed = asked(windows, permutations, level, seed)
+    level, seed = asked(windows, permutations, level, seed, pad)
     evidence = mark.evidence(ids, before, repeats, pad, **given)
     found = judged(mark, evidence, ids, tokenizer)
     if windows is not False: found.windows = best_window(evidence.values, evidence.scored, found.null, None if windows is True else windows, level, seed=seed)
@@ -125,9 +125,10 @@ def unpadded_pair(ids, prompt, mask) -> tuple[list[int], int]:
     "Both without padding; `prompt` counts ids of the text, padding apart."
     return (ids if mask is None else unpadded(ids, mask)[0]), prompt
 
-def asked(windows, permutations, level, seed) -> tuple[float, int]:
-    "`level` and `seed`; raises `ValueError` where one is given and nothing uses it."
+def asked(windows, permutations, level, seed, pad) -> tuple[float, int]:
+    "`level` and `seed`; raises `ValueError` where one is given and nothing uses it, or where `pad` is no id."
     if level is not None and windows is False: raise ValueError(f'level is {level}, and only windows locate spans: say windows=True too, or leave level out')
+    if pad is not None and (isinstance(pad, bool) or not isinstance(pad, int) or pad < 0): raise ValueError(f'pad is {pad!r}: give the id of padding, a whole number from 0')
     if seed is not None and windows is False and not permutations: raise ValueError(f'seed is {seed}, and nothing is drawn without windows or permutations: leave seed out')
     return .01 if level is None else level, 0 if seed is None else seed
 
@@ -161,7 +162,7 @@ def detect_many(
     masks = [None] * len(texts) if mask is None else list(mask)
     if len(each) != len(texts) or len(masks) != len(texts): raise ValueError(f'there are {len(texts)} texts, {len(each)} prompts and {len(masks)} masks: give one for each text')
     begun, given = [started(t, p, tokenizer, m) for t, p, m in zip(texts, each, masks)], options(mark, reading)
-    level, seed = asked(windows, permutations, level, seed)
+    level, seed = asked(windows, permutations, level, seed, pad)
     if given: read = [mark.evidence(ids, before, repeats, pad, **given) for ids, before in begun]
     else: read = mark.evidences([ids for ids, _ in begun], [before for _, before in begun], repeats, pad)
     found = [judged(mark, e, ids, tokenizer) for e, (ids, _) in zip(read, begun)]

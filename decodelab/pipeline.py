@@ -111,6 +111,7 @@ def pipeline(
     "transformers' pipeline with a strategy behind it; raises what `with_strategy` raises."
     if strategy is not None: recipe(strategy)
     if strategy is not None and options.get('assistant_model') is not None: raise ValueError(f'assistant_model is given and {strategy!r} decides how to draft: put the assistant into the strategy')
+    if options.get('assistant_tokenizer') is not None and options.get('assistant_model') is None: raise ValueError('assistant_tokenizer is given and no assistant_model: give both, or put the assistant into the strategy')
     if isinstance(model, LM): model, options = model.model, dict(tokenizer=model.tokenizer) | options
     if isinstance(draft := options.get('assistant_model'), LM): options |= dict(assistant_model=draft.model, assistant_tokenizer=draft.tokenizer)
     if hasattr(model, 'device') and not {'device', 'device_map'} & set(options): options['device'] = model.device
