@@ -194,7 +194,7 @@ def missing_data(name:str, split:str|None=None, folder=None, fetch:bool|None=Non
     hub = source and source.hub
     if hub and (fetch if fetch is not None else 'DECODELAB_FETCH' in os.environ): return ''
     if source is None and (len(Path(name).parts) > 1 or reader_of(Path(name))): return f'there is no file {name}'
-    given = f'{name}.{split or source and source.split or "SPLIT"}.jsonl'
+    given = f'{name}.{split or source and source.split or "SPLIT"}.jsonl' + (f' or {name}/{source.file}' if source and source.file and split in (None, source.split) else '')
     shape = f' (fields {", ".join(source.fields)}; also .json, .csv, .parquet, .txt, .gz)' if source else f'; the names known are {", ".join(SOURCES)}'
     where = f'into {home}' if home else 'into a folder and its path into DECODELAB_DATA'
     return f'there is no data set {name!r}: put {given} {where}{shape}' + (f'; or ask for {hub} with fetch=True or DECODELAB_FETCH=1' if hub else '')
