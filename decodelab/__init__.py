@@ -50,6 +50,7 @@ _public = {name: module for module, names in {
     'suffix': 'SuffixDrafter SuffixMemory',
     'tree': 'TreeDrafter TreeShape',
     'tree_shapes': 'DynamicTreeDrafter acceptance_by_rank best_shape best_size',
+    'combinations': 'FirstOf BranchDrafter StagedDrafter',
     'overlap': 'overlap plot_overlap',
     'synthetic': 'SyntheticDrafter continuations',
     'universal': 'UniversalDrafter',

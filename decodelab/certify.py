@@ -132,11 +132,11 @@ def random_lm(
 def with_tables(strategy, q:ExactLM):
     "The same strategy on tables: base and draft model replaced, verifier and lookahead as they are."
     twin = on_model(strategy, q)
-    twin.base, part = ExactSample(), twin.drafter
-    while part is not None:
+    twin.base, parts = ExactSample(), [twin.drafter]
+    for part in parts:
         if (own := getattr(part, 'base', None)) is not None: part.base = ExactGreedy() if own.greedy else ExactSample()
         if hasattr(getattr(part, 'shape', None), 'cut'): part.shape = part.shape.cut(4) # of a tree: all outcomes of more nodes are too many to enumerate
-        part = getattr(part, 'drafter', None)
+        parts += [p for p in (getattr(part, 'drafter', None), *getattr(part, 'drafters', ())) if p is not None]
     return twin
 
 def on_model(strategy, draft):
@@ -151,6 +151,7 @@ def drafts_by(drafter, draft):
     for name, value in vars(twin).items():
         if isinstance(value, LM): setattr(twin, name, draft)
         if name == 'drafter': setattr(twin, name, drafts_by(value, draft))
+        if name == 'drafters': setattr(twin, name, tuple(drafts_by(v, draft) for v in value))
         if name.endswith('_'): setattr(twin, name, type(value)())
     return twin
 
