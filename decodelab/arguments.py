@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['DEFAULTS', 'RULES', 'NEUTRAL', 'CALL', 'INPUTS', 'CACHE', 'REFUSED', 'HARMLESS', 'LOOKAHEAD', 'NEEDS', 'CLASHES',
-           'LEAST', 'SWITCHES', 'RANK', 'config_names', 'check_names', 'Settings', 'short', 'resolve', 'constrained',
-           'beams', 'grouped', 'contrastive', 'sampling', 'drafting', 'drafted', 'check_needs', 'check_clashes',
-           'named', 'check_types', 'check_strays', 'governs', 'budget', 'least', 'settings']
+           'LEAST', 'SWITCHES', 'NUMBERS', 'WHOLES', 'IDS', 'TENSORS', 'TOKENIZERS', 'RANK', 'config_names',
+           'check_names', 'Settings', 'short', 'resolve', 'constrained', 'beams', 'grouped', 'contrastive', 'sampling',
+           'drafting', 'drafted', 'check_needs', 'check_clashes', 'named', 'check_types', 'check_value', 'check_strays',
+           'governs', 'budget', 'least', 'settings']
 
 # %% ../nbs/50_arguments.ipynb #3bbf5d90
-import difflib, warnings
+import difflib, math, warnings
 from collections.abc import Sequence
 
+import torch
 from transformers import GenerationConfig
 
 from .rules import LAST, PROCESSORS, SAMPLING, refuse
@@ -192,6 +194,7 @@ SWITCHES = 'do_sample', 'return_dict_in_generate', 'output_scores', 'output_logi
 def check_types(s:Settings):
     "Raise `TypeError` or `ValueError` for a value that cannot be what its name says."
     config, streamer = s['generation_config'], s['streamer']
+    for name in s: check_value(name, s[name])
     if config is not None and not isinstance(config, GenerationConfig): raise TypeError(f'generation_config is {short(config)}: give a GenerationConfig')
     for name, least in LEAST.items():
         if (value := s[name]) is None: continue
@@ -207,6 +210,25 @@ def check_types(s:Settings):
     check_strays(config)
 
 # %% ../nbs/50_arguments.ipynb #3c88c118
+NUMBERS = {'temperature', 'top_p', 'min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff', 'repetition_penalty', 'encoder_repetition_penalty', 'guidance_scale', 'length_penalty', 'diversity_penalty', 'penalty_alpha', 'assistant_confidence_threshold'}
+WHOLES = {'top_k', 'no_repeat_ngram_size', 'encoder_no_repeat_ngram_size'}
+IDS = {'pad_token_id', 'bos_token_id', 'forced_bos_token_id'}
+TENSORS = {'eos_token_id', 'pad_token_id', 'bos_token_id', 'decoder_start_token_id', 'negative_prompt_ids', 'negative_prompt_attention_mask', 'suppress_tokens', 'begin_suppress_tokens'} # what may be one
+TOKENIZERS = {'tokenizer', 'assistant_tokenizer'}
+
+def check_value(name:str, value):
+    "Raise `TypeError` for a value of another kind than its name calls for."
+    if value is None: return
+    tensor, number = isinstance(value, torch.Tensor), isinstance(value, (int, float)) and not isinstance(value, bool)
+    if tensor and name not in TENSORS: raise TypeError(f'{name} is a tensor {tuple(value.shape)}: give a plain value')
+    if name in NUMBERS and not (number and math.isfinite(value)): raise TypeError(f'{name} is {short(value)}: give a number')
+    if name in WHOLES and not (number and isinstance(value, int) and value >= 0): raise TypeError(f'{name} is {short(value)}: give a whole number, 0 for none')
+    if name in IDS and not (tensor and value.numel() == 1 or number and isinstance(value, int)): raise TypeError(f'{name} is {short(value)}: give an id, a whole number')
+    if name in TOKENIZERS and not (callable(value) and callable(getattr(value, 'decode', None))): raise TypeError(f'{name} is {short(value)}: give a tokenizer, such as AutoTokenizer.from_pretrained(…)')
+    if name == 'prefix_allowed_tokens_fn' and not callable(value): raise TypeError(f'{name} is {short(value)}: give a function (number of the text, its ids) → allowed ids')
+    if name == 'sequence_bias' and isinstance(value, (list, tuple)) and not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in value): raise TypeError(f'{name} is {short(value)}: give pairs of ids and what to add, [[[5, 6], -2.0], …]')
+
+# %% ../nbs/50_arguments.ipynb #6decf806
 def check_strays(config:GenerationConfig|None):
     "Raise `ValueError` for a setting that looks like a rule and is none; warn of other settings that nothing reads."
     if config is None: return
@@ -215,7 +237,7 @@ def check_strays(config:GenerationConfig|None):
     stray = sorted(set(vars(plain)) - set(vars(GenerationConfig())))
     if stray: warnings.warn(f'the generation_config has {", ".join(stray)}, which neither transformers nor decodelab reads', stacklevel=3)
 
-# %% ../nbs/50_arguments.ipynb #4c126e2d
+# %% ../nbs/50_arguments.ipynb #89722fe5
 RANK = 'call', 'generation_config', 'assistant_model', 'model', 'default'
 
 def governs(s:Settings, new:str, total:str) -> bool:
@@ -245,7 +267,7 @@ def least(s:Settings, width:int, most:int) -> int:
     if need > most: raise ValueError(f'the text must have {need} new tokens and may have {most}: lower min_new_tokens or min_length, or raise max_new_tokens')
     return need
 
-# %% ../nbs/50_arguments.ipynb #89722fe5
+# %% ../nbs/50_arguments.ipynb #fd564288
 def settings(
     call:dict, # the arguments, inputs left out
     model:GenerationConfig, # the model's own; read, never written

@@ -93,7 +93,7 @@ def generate(
     **arguments, # those of transformers' `generate`, and `seed` or `generator`
 ):
     "What `model.generate(inputs, **arguments)` promises, by the strategies of this package; raises `TypeError` or `ValueError` that names what does not fit."
-    recipe = arguments.get('custom_generate') or arguments.get('recipe')
+    recipe = next((arguments[k] for k in ('custom_generate', 'recipe') if arguments.get(k) is not None), None)
     if recipe is not None and not (isinstance(recipe, str) and recipe in NATIVE): return by_recipe(model, recipe, dict(inputs=inputs) | arguments)
     lm = wrapped(model, arguments.get('tokenizer'))
     more = input_names(lm) + whisper_names(lm)

@@ -369,6 +369,9 @@ WRONG = [(dict(banana=1), TypeError, 'banana'), (dict(max_new_tokens=0), ValueEr
          (dict(decoder_input_ids=[[3]]), ValueError, 'encoder'), (dict(pixel_values=torch.ones(1)), TypeError, 'pixel_values'), (dict(attention_mask=torch.tensor([[1, 0, 1, 1, 1, 1, 1]])), ValueError, 'between'),
          (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), ValueError, 'empty'), (dict(input_ids='hello'), TypeError, 'is text'), (dict(input_ids=dict(input_ids=[[3]])), TypeError, 'give a tensor'), (dict(input_ids=[[64]]), ValueError, 'outside the vocabulary'), (dict(input_ids=None), ValueError, 'empty'),
          (dict(recipe='someone/something'), ValueError, 'revision'), (dict(custom_generate='nowhere'), ValueError, 'nowhere'), (dict(force_words_ids=[[5]], num_beams=3, eos_token_id=5), ValueError, 'end of text'), (dict(generation_config=3), TypeError, 'GenerationConfig'),
+         (dict(input_ids=torch.full((1, 300), 5)), ValueError, 'do not fit'), (dict(input_ids=torch.full((1, 300), 5), max_new_tokens=None), ValueError, 'shorten it'), (dict(input_ids=torch.full((1, 300), 5), max_new_tokens=None, max_length=400), ValueError, 'do not fit'),
+         (dict(input_ids=[[5, -1]]), ValueError, 'outside the vocabulary'), (dict(attention_mask=torch.zeros(1, 7)), ValueError, 'is empty'), (dict(encoder_outputs=(torch.ones(1, 2, 32),)), TypeError, 'encoder_outputs'), (dict(temperature='hot', do_sample=True), TypeError, 'give a number'),
+         (dict(tokenizer='pico', stop_strings='x'), TypeError, 'give a tokenizer'), (dict(pad_token_id=[3]), TypeError, 'give an id'), (dict(output_attentions=True, return_dict_in_generate=True), ValueError, 'eager'), (dict(num_return_sequences=0), ValueError, '1 or more'), (dict(min_new_tokens=-1), ValueError, '0 or more'),
          (dict(bad_words_ids=[]), ValueError, 'bad_words_ids'), (dict(guidance_scale=1.5, negative_prompt_ids=[3]), ValueError, 'negative_prompt_ids')]
 
 @pytest.mark.parametrize('call,kind,words', WRONG, ids=lambda x: named(x)[:40])
@@ -376,6 +379,18 @@ def test_a_wrong_call_is_one_error_and_leaves_nothing_behind(llama, call, kind, 
     before = llama.generation_config.to_dict(), llama.config.to_dict(), torch.random.get_rng_state()
     with pytest.raises(kind, match=words): generate(llama, **dict(input_ids=IDS[1:2], max_new_tokens=6) | call)
     assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before[:2] and torch.equal(torch.random.get_rng_state(), before[2])
+
+
+@pytest.mark.parametrize('value', ['x', -1, 1.5, [], {}, [[]], object(), float('nan'), torch.ones(2, 2)], ids=named)
+def test_no_argument_fails_in_the_depths(llama, value):
+    "Whatever is given under whatever name: an answer, or a TypeError or ValueError, and a model that is as it was."
+    from decodelab.arguments import CALL, INPUTS, config_names
+    before, weights = (llama.generation_config.to_dict(), llama.config.to_dict()), [p.clone() for p in llama.parameters()]
+    for name in [*config_names(), *CALL, *INPUTS, 'inputs_embeds']:
+        try: generate(llama, **dict(input_ids=IDS[1:2], max_new_tokens=2) | {name: value})
+        except (TypeError, ValueError) as error: assert str(error), name
+    assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before and all(torch.equal(a, b) for a, b in zip(llama.parameters(), weights))
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in llama.modules())
 
 
 @pytest.mark.parametrize('call', [dict(dola_layers='high'), dict(assistant_early_exit=1), dict(guidance_scale=2.)], ids=named)
@@ -388,8 +403,15 @@ def test_a_model_that_gives_no_numbers(llama):
     for value in (float('nan'), float('inf')):
         broken = copy.deepcopy(llama)
         torch.nn.init.constant_(broken.lm_head.weight, value)
-        for call in ({}, dict(do_sample=True), dict(num_beams=2), dict(prompt_lookup_num_tokens=3), dict(penalty_alpha=.6, top_k=4)):
-            with pytest.raises(ValueError): generate(broken, IDS[1:2], max_new_tokens=4, **call)
+        for call in ({}, dict(do_sample=True), dict(num_beams=2), dict(prompt_lookup_num_tokens=3), dict(penalty_alpha=.6, top_k=4), dict(num_beams=2, do_sample=True), dict(num_beams=4, num_beam_groups=2, diversity_penalty=1.), dict(assistant_model=draft_of(llama)),
+                     dict(assistant_early_exit=1), dict(dola_layers=[0]), dict(num_beams=3, force_words_ids=[[5]])):
+            for batch in (dict(input_ids=IDS[1:2]), dict(input_ids=IDS, attention_mask=MASK, pad_token_id=PAD)):
+                with pytest.raises(ValueError, match='usable logits|every token|no continuation|by nan of the largest'): generate(broken, **batch, max_new_tokens=4, **call)
+    for kind in ('t5', 'bart'):
+        broken = seq2seq(kind)
+        torch.nn.init.constant_(broken.get_output_embeddings().weight, float('nan'))
+        for call in ({}, dict(do_sample=True), dict(num_beams=2), dict(prompt_lookup_num_tokens=3)):
+            with pytest.raises(ValueError, match='usable logits|every token|no continuation'): generate(broken, torch.tensor([[5, 6, 7]]), max_new_tokens=4, **call)
 
 
 def test_mismatched_and_missing_tokenizers(llama):
