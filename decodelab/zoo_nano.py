@@ -73,9 +73,10 @@ def train(
     tokenizer, ids, held = kept_data(name, folder, device, toy)
     if compile:
         for layer in model.model.layers: layer.compile(dynamic=False)
+    tokens = tokens or (307_200 if toy else TOKENS[name])
     limits = dict(seconds=60 * minutes if minutes else math.inf, pause=60 * pause - (time.monotonic() - begun) if pause else math.inf)
-    how = dict(stages=((1., 2, 64),), every=2) if toy else dict(stages=((1., rows, 1024),), every=100)
-    if fit(model, loss_for(name, device, model.config.num_hidden_layers), ids, held, folder, tokens or (2560 if toy else TOKENS[name]), seed, **how, **limits): publish(model, tokenizer, folder)
+    how = dict(stages=((1., 16, 64),), every=max(1, tokens // 20480)) if toy else dict(stages=((1., rows, 1024),), every=100)
+    if fit(model, loss_for(name, device, model.config.num_hidden_layers), ids, held, folder, tokens, seed, **how, **limits): publish(model, tokenizer, folder)
     return folder
 
 def device_for(name:str, device:str|None, toy:bool) -> str:

@@ -6,12 +6,12 @@ import torch
 from decodelab import load
 from decodelab.zoo_nano import train
 
-STEPS = 20 # of 128 tokens; the toy leaves a checkpoint after every eighth
-CODE = f'import sys; from decodelab.zoo_nano import train; train("nano", sys.argv[1], tokens={128 * STEPS}, toy=True)'
+STEPS = 20 # of 1,024 tokens; the toy leaves a checkpoint after every fourth
+CODE = f'import sys; from decodelab.zoo_nano import train; train("nano", sys.argv[1], tokens={1024 * STEPS}, toy=True)'
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):
-    whole = train('nano', tmp_path/'whole', tokens=128 * STEPS, toy=True)
+    whole = train('nano', tmp_path/'whole', tokens=1024 * STEPS, toy=True)
     child = subprocess.Popen([sys.executable, '-c', CODE, tmp_path/'killed'], env=os.environ | dict(OMP_NUM_THREADS=str(torch.get_num_threads())))
     begun = time.monotonic()
     while not (tmp_path/'killed/checkpoint.safetensors').exists():
@@ -20,7 +20,7 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path):
     child.kill()
     child.wait()
     assert not (tmp_path/'killed/config.json').exists()
-    killed = train('nano', tmp_path/'killed', tokens=128 * STEPS, toy=True)
+    killed = train('nano', tmp_path/'killed', tokens=1024 * STEPS, toy=True)
     a, b = (load(folder, device='cpu').model.state_dict() for folder in (whole, killed))
     assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
     steps = [line.split('"step": ')[1].split(',')[0] for line in (killed/'log.jsonl').read_text().splitlines()]
