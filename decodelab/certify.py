@@ -139,6 +139,7 @@ def with_tables(strategy, q:ExactLM):
         parts += [p for p in (getattr(part, 'drafter', None), *getattr(part, 'drafters', ())) if p is not None]
     return twin
 
+# %% ../nbs/07_certify.ipynb #34d665ff
 def on_model(strategy, draft):
     "The same strategy with another draft model, if it has one, and nothing learned."
     twin = copy.copy(strategy)
@@ -164,7 +165,7 @@ def exact_check(strategy, vocab_size:int=3, n:int=4, pairs:int=3, rounds:int|Non
         worst = max(worst, total_variation(found, dict(completed(target, list(prompt), (), n))))
     return Check('exact', worst == 0, float(worst), f'TV = {worst if worst == 0 else f"{float(worst):.4f}"} over {vocab_size ** n} texts of {pairs} pairs of models, exact')
 
-# %% ../nbs/07_certify.ipynb #34d665ff
+# %% ../nbs/07_certify.ipynb #e4e110b6
 def statistical_check(strategy, lm:LM, prompt:list[int], n:int=2, samples:int=2000, seed:int=0, level:float=.001) -> Check:
     "Seeded samples of the first `n` tokens against plain sampling's exact distribution."
     law = base_law(strategy.base, lm, prompt, n)
@@ -181,7 +182,7 @@ def identity_check(strategy, lms:list[LM], prompts:list[list[int]], max_new_toke
     dtypes = ', '.join(sorted({str(lm.dtype).removeprefix('torch.') for lm in lms}))
     return Check('identity', differ == 0, differ / len(runs), f'{len(runs) - differ} of {len(runs)} greedy texts identical in {dtypes}')
 
-# %% ../nbs/07_certify.ipynb #e4e110b6
+# %% ../nbs/07_certify.ipynb #530ebed0
 def certify(
     strategy, # a `Speculative` (or anything with `base`, `drafter`, `verifier`, `lookahead`)
     lm:LM|None=None, # a target of your own, for identity on it
@@ -212,7 +213,7 @@ def certify(
                             transform_check(strategy, lm, ids, samples=samples, seed=seed))
     return found
 
-# %% ../nbs/07_certify.ipynb #f6bb9253
+# %% ../nbs/07_certify.ipynb #18226cf2
 def check_verifier(verifier, make:Callable):
     "Assert that a verifier keeps the distribution exactly; `make(verifier, q)` builds a sampling strategy with draft table `q`."
     check = max((exact_check_of(make, verifier, seed) for seed in range(4)), key=lambda found: found[0])
@@ -230,7 +231,7 @@ def check_strategy(strategy, **kw):
     assert found.lossless, repr(found)
     return found
 
-# %% ../nbs/07_certify.ipynb #18226cf2
+# %% ../nbs/07_certify.ipynb #dfcce5e8
 def check_rule(rule, vocab_size:int=16, seed:int=0):
     "Assert that a rule is pure: same answer twice, inputs untouched, a block of rows as one row at a time."
     from decodelab.rules import Rules
