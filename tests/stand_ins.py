@@ -1,7 +1,7 @@
 """Tiny models with random weights under the names that experiments load at scale `paper`, laid out as the Hub's cache, and files for their data sets.
 
 They say nothing about the models they stand for. They show that names, architectures, tokenizers and files go through the same cells as the real ones."""
-import functools, hashlib, json, os, random, re, shutil
+import csv, functools, gzip, hashlib, io, json, os, random, re, shutil
 from pathlib import Path
 
 import torch
@@ -66,7 +66,7 @@ def configuration(model_type, kind, draft):
     "The configuration of a tiny model of a type."
     from transformers import CONFIG_MAPPING
     tok, (bos, eos, pad) = tokenizer(kind), SPECIAL[kind]
-    wide, deep = (32, 2) if draft else (48, 6)
+    wide, deep = 48, 2 if draft else 8
     shape = dict(vocab_size=tok.get_vocab_size(), bos_token_id=bos and tok.token_to_id(bos), eos_token_id=tok.token_to_id(eos), pad_token_id=tok.token_to_id(pad))
     rope = dict(hidden_size=wide, num_hidden_layers=deep, num_attention_heads=4, intermediate_size=64, max_position_embeddings=4096, initializer_range=.2)
     more = dict(llama=rope | dict(num_key_value_heads=2), mistral=rope | dict(num_key_value_heads=2, sliding_window=None), qwen2=rope | dict(num_key_value_heads=2), phi3=rope | dict(num_key_value_heads=2),
@@ -82,33 +82,96 @@ def configuration(model_type, kind, draft):
 SMALL = re.compile(r'125m|160m|350[Mm]|[-_](?:0\.5|1|1\.1)[Bb]\b|68m|small|tiny|distil|270|450|draft|/gpt2$') # names that draft
 
 
+def weights(model_type, kind, draft):
+    "A model of a type: layers beyond the second say little, and a draft is the first two, so that it is right now and then."
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    config = configuration(model_type, kind, draft)
+    with torch.random.fork_rng():
+        torch.manual_seed(len(kind))
+        made = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config, dtype=torch.float32)
+    if draft: made.load_state_dict({k: v for k, v in weights(model_type, kind, False).state_dict().items() if k in made.state_dict()}, strict=False)
+    with torch.no_grad():
+        for name, p in made.named_parameters():
+            if p.ndim > 1 and (layer := re.search(r'\.(\d+)\.', name)) and int(layer[1]) > 1: p.mul_(.6)
+    return made
+
+
 def write_model(name, folder):
-    "Files of the stand-in for `name` in a folder; weights depend on the name."
-    from decodelab.models import EMBEDDED
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
+    "Files of the stand-in for `name` in a folder."
+    from decodelab.models import EMBEDDED, no_bars
+    from transformers import PreTrainedTokenizerFast
     model_type, kind = family(name)
     if model_type == 'whisper': # a processor is more than a tokenizer: the embedded ones stand in
         shutil.copytree(EMBEDDED / ('pico-whisper-draft' if SMALL.search(name) else 'pico-whisper'), folder, dirs_exist_ok=True)
         return
-    config, (bos, eos, pad) = configuration(model_type, kind, bool(SMALL.search(name))), SPECIAL[kind]
-    with torch.random.fork_rng():
-        torch.manual_seed(int(hashlib.sha256(name.encode()).hexdigest()[:8], 16))
-        made = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config, dtype=torch.float32)
-    made.save_pretrained(folder)
+    bos, eos, pad = SPECIAL[kind]
+    with no_bars(True): weights(model_type, kind, bool(SMALL.search(name))).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer(kind), bos_token=bos, eos_token=eos, pad_token=pad, unk_token='<unk>', clean_up_tokenization_spaces=False).save_pretrained(folder)
 
 
 def snapshot(name, cache):
     "The stand-in for `name` as the Hub's cache keeps one: blobs by hash, a commit's files that point at them, and `main`; the commit."
-    repo = Path(cache) / f'models--{name.replace("/", "--")}'
-    commit, fresh = hashlib.sha1(name.encode()).hexdigest(), repo / 'fresh'
-    if (repo / 'refs' / 'main').exists(): return commit
-    for part in ('blobs', 'refs', f'snapshots/{commit}', 'fresh'): (repo / part).mkdir(parents=True, exist_ok=True)
-    write_model(name, fresh)
-    for path in (p for p in fresh.iterdir() if p.is_file() and p.name != 'log.jsonl'):
-        blob = repo / 'blobs' / hashlib.sha256(path.read_bytes()).hexdigest()
+    repo, commit = Path(cache) / f'models--{name.replace("/", "--")}', hashlib.sha1(name.encode()).hexdigest()
+    if repo.exists(): return commit
+    made = Path(cache) / f'.{repo.name}.{os.getpid()}'
+    for part in ('blobs', 'refs', f'snapshots/{commit}', 'fresh'): (made / part).mkdir(parents=True)
+    write_model(name, made / 'fresh')
+    for path in (p for p in (made / 'fresh').iterdir() if p.is_file() and p.name != 'log.jsonl'):
+        blob = made / 'blobs' / hashlib.sha256(path.read_bytes()).hexdigest()
         path.replace(blob)
-        (repo / 'snapshots' / commit / path.name).symlink_to(os.path.relpath(blob, repo / 'snapshots' / commit))
-    shutil.rmtree(fresh)
-    (repo / 'refs' / 'main').write_text(commit)
+        (made / 'snapshots' / commit / path.name).symlink_to(os.path.relpath(blob, made / 'snapshots' / commit))
+    shutil.rmtree(made / 'fresh')
+    (made / 'refs' / 'main').write_text(commit)
+    try: made.rename(repo) # whole or not at all: another process may have been quicker
+    except OSError: shutil.rmtree(made)
     return commit
+
+
+def speech(i):
+    "A signal whose text is known, as a record of a speech set."
+    from decodelab.signals import sample
+    found = sample(i, seed=9, test=True, snr=None)
+    return dict(audio=dict(array=[round(float(x), 4) for x in found.wave], sampling_rate=16_000), text=found.text)
+
+
+RECORDS = dict( # data set → its i-th record
+    c4=lambda i: dict(text=prose(f'c4 {i}', 12)),
+    cnn_dailymail=lambda i: dict(article=prose(f'cnn {i}', 14), highlights=prose(f'cnn {i}', 2), id=str(i)),
+    xsum=lambda i: dict(document=prose(f'xsum {i}', 14), summary=prose(f'xsum {i}', 1)),
+    the_stack=lambda i: dict(content=source_code(f'stack {i}', 14)),
+    humaneval=lambda i: dict(task_id=f'HumanEval/{i}', prompt=source_code(f'he {i}', 1), test='def check(candidate): assert candidate([]) == []', entry_point='f'),
+    gsm8k=lambda i: dict(question=prose(f'gsm {i}', 3), answer=f'{prose(f"gsm answer {i}", 2)} #### {i}'),
+    mt_bench=lambda i: dict(question_id=i, category=('writing', 'math', 'coding')[i % 3], turns=[prose(f'mt {i}', 2), prose(f'mt turn {i}', 1)]),
+    spec_bench=lambda i: dict(question_id=i, category=('writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem', 'humanities', 'translation', 'summarization', 'qa', 'math_reasoning', 'rag')[i % 13], turns=[prose(f'sb {i}', 3)] + [prose(f'sb turn {i}', 1)] * (i % 13 < 8)),
+    scrolls=lambda i: dict(input=prose(f'scrolls {i}', 14), output=prose(f'scrolls {i}', 1)),
+    commongen=lambda i: dict(concept_set='#'.join(random.Random(i).sample(WORDS[8:28], 3)), scene=[prose(f'scene {i}', 1)]),
+    truthfulqa=lambda i: dict(question=prose(f'tqa {i}', 1)[:-1] + '?', best_answer=prose(f'best {i}', 1), correct_answers=prose(f'right {i}', 2).replace('. ', '; '), incorrect_answers=prose(f'wrong {i}', 3).replace('. ', '; ')),
+    factor=lambda i: dict(full_prefix=prose(f'factor {i}', 3), completion=prose(f'yes {i}', 1)) | {f'contradiction_{j}': prose(f'no {i} {j}', 1) for j in range(3)},
+    strategyqa=lambda i: dict(question=prose(f'sqa {i}', 1), answer=bool(i % 2), facts=[prose(f'fact {i}', 1)]),
+    wikitext2=lambda i: dict(text=prose(f'wiki {i}', 30)),
+    librispeech=speech, librispeech_dummy=speech, voxpopuli_nl=speech)
+
+
+def written(records, ending, aka):
+    "Records as the text of a file with that ending."
+    if ending == '.csv':
+        out = io.StringIO()
+        rows = csv.DictWriter(out, [aka.get(k, k) for k in records[0]])
+        rows.writeheader()
+        rows.writerows({aka.get(k, k): v for k, v in r.items()} for r in records)
+        return out.getvalue()
+    return json.dumps(records) if ending == '.json' else '\n'.join(r['text'] if ending == '.txt' else json.dumps(r) for r in records) + '\n'
+
+
+def write_data(name, folder, records=30):
+    "A file for the data set `name` in the folder that DECODELAB_DATA is to name, as its authors name and write it; raises `ValueError` if this file knows no such set."
+    from decodelab.dataset import SOURCES
+    if name not in RECORDS: raise ValueError(f'{name} has no stand-in: add its records to tests/stand_ins.py')
+    source = SOURCES.get(name)
+    path = Path(folder) / (f'{name}/{source.file}' if source and source.file else f'{name}.jsonl')
+    if path.exists(): return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = written([RECORDS[name](i) for i in range(3 if RECORDS[name] is speech else records)], Path(path.name.removesuffix('.gz')).suffix, source.aka if source else {}).encode()
+    fresh = path.with_name(f'.{path.name}.{os.getpid()}')
+    fresh.write_bytes(gzip.compress(text) if path.suffix == '.gz' else text)
+    return fresh.replace(path)
