@@ -19,6 +19,7 @@ EMPTY, DROPPED = {'br', 'hr', 'img'}, {'script', 'style', 'iframe', 'object', 't
 NUMBERS = set('x y x1 x2 y1 y2 cx cy r d points width height viewbox fill stroke stroke-width opacity text-anchor font-size transform'.split())
 ATTRIBUTES = {'title', 'class', 'colspan', 'rowspan', 'alt', 'tabindex', 'open', 'style', 'src', 'halign', 'role', 'aria-label'} | NUMBERS
 
+# %% ../nbs/60_report_notebook.ipynb #0dcc080f
 def kept_attributes(tag:str, given:list) -> str:
     "The attributes that are harmless, as they stand in a tag."
     out = []
@@ -30,6 +31,7 @@ def kept_attributes(tag:str, given:list) -> str:
         out.append(f' {name}="{html.escape(value)}"')
     return ''.join(out)
 
+# %% ../nbs/60_report_notebook.ipynb #1f84b032
 class Safe(HTMLParser):
     "Collects in `out` what is harmless in HTML, with every tag closed."
     def __init__(self):
@@ -54,7 +56,7 @@ class Safe(HTMLParser):
     def handle_data(self, data):
         if not self.skipped: self.out.append(html.escape(data, quote=False))
 
-# %% ../nbs/60_report_notebook.ipynb #0dcc080f
+# %% ../nbs/60_report_notebook.ipynb #79f6bbd7
 def safe_html(text:str) -> str:
     "HTML without whatever could run, load or reach out of its place; its styles are left out, and all tags are closed."
     parser = Safe()
@@ -62,7 +64,7 @@ def safe_html(text:str) -> str:
     parser.close()
     return ''.join(parser.out) + ''.join(f'</{tag}>' for tag in reversed(parser.stack))
 
-# %% ../nbs/60_report_notebook.ipynb #51b90929
+# %% ../nbs/60_report_notebook.ipynb #3bc42ec6
 def inline(text:str) -> str:
     "One line of Markdown as HTML."
     text = re.sub(r'\[([^\]]+)\]\((\S+?)\)', lambda m: m[1] if m[1] == m[2] else f'{m[1]} ({m[2]})', text)
@@ -92,7 +94,7 @@ def markdown_html(text:str) -> str:
             now = []
     return '\n'.join(block_html(b) for b in [*blocks, '\n'.join(now)] if b.strip())
 
-# %% ../nbs/60_report_notebook.ipynb #f377e308
+# %% ../nbs/60_report_notebook.ipynb #3fd4e34d
 def output_html(output) -> str:
     "One output of a cell as HTML; empty for what is not shown, such as warnings."
     data = {k: ''.join(v) if isinstance(v, list) else v for k, v in output.get('data', {}).items()}
@@ -105,7 +107,7 @@ def output_html(output) -> str:
     if output.get('output_type') == 'error': return f'<pre class="failed">{html.escape(output.get("ename", "") + ": " + output.get("evalue", ""))}</pre>'
     return f'<pre>{html.escape("".join(output.get("text", "")))}</pre>' if output.get('name') == 'stdout' else ''
 
-# %% ../nbs/60_report_notebook.ipynb #42b74537
+# %% ../nbs/60_report_notebook.ipynb #62032e04
 def read_cells(path) -> list[dict]:
     "The cells of a notebook; raises `ValueError` if it is none."
     try: return json.loads(Path(path).read_text(encoding='utf-8'))['cells']
@@ -135,7 +137,7 @@ def figures_of(path) -> list[tuple[str, str]]:
         found += [(heading, h) for h in map(output_html, cell.get('outputs', [])) if h.startswith('<img')]
     return found
 
-# %% ../nbs/60_report_notebook.ipynb #e3f32d42
+# %% ../nbs/60_report_notebook.ipynb #cdcdfc36
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
 LOOK = '''<style>:root{color-scheme:light dark}body{max-width:76em;margin:2em auto;padding:0 1.2em;font:15px/1.55 system-ui,sans-serif}
 table{border-collapse:collapse;font-size:13px;margin:.6em 0}td,th{padding:.3em .8em;text-align:left;vertical-align:top;border-bottom:1px solid rgba(128,128,128,.35)}
