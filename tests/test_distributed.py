@@ -1,5 +1,5 @@
 "Several processes measure what one would: shared, killed and gone on with, or cut over one model. On a CPU, with gloo."
-import json, os, runpy, shutil, signal, subprocess, sys, time
+import contextlib, io, json, os, runpy, shutil, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest, torch
@@ -14,16 +14,29 @@ LAUNCH = dict(accelerate='accelerate.commands.launch --multi_gpu --num_processes
 ALONE = {'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'}
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    "As in the others: another number of threads is another bench."
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def started(n, script, *args, by='accelerate', **popen):
-    "`n` processes of a script that sees no GPU; one is started as it is."
+    "`n` processes of a script that sees no GPU."
     env = {k: v for k, v in os.environ.items() if k not in ALONE} | dict(CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-    launcher = ['-m', *LAUNCH[by].format(n=n).split()] if n > 1 else []
-    return subprocess.Popen([sys.executable, '-W', 'ignore', *launcher, str(script), *map(str, args)], env=env, text=True, **popen)
+    return subprocess.Popen([sys.executable, '-W', 'ignore', '-m', *LAUNCH[by].format(n=n).split(), str(script), *map(str, args)], env=env, text=True, **popen)
 
 
-def ran(*args, **how):
-    "What the processes wrote; they must have ended well."
-    process = started(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+def ran(n, script, *args, **how):
+    "What the processes wrote; they must have ended well. One process is this one."
+    if n == 1:
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+            patch.setattr(sys, 'argv', [str(script), *map(str, args)])
+            runpy.run_path(str(script), run_name='__main__')
+        return out.getvalue()
+    process = started(n, script, *args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
     try: out, err = process.communicate(timeout=240)
     finally: process.kill()
     assert process.returncode == 0, err[-3000:]
@@ -84,18 +97,6 @@ if __name__ == '__main__':
 TOTAL = 2 * 3 * 4 # strategies, prompts, repeats
 
 
-@pytest.fixture
-def alone():
-    "What one process says: this one."
-    def run(work, folder):
-        module = runpy.run_path(str(work))
-        return json.loads(module['said'](module['run'](folder)))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1) # as in the others: another number of threads is another bench
-    yield run
-    torch.set_num_threads(threads)
-
-
 def killed(work, folder, victim, rows=4):
     "Start two processes, kill one with SIGKILL when it has kept some rows, and wait until the launcher has taken the other down."
     process = started(2, work, folder, 25, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -111,32 +112,32 @@ def killed(work, folder, victim, rows=4):
     assert process.returncode != 0 and 'SIGKILL' in said
 
 
-def test_a_worker_is_killed_and_any_number_goes_on(tmp_path, alone):
+def test_a_worker_is_killed_and_any_number_goes_on(tmp_path):
     work = script(tmp_path, PACED)
     killed(work, tmp_path/'run', victim=1)
     before = kept(tmp_path/'run')
     done = [r for rows in before.values() for r in rows]
     assert 4 <= len(before['rows.1.jsonl']) < TOTAL // 2 and len(runs(done)) == len(set(runs(done)))
     with open(tmp_path/'run'/'rows.1.jsonl', 'a') as file: file.write('{"strategy": "on') # and the power fails while a row is written
-    want = alone(work, tmp_path/'undisturbed')
+    want = ran(1, work, tmp_path/'undisturbed', 0)
     for n in (1, 2):
         shutil.copytree(tmp_path/'run', tmp_path/f'again{n}')
-        assert want == (alone(work, tmp_path/'again1') if n == 1 else json.loads(ran(n, work, tmp_path/f'again{n}', 0)))
+        assert json.loads(ran(n, work, tmp_path/f'again{n}', 0)) == json.loads(want)
         after = kept(tmp_path/f'again{n}')
         assert all(after[name][:len(rows)] == rows for name, rows in before.items()) # nothing measured twice
         assert runs(r for rows in after.values() for r in rows) == runs(kept(tmp_path/'undisturbed')['rows.jsonl'])
 
 
-def test_without_a_common_disk(tmp_path, alone):
+def test_without_a_common_disk(tmp_path):
     work = script(tmp_path, PACED)
     killed(work, tmp_path/'at.RANK', victim=0)
     mine, other = kept(tmp_path/'at.0')['rows.0.jsonl'], kept(tmp_path/'at.1')['rows.1.jsonl']
     assert 0 < len(mine) and 0 < len(other) and not set(runs(mine)) & set(runs(other))
     found = json.loads(ran(2, work, tmp_path/'at.RANK', 0))
-    assert found == alone(work, tmp_path/'undisturbed') and len(found) == TOTAL
+    assert found == json.loads(ran(1, work, tmp_path/'undisturbed', 0)) and len(found) == TOTAL
     files = kept(tmp_path/'at.0')
     assert runs(files['rows.0.jsonl']) == runs(kept(tmp_path/'undisturbed')['rows.jsonl']) # the main process's folder is whole
-    assert alone(work, tmp_path/'at.0') == found and kept(tmp_path/'at.0').get('rows.jsonl') is None # and nothing is left to do
+    assert json.loads(ran(1, work, tmp_path/'at.0', 0)) == found and kept(tmp_path/'at.0').get('rows.jsonl') is None # and nothing is left to do
 
 
 CUT = '''
@@ -205,7 +206,7 @@ ex.save(pd.DataFrame(rows), 'rows')
 ex.about()''', '## Figure', 'ex.read().target_passes.sum()', '## Agreement', '''
 ex.verdicts([dict(claim='they add up', source='10', measured=str(ex.read('rows').i.sum()), agrees=True, why='0 + 1 + 2 + 3 + 4')])''']
 
-STAND_INS = dict(scontrol='echo 127.0.0.1', accelerate='exec "$PYTHON" -W ignore -m accelerate.commands.accelerate_cli "$@"', srun='''
+STAND_INS = dict(scontrol='echo 127.0.0.1', accelerate='shift\nexec "$PYTHON" -W ignore -m accelerate.commands.launch "$@"', srun='''
 shift # --kill-on-bad-exit=1
 for node in 0 1; do SLURM_NODEID=$node "$@" & done
 for node in 0 1; do wait -n || { kill $(jobs -p); exit 1; }; done''') # two machines, here
