@@ -134,6 +134,7 @@ def speech(i):
     return dict(audio=dict(array=[round(float(x), 4) for x in found.wave], sampling_rate=16_000), text=found.text)
 
 
+CHAT, TASKS = ('writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem', 'humanities'), ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')
 RECORDS = dict( # data set → its i-th record
     c4=lambda i: dict(text=prose(f'c4 {i}', 12)),
     cnn_dailymail=lambda i: dict(article=prose(f'cnn {i}', 14), highlights=prose(f'cnn {i}', 2), id=str(i)),
@@ -142,14 +143,16 @@ RECORDS = dict( # data set → its i-th record
     humaneval=lambda i: dict(task_id=f'HumanEval/{i}', prompt=source_code(f'he {i}', 1), test='def check(candidate): assert candidate([]) == []', entry_point='f'),
     gsm8k=lambda i: dict(question=prose(f'gsm {i}', 3), answer=f'{prose(f"gsm answer {i}", 2)} #### {i}'),
     mt_bench=lambda i: dict(question_id=i, category=('writing', 'math', 'coding')[i % 3], turns=[prose(f'mt {i}', 2), prose(f'mt turn {i}', 1)]),
-    spec_bench=lambda i: dict(question_id=i, category=('writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem', 'humanities', 'translation', 'summarization', 'qa', 'math_reasoning', 'rag')[i % 13], turns=[prose(f'sb {i}', 3)] + [prose(f'sb turn {i}', 1)] * (i % 13 < 8)),
+    spec_bench=lambda i: dict(question_id=i, category=(CHAT + TASKS * 8)[i % 48], turns=[prose(f'sb {i}', 3)] + [prose(f'sb turn {i}', 1)] * (i % 48 < 8)),
     scrolls=lambda i: dict(input=prose(f'scrolls {i}', 14), output=prose(f'scrolls {i}', 1)),
-    commongen=lambda i: dict(concept_set='#'.join(random.Random(i).sample(WORDS[8:28], 3)), scene=[prose(f'scene {i}', 1)]),
-    truthfulqa=lambda i: dict(question=prose(f'tqa {i}', 1)[:-1] + '?', best_answer=prose(f'best {i}', 1), correct_answers=prose(f'right {i}', 2).replace('. ', '; '), incorrect_answers=prose(f'wrong {i}', 3).replace('. ', '; ')),
+    commongen=lambda i: dict(concept_set='#'.join(f'{w}_N' for w in random.Random(i).sample(WORDS[8:28], 3)), scene=[prose(f'scene {i}', 1)]),
+    truthfulqa=lambda i: dict(question=prose(f'tqa {i}', 1)[:-1] + '?', best_answer=prose(f'best {i}', 1), correct_answers=f'{prose(f"best {i}", 1)}; {prose(f"right {i}", 1)}', incorrect_answers=prose(f'wrong {i}', 3).replace('. ', '; ')),
     factor=lambda i: dict(full_prefix=prose(f'factor {i}', 3), completion=prose(f'yes {i}', 1)) | {f'contradiction_{j}': prose(f'no {i} {j}', 1) for j in range(3)},
     strategyqa=lambda i: dict(question=prose(f'sqa {i}', 1), answer=bool(i % 2), facts=[prose(f'fact {i}', 1)]),
     wikitext2=lambda i: dict(text=prose(f'wiki {i}', 30)),
     librispeech=speech, librispeech_dummy=speech, voxpopuli_nl=speech)
+
+MANY = dict(spec_bench=480, librispeech=3, librispeech_dummy=3, voxpopuli_nl=3) # records, where not 48
 
 
 def written(records, ending, aka):
@@ -163,7 +166,7 @@ def written(records, ending, aka):
     return json.dumps(records) if ending == '.json' else '\n'.join(r['text'] if ending == '.txt' else json.dumps(r) for r in records) + '\n'
 
 
-def write_data(name, folder, records=30):
+def write_data(name, folder):
     "A file for the data set `name` in the folder that DECODELAB_DATA is to name, as its authors name and write it; raises `ValueError` if this file knows no such set."
     from decodelab.dataset import SOURCES
     if name not in RECORDS: raise ValueError(f'{name} has no stand-in: add its records to tests/stand_ins.py')
@@ -171,7 +174,7 @@ def write_data(name, folder, records=30):
     path = Path(folder) / (f'{name}/{source.file}' if source and source.file else f'{name}.jsonl')
     if path.exists(): return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = written([RECORDS[name](i) for i in range(3 if RECORDS[name] is speech else records)], Path(path.name.removesuffix('.gz')).suffix, source.aka if source else {}).encode()
+    text = written([RECORDS[name](i) for i in range(MANY.get(name, 48))], Path(path.name.removesuffix('.gz')).suffix, source.aka if source else {}).encode()
     fresh = path.with_name(f'.{path.name}.{os.getpid()}')
     fresh.write_bytes(gzip.compress(text) if path.suffix == '.gz' else text)
     return fresh.replace(path)
