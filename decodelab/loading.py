@@ -67,8 +67,8 @@ def no_bars(wanted:bool):
 def place() -> tuple[int, int, int]:
     "`(rank, size, rank on this machine)` of this process among those that were started together: 0, 1, 0 if it is alone."
     rank, size, local = (int(os.environ.get(name, default)) for name, default in (('RANK', 0), ('WORLD_SIZE', 1), ('LOCAL_RANK', 0)))
-    if size == 1 and os.environ.get('ACCELERATE_USE_CPU') == 'True' and 'MASTER_PORT' in os.environ and 'RANK' not in os.environ:
-        raise ValueError('accelerate launch --cpu starts one process, whatever --num_processes says: leave --cpu out and say --multi_gpu, which needs no GPU either')
+    if size == 1 and {'ACCELERATE_USE_CPU', 'MASTER_PORT'} <= os.environ.keys() and 'RANK' not in os.environ:
+        raise ValueError('accelerate launch has started one process, whatever --num_processes says, as it does without GPUs: say --multi_gpu, which needs none, and leave --cpu out')
     return rank, size, local
 
 def own_device(device:str|None) -> torch.device:
