@@ -51,6 +51,7 @@ _public = {name: module for module, names in {
     'tree': 'TreeDrafter TreeShape',
     'tree_shapes': 'DynamicTreeDrafter acceptance_by_rank best_shape best_size',
     'combinations': 'FirstOf BranchDrafter StagedDrafter',
+    'lookahead_decoding': 'LookaheadDrafter',
     'overlap': 'overlap plot_overlap',
     'synthetic': 'SyntheticDrafter continuations',
     'universal': 'UniversalDrafter',
