@@ -13,6 +13,7 @@ __all__ = ['DEFAULTS', 'RULES', 'NEUTRAL', 'CALL', 'INPUTS', 'CACHE', 'REFUSED',
 import difflib, math, warnings
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from transformers import GenerationConfig
 
@@ -94,7 +95,8 @@ def resolve(
         places = [('generation_config', given), *([('assistant_model', assistant)] if name in LOOKAHEAD else []), ('model', model)]
         said = [('call', call[name])] if name in call and (call[name] is not None or name in RULES or name not in DEFAULTS) else []
         said += [(where, value) for where, config in places if config is not None and (value := getattr(config, name, None)) is not None]
-        source[name], values[name] = said[0] if said else ('default', DEFAULTS.get(name))
+        source[name], value = said[0] if said else ('default', DEFAULTS.get(name))
+        values[name] = value.item() if isinstance(value, np.generic) else value # a number of numpy's
     for name in CALL: source[name], values[name] = ('default', None) if call.get(name) is None else ('call', call[name])
     return Settings(values, source)
 

@@ -43,6 +43,7 @@ def tensor_of(name:str, value) -> torch.Tensor:
 def ids_of(name:str, value) -> torch.Tensor:
     "Ids `(texts, tokens)`; raises `TypeError` or `ValueError` for anything else."
     if isinstance(value, str) or isinstance(value, (list, tuple)) and any(isinstance(v, str) for v in value): raise TypeError(f'{name} is text: give ids, such as tokenizer(text, return_tensors="pt")')
+    if hasattr(value, 'keys'): raise TypeError(f'{name} is {short(value)}: unpack it, generate(model, **inputs), or give a tensor of ids (texts, tokens)')
     try: ids = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error: raise TypeError(f'{name} is {short(value)}: give a tensor of ids (texts, tokens)') from error
     if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2: raise TypeError(f'{name} is {ids.dtype} {tuple(ids.shape)}: give whole numbers (texts, tokens)')
@@ -106,12 +107,15 @@ def encoder_texts(lm:LM, s:Settings, given:dict) -> list[Text]:
 
 def encoder_inputs(lm:LM, s:Settings, given:dict) -> list[dict]:
     "What the encoder reads of each text."
-    read = {k: tensor_of(k, v) for k, v in given.items() if k in input_names(lm) and k != 'encoder_outputs'}
+    read, main = {k: tensor_of(k, v) for k, v in given.items() if k in input_names(lm) and k != 'encoder_outputs'}, lm.model.main_input_name
+    read = {k: v.to(lm.device, lm.dtype if v.is_floating_point() else v.dtype) for k, v in read.items()}
+    if 'input_ids' in given and main != 'input_ids': raise ValueError(f'{lm.name} reads no ids: give {main}, and decoder_input_ids for what the text begins with')
+    if (x := read.get('input_features')) is not None and (x.ndim != 3 or x.shape[1] != getattr(lm.model.config, 'num_mel_bins', x.shape[1])): raise ValueError(f'input_features is {tuple(x.shape)}: give (texts, {getattr(lm.model.config, "num_mel_bins", "bins")}, frames), as the feature extractor makes them')
     if 'input_ids' in given and read: raise ValueError(f'input_ids and {", ".join(read)} cannot be combined: the encoder reads one of them')
     if 'input_ids' in given:
         ids = ids_of('input_ids', given['input_ids'])
         return [encoder_row(row, m, i) for i, (row, m) in enumerate(zip(ids.tolist(), mask_of(ids, given.get('attention_mask'), s).tolist()))]
-    if not read and 'encoder_outputs' not in given: raise ValueError(f'there is nothing for the encoder of {lm.name} to read: give input_ids')
+    if not read and 'encoder_outputs' not in given: raise ValueError(f'there is nothing for the encoder of {lm.name} to read: give {main}')
     mask = {k: torch.as_tensor(v) for k, v in given.items() if k == 'attention_mask'} if read else {}
     return [{k: v[i:i + 1] for k, v in (read | mask).items()} for i in range(len(next(iter(read.values()))))] if read else []
 

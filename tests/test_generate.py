@@ -69,6 +69,18 @@ def test_drafts_in_batches_say_what_greedy_search_says(model, call):
         assert torch.equal(generate(model, **BATCH | more | call), model.generate(**BATCH | more, do_sample=False))
 
 
+def test_numbers_and_tensors_of_other_kinds(llama):
+    import numpy as np
+    want = generate(llama, IDS[1:2], max_new_tokens=4, do_sample=True, temperature=.5, seed=1)
+    assert torch.equal(want, generate(llama, IDS[1:2].numpy(), max_new_tokens=np.int64(4), do_sample=True, temperature=np.float32(.5), seed=1))
+    assert torch.equal(want, generate(llama, IDS[1:2].int(), attention_mask=torch.ones(1, 7), max_new_tokens=4, do_sample=True, temperature=.5, seed=1)) and torch.equal(want, generate(llama, IDS[1:2].tolist(), max_new_tokens=4, do_sample=True, temperature=.5, seed=1))
+    with pytest.raises(TypeError, match=r'unpack it, generate\(model, \*\*inputs\)'): generate(llama, dict(input_ids=IDS))
+    for dtype in (torch.bfloat16, torch.float16):
+        low = copy.deepcopy(llama).to(dtype)
+        for more in ({}, dict(num_beams=2), dict(prompt_lookup_num_tokens=3), dict(penalty_alpha=.6, top_k=3), dict(inputs_embeds=low.get_input_embeddings()(IDS).float())):
+            assert generate(low, **BATCH | more).shape == (3, 19)
+
+
 def test_drafts_by_themselves_are_those_of_transformers(llama):
     draft = draft_of(llama)
     for call in (dict(assistant_model=draft), dict(prompt_lookup_num_tokens=4), dict(assistant_early_exit=1), dict(assistant_model=draft, no_repeat_ngram_size=2), dict(prompt_lookup_num_tokens=4, repetition_penalty=1.3)):
@@ -193,7 +205,8 @@ def test_whisper_gives_back_what_its_own_generate_gives_back():
     for call in (dict(language='de'), dict(language=['de', 'en']), dict(language='en', task='translate')):
         quiet = dict(suppress_tokens=[2, *range(61, 120)], max_new_tokens=6)
         assert torch.equal(generate(model, sound[..., :100], **call, **quiet), model.generate(sound[..., :100], **call, **quiet)), call
-    with pytest.raises(ValueError, match='one for each'): generate(model, sound[..., :100], language=['de'] * 3)
+    for given, words in ((dict(input_ids=torch.tensor([[3]])), 'reads no ids: give input_features'), (dict(inputs=sound[0, :, :100]), r'give \(texts, 8, frames\)'), ({}, 'give input_features'), (dict(inputs=sound[..., :100], language=['de'] * 3), 'one for each')):
+        with pytest.raises(ValueError, match=words): generate(model, **given)
     with pytest.raises(TypeError, match='language'): generate(seq2seq('t5'), torch.tensor([[5, 6]]), language='de')
     assert model.generation_config.to_dict() == before
 
