@@ -53,7 +53,6 @@ def first_branch(draft:Draft, nodes:list[int]) -> list[int]:
 
 Draft.first_branch = first_branch
 
-# %% ../nbs/20_speculative.ipynb #916d927d
 @dataclass
 class Verdict:
     "How many drafted tokens stay, and the token that follows them."
@@ -61,7 +60,7 @@ class Verdict:
     token: int
     path: list[int]|None = None # of a tree: the nodes that stay
 
-# %% ../nbs/20_speculative.ipynb #d664ee9d
+# %% ../nbs/20_speculative.ipynb #916d927d
 class Row:
     "The row `(V,)` that a drafter drew a token from, and what a lookahead may ask of it."
     __slots__ = 'values', 'probabilities', 'known'
@@ -86,7 +85,7 @@ class Row:
         "The `n` largest probabilities, the largest first."
         return as_tensor(self.p).topk(min(n, len(self.p))).values.tolist()
 
-# %% ../nbs/20_speculative.ipynb #52461ac5
+# %% ../nbs/20_speculative.ipynb #d664ee9d
 def as_tensor(p) -> torch.Tensor:
     "A row of numbers of any kind (fractions, in a certificate) as a tensor."
     return p if torch.is_tensor(p) else torch.tensor([float(x) for x in p], dtype=torch.float64)
@@ -114,7 +113,7 @@ class Lookahead(Protocol):
     def go_on(self, i:int, row:Row|None, token:int | None) -> bool: ...
     def update(self, step:Step): ...
 
-# %% ../nbs/20_speculative.ipynb #88e9a5d4
+# %% ../nbs/20_speculative.ipynb #202011e5
 class FixedLookahead:
     "Always draft `k` tokens (fewer only where the text is about to end)."
     def __init__(self, k:int=5):
@@ -125,7 +124,7 @@ class FixedLookahead:
     def update(self, step): pass
     def __repr__(self): return f'FixedLookahead({self.k})'
 
-# %% ../nbs/20_speculative.ipynb #29c27991
+# %% ../nbs/20_speculative.ipynb #4e880a2b
 class ExactMatch:
     "Keep the draft while it equals the target's own choices; lossless for any base."
     greedy = lossless = trees = True
@@ -139,7 +138,7 @@ class ExactMatch:
             path.append(same[0])
     def __repr__(self): return 'ExactMatch()'
 
-# %% ../nbs/20_speculative.ipynb #38b498b7
+# %% ../nbs/20_speculative.ipynb #2b7e5fbb
 class Speculative:
     "Says what `base` says, faster: a drafter proposes, the target verifies several tokens in one pass."
     def __init__(self,
@@ -167,7 +166,7 @@ class Speculative:
     def __repr__(self):
         return f'Speculative({self.drafter!r}, base={self.base!r}, verifier={self.verifier or default_verifier(self.base, self.drafter)!r}, lookahead={self.lookahead!r}{", strict=True" * self.strict})'
 
-# %% ../nbs/20_speculative.ipynb #fd2cee54
+# %% ../nbs/20_speculative.ipynb #38b498b7
 def round_of(ids, target, drafting, verifier, go_on, rng, request) -> Step:
     "Draft, read and verify once after the committed `ids`."
     clock, passes = request.clock, target.passes
@@ -190,7 +189,7 @@ def default_verifier(base:Base, drafter:Drafter|None=None) -> Verifier:
     from decodelab.verifiers_tree import MultiDraftVerifier
     return ExactMatch() if getattr(base, 'greedy', True) else MultiDraftVerifier() if getattr(drafter, 'trees', False) else TokenVerifier()
 
-# %% ../nbs/20_speculative.ipynb #14aff01c
+# %% ../nbs/20_speculative.ipynb #5ed132c3
 def tree_round(ids, target, drafting, draft, verifier, rng, passes, times) -> Step:
     "Read and verify a tree of guesses; raises `ValueError` where the verifier walks along chains only."
     if not getattr(verifier, 'trees', False): raise ValueError(f'{verifier!r} walks along a chain and the draft is a tree: use MultiDraftVerifier() with a base that samples, or ExactMatch()')
@@ -206,7 +205,7 @@ def tree_round(ids, target, drafting, draft, verifier, rng, passes, times) -> St
     return Step([draft.tokens[j] for j in path] + [verdict.token], max(draft.depths(), default=0), len(path), bool(more), [draft.tokens[j] for j in shown],
                 sure, target.passes - passes, draft.passes, times[1] - times[0], draft.request.clock() - times[1], info=info)
 
-# %% ../nbs/20_speculative.ipynb #09bc262c
+# %% ../nbs/20_speculative.ipynb #ed58b002
 PARTS = (('drafter', 'start', 'AssistantDrafter(lm)'), ('base', 'start', 'Greedy()'), ('verifier', 'verify', 'TokenVerifier()'), ('lookahead', 'go_on', 'FixedLookahead(4)'))
 
 def fitting(strategy:Speculative) -> Verifier:
@@ -219,7 +218,7 @@ def fitting(strategy:Speculative) -> Verifier:
     if not strategy.base.greedy or getattr(verifier, 'greedy', True): return verifier
     raise ValueError(f'{verifier!r} weighs probabilities and {strategy.base!r} has none: use a base that samples, or ExactMatch()')
 
-# %% ../nbs/20_speculative.ipynb #5f351d98
+# %% ../nbs/20_speculative.ipynb #41005fe3
 def draft_chain(
     row_after:Callable[[list[int]], Any], # ids → the drafter's row `(V,)` for the next token
     ids:list[int], # the committed text
