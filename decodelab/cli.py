@@ -57,18 +57,18 @@ def strategies_for(
 def compare(args) -> int:
     "Run the comparison, print the table, write run folder, JSON and page."
     from decodelab import bench, builtin_prompts, load, summary
+    from decodelab.loading import place
     from decodelab.report import read_prompts, save_json, save_page, table, words
     prompts = builtin_prompts() if args.prompts == 'builtin' else read_prompts(args.prompts)
     target, out = load(args.target, device=args.device), Path(args.out or f'runs/compare-{time.strftime("%Y%m%d-%H%M%S")}')
-    found = strategies_for(args.strategies, args)
-    for file in filter(None, (args.json, args.html)):
-        if not Path(file).absolute().parent.is_dir(): raise ValueError(f'{file} is in a folder that does not exist: make it first')
-    print(f'{target}, {len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats; runs in {out}', flush=True)
-    args.folder = out
+    found, args.folder = strategies_for(args.strategies, args), out
+    if file := next((f for f in (args.json, args.html) if f and not Path(f).absolute().parent.is_dir()), None): raise ValueError(f'{file} is in a folder that does not exist: make it first')
+    if place()[1] > 1 and not args.out: raise ValueError('several processes need one folder: give it with --out')
+    if place()[0] == 0: print(f'{target}, {len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats; runs in {out}', flush=True)
     frame = bench(target, prompts, found, args.max_new_tokens, args.repeats, args.seed, out, progress=sys.stderr.isatty())
+    if place()[0]: return 0 # the main process tells
     result, provenance, sampled = summary(frame), json_of(out / 'provenance.json'), args.temperature > 0
-    print('\n' + table(result, sampled) + '\n')
-    for sentence in words(result, sampled): print(sentence)
+    print('\n' + table(result, sampled) + '\n', *words(result, sampled), sep='\n')
     save_json(args.json or out / 'summary.json', result, provenance)
     save_page(args.html or out / 'report.html', frame, result, provenance, three_traces(target, prompts, found, args), sampled)
     print(f'\nReport: {args.html or out / "report.html"}   figures as JSON: {args.json or out / "summary.json"}')
