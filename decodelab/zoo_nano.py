@@ -22,7 +22,7 @@ def recipe(vocab:int, wide:int, layers:int, inner:int, heads:int, shared:int) ->
     return dict(vocab_size=vocab, hidden_size=wide, num_hidden_layers=layers, intermediate_size=inner, num_attention_heads=heads, num_key_value_heads=shared)
 
 RECIPES = dict(zip(NANO, (recipe(16384, 768, 16, 2304, 12, 4), recipe(16384, 384, 4, 1536, 6, 2), recipe(16384, 128, 2, 1024, 2, 2), recipe(4096, 256, 4, 768, 4, 2))))
-TOYS = dict(zip(NANO, (recipe(512, 64, 4, 96, 4, 2), recipe(512, 32, 2, 48, 2, 2), recipe(512, 16, 1, 32, 2, 2), recipe(320, 32, 1, 48, 2, 2)))) # to try the machinery
+TOYS = dict(zip(NANO, (recipe(512, 64, 4, 96, 4, 2), recipe(512, 32, 2, 48, 2, 2), recipe(512, 16, 2, 32, 2, 2), recipe(320, 32, 1, 48, 2, 2)))) # to try the machinery
 TOKENS = dict(zip(NANO, (200_000_000, 80_000_000, 80_000_000, 80_000_000))) # how much text each reads at most
 CAP = 64_000_000 # bytes of each package
 
