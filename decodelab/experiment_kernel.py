@@ -144,22 +144,22 @@ def bar_of(cell) -> str:
 # %% ../nbs/60_experiment_kernel.ipynb #c624246c
 class Progress:
     "Says how far a run is: a line that is written over in a terminal, a line a minute elsewhere."
-    def __init__(self, name:str, nb, kept:Path, minutes:float, stream):
+    def __init__(self, name:str, nb, kept:Path, minutes:float|None, stream):
         self.name, self.nb, self.kept, self.minutes, self.stream = name, nb, kept, minutes, stream
-        self.begun, self.said, self.first, self.cells = time.monotonic(), -1e9, None, sum(c.cell_type == 'code' for c in nb.cells)
+        self.begun, self.said, self.first, self.cells = time.monotonic(), -1e9, {}, sum(c.cell_type == 'code' for c in nb.cells)
 
     def line(self, index:int) -> str:
         "One line on where a run is."
         passed, parts = time.monotonic() - self.begun, parts_in(self.kept)
-        self.first = self.first or {k: done for k, (done, _, _) in parts.items()} | {'': passed}
+        for part, (done, _, _) in parts.items(): self.first.setdefault(part, (done, passed))
         words = [f'cell {max(1, sum(c.cell_type == "code" for c in self.nb.cells[:index + 1]))} of {self.cells} ({heading_of(self.nb, index)})']
         if parts and part_of(self.nb)[index] not in ('Figure', 'Agreement'):
             part, (done, total, _) = max(parts.items(), key=lambda kv: kv[1][2])
-            new, since = done - self.first.get(part, 0), passed - self.first['']
+            new, since = done - self.first[part][0], passed - self.first[part][1]
             left = f', {span((total - done) * since / new)} left' if total and new > 0 and done < total else ''
-            words.append(f'{part}: {done}{f" of {total}" if total else ""} rows{left}')
+            if done != total: words.append(f'{part}: {done}{f" of {total}" if total else ""} rows{left}')
         if bar := bar_of(self.nb.cells[index]): words.append(bar)
-        return f'{self.name}: {"; ".join(words)}; {span(passed)} of about {span(60 * self.minutes)}'
+        return f'{self.name}: {"; ".join(words)}; {span(passed)}' + (f' of about {span(60 * self.minutes)}' if self.minutes else '')
 
     def __call__(self, index:int):
         "Say it, if it is time."

@@ -83,13 +83,14 @@ class Ran:
     def verdicts(self) -> Path: return self.out / 'results' / ('quick' if self.quick else '') / f'{self.name}.{self.scale}.verdicts.csv'
 
 # %% ../nbs/60_experiment_run.ipynb #d53e0f9f
-def surroundings(out:Path, scale:str, quick:bool, fetch:bool) -> dict:
-    "The environment of a run's kernel: nothing is fetched unless that was asked for."
+def surroundings(out:Path, scale:str, quick:bool, fetch:bool, turn:int=0) -> dict:
+    "The environment of a run's kernel: nothing is fetched unless that was asked for; `turn` counts the runs of this command."
     env = {k: v for k, v in os.environ.items() if k not in ('DECODELAB_QUICK', 'DECODELAB_WHOLE', 'DECODELAB_FETCH')}
     env |= {k: str(Path(env[k]).absolute()) for k in ('DECODELAB_DATA', 'DECODELAB_NANO', 'HF_HOME') if env.get(k)} | {'DECODELAB_QUICK' if quick else 'DECODELAB_WHOLE': '1'}
     env |= dict(DECODELAB_SCALE=scale, DECODELAB_RESULTS=str(out / 'results'), DECODELAB_RUNS=str(out / 'runs'), HF_HUB_OFFLINE='0' if fetch else '1')
     if fetch: env['DECODELAB_FETCH'] = '1'
     env.setdefault('DECODELAB_NANO', str(Path('zoo-runs').absolute()))    # the notebook works in another folder
+    if turn and 'MASTER_PORT' in env: env |= dict(MASTER_PORT=str(int(env['MASTER_PORT']) + turn), TORCHELASTIC_USE_AGENT_STORE='False') # where the kernels before met, their addresses still lie
     package = EMBEDDED.parent.parent
     if package.name != 'site-packages': env['PYTHONPATH'] = os.pathsep.join([str(package), *filter(None, [env.get('PYTHONPATH')])]) # a checkout that is not installed
     return env
@@ -111,6 +112,7 @@ def run_experiment(
     resume:bool=False, # go on with what is in the folder
     fetch:bool=False, # models and data may be fetched
     stream=None, # where to say how far it is, such as sys.stderr
+    turn:int=0, # how many were run before by the same processes
 ) -> Ran:
     "Run an experiment in a kernel of its own, or go on with it; raises `ValueError` where that would overwrite another run."
     import nbformat
@@ -118,24 +120,24 @@ def run_experiment(
     ran = Ran(path.stem, scale, quick, out, 0.)
     out.mkdir(parents=True, exist_ok=True)
     held = lock(out, ran.stem)
-    try: return run_locked(path, ran, resume, fetch, stream, (held.fileno(),) if held else ())
+    try: return run_locked(path, ran, resume, surroundings(out, scale, quick, fetch, turn), stream, (held.fileno(),) if held else ())
     finally:
         if held: held.close()
 
 # %% ../nbs/60_experiment_run.ipynb #2d009674
-def run_locked(path:Path, ran:Ran, resume:bool, fetch:bool, stream, fds:tuple) -> Ran:
+def run_locked(path:Path, ran:Ran, resume:bool, env:dict, stream, fds:tuple) -> Ran:
     "Run an experiment in a folder that is ours."
     import nbformat
     nb, main, start = nbformat.read(path, 4), place()[0] == 0, time.monotonic()
     record = begin(ran.out, ran.stem, measuring(nb), resume) if main else record_of(ran.out, ran.stem) # nobody waits for a main process that has nothing to do
-    if record.get('finished'): return replace(ran, already=True)
+    if record.get('finished') and resume: return replace(ran, already=True)
     def keep():
         if main: write_whole(ran.notebook, nbformat.writes(tidy(nb)) + '\n')
     def note(**more):
         if main: write_record(ran.out, ran.stem, record | dict(parts=[*record['parts'], part]) | more)
-    part, progress = dict(begun=now()) | machine(), Progress(ran.stem, nb, ran.out / 'runs' / ran.stem, needs_of(path)[ran.scale]['minutes'], stream if main else None)
+    part, progress = dict(begun=now()) | machine(), Progress(ran.stem, nb, ran.out / 'runs' / ran.stem, None if ran.quick else needs_of(path)[ran.scale]['minutes'], stream if main else None)
     note()
-    failure = execute(nb, path.parent, surroundings(ran.out, ran.scale, ran.quick, fetch), progress, keep, fds)
+    failure = execute(nb, path.parent, env, progress, keep, fds)
     seconds = time.monotonic() - start
     part |= dict(ended=now(), failed=failure and str(failure))
     keep()
@@ -165,7 +167,7 @@ def draw_experiment(
     for p in rows: shutil.copy(p, to / 'results')
     nb, ran = drawing(nbformat.read(path, 4)), Ran(path.stem, scale, False, to, 0.)
     keep = lambda: write_whole(ran.notebook, nbformat.writes(tidy(nb)) + '\n')
-    failure = execute(nb, path.parent, surroundings(to, scale, False, False), Progress(path.stem, nb, to / 'runs', 1, stream), keep)
+    failure = execute(nb, path.parent, surroundings(to, scale, False, False), Progress(path.stem, nb, to / 'runs', None, stream), keep)
     return replace(ran, seconds=time.monotonic() - start, failure=failure)
 
 # %% ../nbs/60_experiment_run.ipynb #760c4a52

@@ -70,7 +70,7 @@ def say_lacks(path:Path, found:list, stream):
     print(f'{path.stem} lacks:' if found else f'{path.stem}: nothing is missing', file=stream)
     for lack in found: print(f'    {"" if lack.hard else "perhaps "}{lack}', file=stream)
 
-def measure(path:Path, args, out:Path) -> int:
+def measure(path:Path, args, out:Path, turn:int=0) -> int:
     "Run one experiment; 0, 1 where a cell failed, 2 where something is missing."
     from decodelab.experiment_needs import lacks
     from decodelab.experiment_run import run_experiment
@@ -79,9 +79,9 @@ def measure(path:Path, args, out:Path) -> int:
     found = [l for l in lacks(path, args.scale, out, args.fetch) if l.hard or not args.anyway]
     if found and main: say_lacks(path, found, sys.stderr)
     if found: return 2
-    return told(run_experiment(path, out, args.scale, args.quick, args.resume, args.fetch, sys.stderr))
+    return told(run_experiment(path, out, args.scale, args.quick, args.resume, args.fetch, sys.stderr, turn))
 
-def draw(path:Path, args, out:Path) -> int:
+def draw(path:Path, args, out:Path, turn:int=0) -> int:
     "Draw one experiment from stored rows; 0, or 1 where a cell failed."
     from decodelab.experiment_needs import needs_of
     from decodelab.experiment_run import draw_experiment
@@ -116,7 +116,11 @@ def experiment_command(args) -> int:
         return int(any(missing.values()))
     args.folder = f'{out} --resume'                                       # what goes on after Ctrl-C
     if not args.figures and place()[0] == 0: check_folder(paths, out, args.scale, args.quick, args.resume)
-    return max([(draw if args.figures else measure)(path, args, out) for path in paths])
+    codes = []
+    for turn, path in enumerate(paths):
+        codes.append((draw if args.figures else measure)(path, args, out, turn))
+        if codes[-1] and place()[1] > 1: break                            # the other processes wait for this one: who started them ends them
+    return max(codes)
 
 # %% ../nbs/60_experiment_shell.ipynb #2989b073
 def add_experiment(add):

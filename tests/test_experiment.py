@@ -33,10 +33,11 @@ def write(folder, name='01_slow', *cells):
     return folder/f'{name}.ipynb'
 
 
-def start(*args, cwd, pace=0, **env):
+def start(*args, cwd, pace=0, launch=(), **env):
     "The command, started."
     env = {k: v for k, v in os.environ.items() if not k.startswith('DECODELAB_')} | dict(PYTHONPATH=str(ROOT), PACE=str(pace), OMP_NUM_THREADS='1') | env
-    return subprocess.Popen([sys.executable, '-m', 'decodelab.cli', *map(str, args)], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    python = [sys.executable, '-m', 'accelerate.commands.accelerate_cli', *launch[1:]] if launch else [sys.executable]
+    return subprocess.Popen([*python, '-m', 'decodelab.cli', *map(str, args)], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def run(*args, **how):
@@ -124,22 +125,23 @@ def test_every_experiment_says_what_it_needs_and_where_it_draws(path):
 
 # Several processes
 
-def test_of_several_processes_the_main_one_writes(tmp_path):
+def test_accelerate_shares_one_experiment_after_the_other_and_the_main_process_writes(tmp_path):
     write(tmp_path/'e')
+    cells = '# Next', SETUP, NEEDS.replace('01_slow', '02_next'), '## Claim', '## Measure', MEASURE, '## Figure', FIGURE, '## Agreement', AGREEMENT
+    write(tmp_path/'e', '02_next', *cells) # its processes must find each other again
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         port = s.getsockname()[1]
-    world = lambda rank: dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(port), CUDA_VISIBLE_DEVICES='')
-    args = 'experiment', '01', '--notebooks', 'e', '--out', 'out'
-    pair = [start(*args, cwd=tmp_path, pace=.3, **world(rank)) for rank in (0, 1)]
-    said = [p.communicate(timeout=240) for p in pair]
-    assert [p.returncode for p in pair] == [0, 0], said
-    assert 'squares add up' in said[0][0] and said[1][0] == ''
+    launch = 'accelerate', 'launch', '--num_processes', '2', '--multi_gpu', '--main_process_port', str(port) # needs no GPU
+    process = start('experiment', 'all', '--notebooks', 'e', '--out', 'out', cwd=tmp_path, pace=.3, launch=launch, CUDA_VISIBLE_DEVICES='')
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0 and out.count('squares add up') == 2, err[-3000:]
     jobs = [l.split() for l in (tmp_path/'out'/'runs'/'begun').read_text().splitlines()]
-    assert sorted(int(i) for i, _ in jobs) == list(range(6)) and {r for _, r in jobs} == {'0', '1'}
-    assert (tmp_path/'out'/'results'/'01_slow.pico.csv').read_text() == 'i,square\n' + ''.join(f'{i},{i * i}\n' for i in range(6))
-    assert json.loads((tmp_path/'out'/'results'/'01_slow.pico.json').read_text())['processes'] == 2
-    assert {p.name for p in (tmp_path/'out').glob('*.ipynb')} == {'01_slow.pico.ipynb'}
+    assert sorted(int(i) for i, _ in jobs) == sorted([*range(6)] * 2) and {r for _, r in jobs} == {'0', '1'}
+    for name in ('01_slow', '02_next'):
+        assert (tmp_path/'out'/'results'/f'{name}.pico.csv').read_text() == 'i,square\n' + ''.join(f'{i},{i * i}\n' for i in range(6))
+        assert json.loads((tmp_path/'out'/'results'/f'{name}.pico.json').read_text())['processes'] == 2
+    assert {p.name for p in (tmp_path/'out').glob('*.ipynb')} == {'01_slow.pico.ipynb', '02_next.pico.ipynb'}
 
 
 # From a wheel
