@@ -100,6 +100,9 @@ _public = {name: module for module, names in {
     'pipeline': 'pipeline with_strategy',
     'distributed': 'launch scaling',
     'experiment': 'Experiment',
+    'experiment_needs': 'experiments needs_of',
+    'experiment_run': 'run_experiment draw_experiment',
+    'report_runs': 'compare_runs claims_table',
     'certify': 'certify Certificate random_lm check_strategy check_rule check_drafter check_verifier',
 }.items() for name in names.split()}
 

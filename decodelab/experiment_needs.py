@@ -177,6 +177,7 @@ def lacks(
     found = [lack for n in need['models'] if (lack := missing_model(n, fetch))]
     for name in need['data']:
         if said := missing_data(name, fetch=fetch): found.append(Lack(f'data {name}', said.replace('ask for', 'get').replace(' with fetch=True or DECODELAB_FETCH=1', ' with --fetch')))
+        elif fetch and missing_data(name, fetch=False) and not installed('datasets'): found.append(Lack(f'data {name}', f'it would come through the library datasets, which is not installed: pip install "decodelab[experiments]=={__version__}"'))
     if not installed('ipykernel') or not installed('nbclient'): found.append(Lack('what runs a notebook', f'nbclient and ipykernel are not installed: pip install "decodelab[lab]=={__version__}"'))
     return found + shortages(need, scale, out, [n for n in need['models'] if missing_model(n)] if fetch else [])
 
