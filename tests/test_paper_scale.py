@@ -1,7 +1,7 @@
 """The short form of every experiment at scale `paper`, offline, with tiny stand-ins under the names of the checkpoints and data sets.
 
 What is shown is that the cells run: names, architectures, tokenizers, files. Their figures mean nothing. Experiments without that scale, and why:
-00_tour measures this package, 08_watermark_speed what marks cost by themselves, 11_compiled_generation compilers, 16_drafters, 16_engine and 17_search this package's parts beside
+00_tour measures this package, 08_watermark_speed what marks cost by themselves, 16_drafters, 16_engine and 17_search this package's parts beside
 transformers', 18_scaling processes: no source names checkpoints for them."""
 import json, os, subprocess, sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from decodelab.experiment_needs import needs_of
 from repo import ROOT, notebooks
 from stand_ins import snapshot, write_data
 
-WITHOUT = {'00_tour', '08_watermark_speed', '11_compiled_generation', '16_drafters', '16_engine', '17_search', '18_scaling'}
+WITHOUT = {'00_tour', '08_watermark_speed', '16_drafters', '16_engine', '17_search', '18_scaling'}
 PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
 
 RUN = '''
