@@ -7,8 +7,9 @@ from transformers import (BartConfig, BartForConditionalGeneration, MarianConfig
                           T5ForConditionalGeneration)
 from transformers.utils import logging
 
-from decodelab import AssistantDrafter, Sample, SharedEncoder, Speculative, decode, generate, load
+from decodelab import AssistantDrafter, EarlyExit, Sample, SharedEncoder, Speculative, decode, generate, load
 from decodelab.certify import g_test
+from decodelab.early_exit import shallow
 from decodelab.models import LM
 
 logging.set_verbosity_error()
@@ -115,7 +116,22 @@ def test_contrastive_search_by_its_definition(family):
     assert ours[0, :n + 1].tolist() == said
 
 
-@pytest.mark.parametrize('call,words', [(dict(dola_layers='high'), 'encoder.decoder'), (dict(assistant_early_exit=1), 'encoder.decoder'), (dict(guidance_scale=2.), 'encoder.decoder'), (dict(negative_prompt_ids=IDS), 'guidance'),
+def test_the_first_layers_of_its_decoder_draft(family):
+    "Early exit: greedy texts are the plain ones, in batches too; sampled ones need no more than a seed; the target's weights are there once."
+    kind, model = family
+    plain = generate(model, **BATCH)
+    for more in ({}, dict(num_assistant_tokens=4)): assert torch.equal(generate(model, **BATCH, assistant_early_exit=1, **more), plain)
+    lm = LM(model, name=kind)
+    runs = []
+    hook = model.get_encoder().register_forward_hook(lambda *_: runs.append(1))
+    trace = decode(lm, IDS[0].tolist(), Speculative(EarlyExit(1)), 10)
+    hook.remove()
+    assert len(runs) == 1 and trace.metrics()['draft_passes'] > 0 and shallow(lm, 1).model.get_output_embeddings().weight is model.get_output_embeddings().weight
+    assert torch.equal(*(generate(model, **BATCH, assistant_early_exit=1, do_sample=True, seed=4) for _ in 'ab'))
+    assert torch.equal(generate(model, **BATCH), plain)                     # the model is as it was
+
+
+@pytest.mark.parametrize('call,words', [(dict(dola_layers='high'), 'encoder.decoder'), (dict(assistant_early_exit=2), 'from 1 to 1'), (dict(guidance_scale=2.), 'encoder.decoder'), (dict(negative_prompt_ids=IDS), 'guidance'),
                                         (dict(decoder_input_ids=[[64]]), 'outside the vocabulary'), (dict(decoder_input_ids=torch.ones(3, 60, dtype=torch.long)), 'do not fit')], ids=str)
 def test_what_needs_a_decoder_alone(family, call, words):
     kind, model = family

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from decodelab import LM, AssistantDrafter, BeamSearch, FixedLookahead, Greedy, PromptLookup, Sample, Speculative, TokenVerifier, generate, load
+from decodelab import LM, AssistantDrafter, BeamSearch, EarlyExit, FixedLookahead, Greedy, PromptLookup, Sample, Speculative, TokenVerifier, generate, load
 from decodelab.listener import error_rate
 from decodelab.signals import sample
 from decodelab.speech import SharedEncoder, hear, listen, read_wav, resampled, same_encoder, suppressing
@@ -34,7 +34,7 @@ def test_searches_are_those_of_transformers(pico, sounds):
     shared = SharedEncoder(draft)
     for sound in sounds:
         greedy, beams = said(lm.model, sound), said(lm.model, sound, num_beams=3)
-        for strategy in (Greedy(), Speculative(shared), Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(3)), Speculative(PromptLookup())):
+        for strategy in (Greedy(), Speculative(shared), Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(3)), Speculative(PromptLookup()), Speculative(EarlyExit(1), lookahead=FixedLookahead(3))):
             assert [i for i in listen(lm, sound, strategy).tokens if i > 2] == greedy, strategy
         assert [i for i in listen(lm, sound, BeamSearch(3)).tokens if i > 2] == beams
         assert [i for i in generate(lm.model, **sound)[0].tolist() if i > 2] == [i for i in generate(lm.model, **sound, assistant_model=draft.model)[0].tolist() if i > 2] == greedy
