@@ -6,7 +6,7 @@ import pandas as pd, pytest
 from repo import ROOT
 
 NOTEBOOKS = sorted((ROOT / 'experiments').glob('[0-9]*.ipynb'))
-TOOLS = {'00_tour', '16_drafters', '16_engine', '17_search'} # these measure the laboratory, and reproduce no one source
+TOOLS = {'00_tour', '16_drafters', '16_engine', '17_search', '18_scaling'} # these measure the laboratory, and reproduce no one source
 
 
 def sections(path):
