@@ -193,18 +193,20 @@ def sentences(runs:list[Run], found) -> list[str]:
 def claims_table(
     folder=None, # of the experiments; None: those of the package
     link:str='experiments/{}.ipynb', # of a notebook
+    most:int|None=None, # claims of a notebook; how many more there are, and how many of all agree, is said
 ) -> str:
     "Markdown: source, notebook, claim, the source's figure, and ours at each scale measured with its verdict."
     from decodelab.experiment_needs import home, notebook_of, source_of, title_of
     folder = Path(folder or home())
     runs = [r for r in runs_in(folder) if r.verdicts and not r.quick]
-    lines, last = [('source', 'notebook', 'claim', 'theirs', 'ours', 'verdict'), ('---',) * 6], None
-    for r in compare_runs(runs).sort_values('name', kind='stable').itertuples():
-        path = notebook_of(r.name, folder)
-        new, last = r.name != last, r.name
-        ours = '; '.join(f'{scale}: {measured}' for scale, (measured, _, _) in r.runs.items())
-        verdict = '; '.join(f'{scale}: {dict(yes="agrees", no="does not", open="open")[WORDS[a][0]]}' for scale, (_, a, _) in r.runs.items())
-        lines.append((source_of(path) or title_of(path), f'[{r.name}]({link.format(r.name)})', r.claim, r.source, ours, verdict) if new else ('', '', r.claim, r.source, ours, verdict))
+    lines = [('source', 'notebook', 'claim', 'theirs', 'ours', 'verdict'), ('---',) * 6]
+    for name, rows in compare_runs(runs).sort_values('name', kind='stable').groupby('name', sort=False):
+        path, says = notebook_of(name, folder), dict(yes='agrees', no='does not', open='open')
+        lines += [(r.claim, r.source, '; '.join(f'{scale}: {measured}' for scale, (measured, _, _) in r.runs.items()), '; '.join(f'{scale}: {says[WORDS[a][0]]}' for scale, (_, a, _) in r.runs.items())) for r in rows.head(most or len(rows)).itertuples()]
+        agree = {scale: sum(r[scale][1] is True for r in rows.runs if scale in r) for scale in dict.fromkeys(s for r in rows.runs for s in r)}
+        if most and len(rows) > most: lines.append((f'… and {len(rows) - most} more', '', '', '; '.join(f'{scale}: {n} of all {len(rows)} agree' for scale, n in agree.items())))
+        lines[-min(len(rows), most + 1 if most else len(rows))] = (source_of(path) or title_of(path), f'[{name}]({link.format(name)})', *lines[-min(len(rows), most + 1 if most else len(rows))])
+    lines = [line if len(line) == 6 else ('', '', *line) for line in lines]
     return '\n'.join(f'| {" | ".join(c.replace("|", chr(92) + "|").replace(chr(10), " ") for c in line)} |' for line in lines)
 
 # %% ../nbs/60_report_runs.ipynb #c34b0e62

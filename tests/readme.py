@@ -21,4 +21,20 @@ def render(path=ROOT/'nbs'/'index.ipynb'):
     return '<!-- Made from nbs/index.ipynb by tests/readme.py: edit there. -->\n' + re.sub(r'\n{3,}', '\n\n', text).strip() + '\n'
 
 
-if __name__ == '__main__': (ROOT/'README.md').write_text(render())
+def claims(folder=ROOT/'experiments'):
+    "All claims of all experiments with our figures and verdicts, as the page of their folder."
+    from decodelab.report_runs import claims_table
+    return f"""<!-- Made from results/*.verdicts.csv by tests/readme.py. -->
+# Experiments
+
+One notebook for each source: what it claims, our measurement, the figure with the source's axes, and what agrees. `decodelab experiment list` says what each needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. A scale is named with every figure: `pico` is the embedded models on a CPU. `gpu` and `paper` are complete and were run on stand-ins only; where there is no figure for them, there is none.
+
+Every claim, what its source says, what we measured, and the verdict; the reasons are in the notebooks, and in `results/NAME.SCALE.verdicts.csv`.
+
+{claims_table(folder, '{}.ipynb')}
+"""
+
+
+if __name__ == '__main__':
+    (ROOT/'README.md').write_text(render())
+    (ROOT/'experiments'/'README.md').write_text(claims())

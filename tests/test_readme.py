@@ -12,6 +12,13 @@ def test_readme_is_the_index():
     assert (ROOT/'README.md').read_text() == readme.render()
 
 
+def test_the_claims_of_all_experiments_are_listed():
+    "The page of the experiments is made from the stored verdicts, and its links lead somewhere."
+    text = (ROOT/'experiments'/'README.md').read_text()
+    assert text == readme.claims()
+    assert all((ROOT/'experiments'/t).exists() for t in re.findall(r'\]\(([^)]+)\)', text)) and all(f'({p.name})' in text for p in notebooks('experiments'))
+
+
 def test_rendering(tmp_path):
     html = new_output('execute_result', data={'text/plain': 'plain text', 'text/html': '<b>styled</b>'})
     nb = new_notebook(cells=[
