@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from .core import Trace, as_stop, check_prompt, decode
-from .jobs import Ledger, append, digest, machine, progress_bar, resume, rows_in
+from .jobs import Ledger, digest, machine, progress_bar, rows_in
 from .metrics import counts, identical, pooled, rates, slowdowns, speedup
 
 # %% ../nbs/06_bench.ipynb #39a23abc
