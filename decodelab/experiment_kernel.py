@@ -7,7 +7,7 @@ __all__ = ['Failure', 'heading_of', 'client_of', 'execute', 'end_kernel', 'plain
            'planned', 'parts_in', 'span', 'bar_of', 'Progress', 'shutil_width']
 
 # %% ../nbs/60_experiment_kernel.ipynb #82068a49
-import json, re, sys, time
+import atexit, json, re, sys, time
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -85,6 +85,7 @@ def end_kernel(client, thread):
         process = getattr(getattr(client.km, 'provisioner', None), 'process', None)
         if process: process.kill()
         thread.join(.2)
+    atexit.unregister(getattr(client, '_cleanup_kernel', None))           # there is nothing left for it
 
 def plain_text(text:str) -> str:
     "Without colours."
