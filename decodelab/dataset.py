@@ -140,6 +140,7 @@ SOURCES = dict(
     gsm8k=Source('SpecDec++, DoLa', 'openai/gsm8k', ('question', 'answer'), split='test', config='main', file='test.jsonl'),
     librispeech=Source('assisted generation, dynamic speculation: speech', 'openslr/librispeech_asr', ('audio', 'text'), config='clean'),
     librispeech_dummy=Source('assisted Whisper: 73 sentences', 'hf-internal-testing/librispeech_asr_dummy', ('audio', 'text'), config='clean'),
+    voxpopuli_nl=Source('assisted Whisper: Dutch', 'facebook/voxpopuli', ('audio', 'text'), config='nl', aka=dict(text='normalized_text')),
     mt_bench=Source('prompt lookup, Lookahead, EAGLE: 80 questions of two turns', 'HuggingFaceH4/mt_bench_prompts', ('category', 'turns'), split='train', file='question.jsonl', aka=dict(turns='prompt')),
     spec_bench=Source('Spec-Bench: 480 questions; hemingkx/Spec-Bench, data/spec_bench', None, ('question_id', 'category', 'turns'), split='test', file='question.jsonl'),
     scrolls=Source('universal assistants (hf-bench: qasper)', 'tau/scrolls', ('input',), split='test', config='qasper'),
