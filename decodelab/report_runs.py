@@ -90,10 +90,11 @@ def compare_runs(
     rows = {}
     for run in runs:
         for v in read_verdicts(run.verdicts).itertuples() if run.verdicts else ():
-            row = rows.setdefault((run.name, v.claim), dict(name=run.name, claim=v.claim, source=v.source, runs={}))
+            row = rows.setdefault((run.name, v.claim), dict(name=run.name, claim=v.claim, source={}, runs={}))
+            row['source'][v.source] = True                                # several, if it is a formula with what each run found
             row['runs'][run.label] = (v.measured, None if pd.isna(v.agrees) else bool(v.agrees), v.why)
     of = {name: [r.label for r in runs if r.name == name and r.verdicts] for name in {r.name for r in runs}}
-    return pd.DataFrame([r | dict(conclusion=conclusion([r['runs'].get(label, (None, None))[1] for label in of[r['name']]])) for r in rows.values()], columns=['name', 'claim', 'source', 'conclusion', 'runs'])
+    return pd.DataFrame([r | dict(source='; '.join(r['source']), conclusion=conclusion([r['runs'].get(label, (None, None))[1] for label in of[r['name']]])) for r in rows.values()], columns=['name', 'claim', 'source', 'conclusion', 'runs'])
 
 # %% ../nbs/60_report_runs.ipynb #f0298cbe
 WORDS = {True: ('yes', 'agrees'), False: ('no', 'does not agree'), None: ('open', 'open')}
