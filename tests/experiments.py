@@ -1,5 +1,7 @@
 "Runs the short form of every notebook of experiments/ (or of those named), at the scale of DECODELAB_SCALE (pico where it is not set), as decodelab experiment runs them."
 import os, shutil, sys, tempfile, time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 
 import nbformat
@@ -20,18 +22,23 @@ def short_form(path, out, scale):
     return execute(nbformat.read(path, 4), copy, os.environ | dict(DECODELAB_SCALE=scale, DECODELAB_QUICK='1'))
 
 
-def main(names=()):
-    failed, scale, shared = 0, os.environ.get('DECODELAB_SCALE') or 'pico', ROOT.parent/'shared'/'data'
+def tried(path, folder, scale):
+    "(what is said of it, whether it failed), from a process of its own."
+    start = time.perf_counter()
+    found = short_form(path, Path(folder), scale)
+    if found is None or isinstance(found, str): return f'experiments/{path.name}: ' + (found or f'{time.perf_counter() - start:.0f} s'), False
+    return f'{found.trace or found}\nexperiments/{path.name}: failed', True
+
+
+def main(names=(), workers=2):
+    scale, shared, failed = os.environ.get('DECODELAB_SCALE') or 'pico', ROOT.parent/'shared'/'data', 0
     if shared.is_dir(): os.environ.setdefault('DECODELAB_DATA', str(shared))
-    with tempfile.TemporaryDirectory() as folder:
-        for path in notebooks('experiments'):
-            if names and path.stem not in names: continue
-            start = time.perf_counter()
-            found = short_form(path, Path(folder), scale)
-            if found is not None and not isinstance(found, str):
-                failed += 1
-                print(found.trace or found, file=sys.stderr)
-            print(f'experiments/{path.name}: ' + (found if isinstance(found, str) else f'{time.perf_counter() - start:.0f} s'), flush=True)
+    paths = [p for p in notebooks('experiments') if not names or p.stem in names]
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(workers, get_context('spawn')) as pool: # two at a time, as everything here
+        for done in as_completed([pool.submit(tried, path, folder, scale) for path in paths]):
+            said, bad = done.result()
+            failed += bad
+            print(said, file=sys.stderr if bad else sys.stdout, flush=True)
     return failed
 
 
