@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Failure', 'heading_of', 'client_of', 'execute', 'end_kernel', 'plain_text', 'part_of', 'drawing', 'measuring',
-           'planned', 'parts_in', 'span', 'bar_of', 'Progress', 'shutil_width']
+           'planned', 'parts_in', 'span', 'bar_of', 'Progress', 'line_width']
 
 # %% ../nbs/60_experiment_kernel.ipynb #82068a49
 import atexit, json, re, sys, time
@@ -167,10 +167,10 @@ class Progress:
         watched = self.stream is not None and self.stream.isatty()
         if self.stream is None or time.monotonic() - self.said < (1 if watched else 60): return
         self.said, text = time.monotonic(), self.line(index)
-        self.stream.write(f'\r{text[:shutil_width()]:<{shutil_width()}}' if watched else text + '\n')
+        self.stream.write(f'\r{text[:line_width()]:<{line_width()}}' if watched else text + '\n')
         self.stream.flush()
 
-def shutil_width() -> int:
+def line_width() -> int:
     "The columns of a line in the terminal."
     from shutil import get_terminal_size
     return get_terminal_size().columns - 1
