@@ -7,7 +7,7 @@ __all__ = ['new_tokenizer', 'new_model', 'pack_rows', 'loss_of', 'answers', 'by_
            'command', 'main']
 
 # %% ../nbs/03_biographer.ipynb #ffeae112
-import argparse, json, math, re, sys, time, types
+import argparse, json, math, re, sys, time, types, zlib
 from pathlib import Path
 
 import numpy as np
@@ -101,19 +101,19 @@ def fit(
     show=None, # called with each line
     loss=loss_of, # of the model and rows
 ):
-    "Read all rows once; a run that was stopped goes on where its last checkpoint was."
-    opts = optimizers(model)
-    peaks, state, steps = [o.param_groups[0]['lr'] for o in opts], load_checkpoint(folder, model, opts), -(-len(rows) // size)
+    "Read all rows once; a run that was stopped goes on where its last checkpoint was. Raises `ValueError` where the folder has another run."
+    opts, about = optimizers(model), dict(rows=list(rows.shape), size=size, seed=seed, texts=zlib.crc32(np.ascontiguousarray(rows)))
+    peaks, state, steps = [o.param_groups[0]['lr'] for o in opts], load_checkpoint(folder, model, opts, about), -(-len(rows) // size)
     log, since = cut_log(folder / 'log.jsonl', state['at']), time.time() - state['seconds']
     for step in range(state['at'], steps):
         for opt, peak in zip(opts, peaks): opt.param_groups[0]['lr'] = peak * lr_factor(step / steps)
         part = torch.from_numpy(rows[step * size:(step + 1) * size].astype(np.int64)).to(model.device)
         value, done = descend(model, opts, loss, part, step, seed), step + 1
         if done % every and done < steps: continue
-        row = dict(step=done, tokens=int((rows[:done * size] != 1).sum()), loss=round(value, 4), seconds=round(time.time() - since, 1))
+        row = dict(step=done, tokens=int((rows[:done * size] != 1).sum()), loss=round(float(value), 4), seconds=round(time.time() - since, 1))
         if check and (done % (5 * every) == 0 or done == steps): row |= check()
         with open(log, 'a', encoding='utf-8') as f: f.write(json.dumps(row) + '\n')
-        save_checkpoint(folder, model, opts, dict(at=done, seconds=time.time() - since))
+        save_checkpoint(folder, model, opts, dict(at=done, seconds=time.time() - since, about=about))
         if show: show(row)
     return model
 

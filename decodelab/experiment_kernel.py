@@ -118,7 +118,8 @@ def measuring(nb) -> str:
 
 # %% ../nbs/60_experiment_kernel.ipynb #e933a1cf
 def planned(about:dict) -> int|None:
-    "How many rows a part will have, if its provenance says so."
+    "How many rows a part will have, if its provenance says so: those of `collect` by their jobs, those of `bench` by prompts, repeats and strategies."
+    if 'jobs' in about: return about['jobs']
     try: return about['prompts']['count'] * about['repeats'] * len(about['strategies'])
     except (KeyError, TypeError): return None
 
@@ -128,7 +129,8 @@ def parts_in(folder) -> dict[str, tuple[int, int|None, float]]:
     for about in Path(folder).glob('*/provenance.json'):
         rows = list(about.parent.glob('rows*.jsonl'))
         done = sum(path.read_bytes().count(b'\n') for path in rows)
-        found[about.parent.name] = done, planned(json.loads(about.read_text(encoding='utf-8'))), max((p.stat().st_mtime for p in rows), default=0.)
+        total = planned(json.loads(about.read_text(encoding='utf-8')))
+        found[about.parent.name] = done, total if total and done <= total else None, max((p.stat().st_mtime for p in rows), default=0.)
     return found
 
 # %% ../nbs/60_experiment_kernel.ipynb #4144c712

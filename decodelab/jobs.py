@@ -83,7 +83,7 @@ def machine(
         date=datetime.now(timezone.utc).isoformat(timespec='seconds'), argv=[Path(sys.argv[0]).name, *sys.argv[1:]])
 
 # %% ../nbs/05_jobs.ipynb #9023c5c3
-CHANGING = {'date', 'argv', 'commit', 'processes', 'load'} # what may differ between the parts of one run
+CHANGING = {'date', 'argv', 'commit', 'processes', 'load', 'jobs'} # what may differ between the parts of one run
 
 def differences(old:dict, new:dict, prefix:str='') -> Iterator[str]:
     "What two provenances disagree about, in words; what is `CHANGING` may differ."
@@ -219,7 +219,7 @@ def collect(
 ) -> list[dict]:
     "Do what is not done yet, shared among the processes; the rows of all jobs, in the order of `jobs`."
     check_jobs(jobs)
-    now = json.loads(json.dumps(machine() | (about or {}), default=plain))
+    now = json.loads(json.dumps(machine() | (about or {}) | dict(jobs=len(jobs)), default=plain))
     ledger = Ledger(out, now, lambda record: record['job'], together)
     mine = ledger.mine([name for name in jobs if name not in ledger.records])
     for name in progress_bar(mine, len(jobs), progress, 'job'):
