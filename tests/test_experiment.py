@@ -95,7 +95,7 @@ def test_two_runs_cannot_share_a_folder(tmp_path):
         assert status == 2 and 'another process runs 01_slow.pico' in err
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130 and '--out out --resume' in process.stderr.read()
+        assert process.wait(120) == 130 and '--out out --resume' in process.stderr.read()
 
 
 # What is needed
