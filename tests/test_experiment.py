@@ -37,7 +37,8 @@ def start(*args, cwd, pace=0, launch=(), **env):
     "The command, started."
     env = {k: v for k, v in os.environ.items() if not k.startswith('DECODELAB_')} | dict(PYTHONPATH=str(ROOT), PACE=str(pace), OMP_NUM_THREADS='1') | env
     python = [sys.executable, '-m', 'accelerate.commands.accelerate_cli', *launch[1:]] if launch else [sys.executable]
-    return subprocess.Popen([*python, '-m', 'decodelab.cli', *map(str, args)], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)             # a shell's background job is started with SIGINT ignored, and hands that on
+    return subprocess.Popen([*python, '-m', 'decodelab.cli', *map(str, args)], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
 
 
 def run(*args, **how):
