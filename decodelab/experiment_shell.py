@@ -100,7 +100,8 @@ def told(ran) -> int:
 # %% ../nbs/60_experiment_shell.ipynb #7abd6df0
 def experiment_command(args) -> int:
     "List, check, run or draw experiments; 0 if all went well."
-    from decodelab.experiment_needs import experiments, lacks
+    from decodelab import __version__
+    from decodelab.experiment_needs import experiments, installed, lacks
     from decodelab.experiment_run import check_folder
     from decodelab.jobs import place
     check_options(args)
@@ -114,6 +115,7 @@ def experiment_command(args) -> int:
         missing = {path: lacks(path, args.scale, out, args.fetch) for path in paths}
         for path, found in missing.items(): say_lacks(path, found, sys.stdout)
         return int(any(missing.values()))
+    if lost := [n for n in ('nbformat', 'nbclient', 'ipykernel') if not installed(n)]: raise ValueError(f'running a notebook needs {", ".join(lost)}, not installed here: pip install "decodelab[lab]=={__version__}"')
     args.folder = f'{out} --resume'                                       # what goes on after Ctrl-C
     if not args.figures and place()[0] == 0: check_folder(paths, out, args.scale, args.quick, args.resume)
     codes = []
