@@ -67,6 +67,7 @@ class TreeShape:
         self.parents = list(TokenTree([0] * len(parents), parents).parents)
         self.depths = TokenTree([0] * len(parents), parents).depths
         if not self.parents: raise ValueError('an empty shape drafts nothing: give at least one node')
+        self.children = {p: [j for j, q in enumerate(self.parents) if q == p] for p in range(-1, len(self.parents))}
 
     @classmethod
     def of(cls, widths) -> 'TreeShape':
@@ -86,10 +87,6 @@ class TreeShape:
         for j, p in enumerate(self.parents):
             if len(kept) < n and (p < 0 or p in kept) and sum(self.parents[i] == p for i in kept) < 2: kept.append(j)
         return TreeShape([kept.index(self.parents[j]) if self.parents[j] >= 0 else -1 for j in kept])
-
-    def levels(self) -> list[list[int]]:
-        "The nodes of each depth."
-        return [[j for j, d in enumerate(self.depths) if d == depth] for depth in range(max(self.depths) + 1)]
 
     def __len__(self): return len(self.parents)
     def __repr__(self): return f'TreeShape({len(self)} nodes, {max(self.depths) + 1} deep)'
@@ -124,7 +121,9 @@ class Sprout:
         return len(self.tokens) - 1
     def text(self, ids:list[int], node:int) -> list[int]:
         "The text up to a node."
-        return ids if node < 0 else [*self.text(ids, self.parents[node]), self.tokens[node]]
+        path = []
+        while node >= 0: path, node = [self.tokens[node], *path], self.parents[node]
+        return ids + path
 
 # %% ../nbs/27_tree.ipynb #8477dbe4
 class TreeDrafting:
@@ -133,21 +132,21 @@ class TreeDrafting:
 
     def draft(self, ids, go_on, rng) -> Draft:
         "One pass of the draft model per level."
-        fan, before, tree, levels = Fan(self.reading), self.reading.passes, Sprout(), self.shape.levels()
+        fan, before, tree, after = Fan(self.reading), self.reading.passes, Sprout(), self.shape.children
         rows, number, last, depth, rng = {-1: None}, {-1: -1}, (None, None), 0, self.base.chance(rng)
-        while depth < len(levels) and go_on(depth, *last):
+        while go_on(depth, *last):
             rows = {-1: fan.first(ids)} if not depth else dict(zip(alive, fan.step([tree.text(ids, number[s]) for s in alive], [at[self.shape.parents[s]] for s in alive])))
             grown = [s for parent, row in rows.items() for s in self.grow(tree, number, parent, row, rng)]
-            inner = set(self.shape.parents)
-            alive, at = [s for s in grown if s in inner and tree.tokens[number[s]] not in self.ends], {s: i for i, s in enumerate(rows)}
-            best, depth = max((s for s in grown if tree.tokens[number[s]] not in self.ends), key=lambda s: tree.chance[number[s]], default=None), depth + 1
-            if best is None or not alive: break
+            open_, at, depth = [s for s in grown if tree.tokens[number[s]] not in self.ends], {s: i for i, s in enumerate(rows)}, depth + 1
+            alive = [s for s in open_ if after[s]]
+            if not alive: break
+            best = max(open_, key=lambda s: tree.chance[number[s]])
             last = Row(rows[self.shape.parents[best]], self.reading.probabilities), tree.tokens[number[best]]
         return Draft(tree.tokens, tree.rows if self.by_chance else None, tree.confidence, fan.passes - before, parents=tree.parents)
 
     def grow(self, tree, number, parent, row, rng) -> list[int]:
         "The guesses after one node; the numbers in the shape of those that were made."
-        children = [s for s, p in enumerate(self.shape.parents) if p == parent]
+        children = self.shape.children[parent]
         tokens, drawn = guesses(row, len(children), rng, self.replace) if self.by_chance else (likeliest(row, len(children), not self.reading.probabilities), None)
         p = Row(row, self.reading.probabilities)
         for i, (s, token) in enumerate(zip(children, tokens)): number[s] = tree.add(number[parent], token, drawn and drawn[i], p.chance(token))
