@@ -51,7 +51,7 @@ class LookaheadDrafter:
     "The target guesses many positions at once and verifies n-grams that it has guessed before (arXiv 2402.02057)."
     trees = True
     def __init__(self,
-        window:int=8, # W: positions that are guessed at once; 0: none, the pool stays empty
+        window:int=8, # W: positions that are guessed at once
         ngram:int=4, # N: tokens of an n-gram, the first one included
         guesses:int=8, # G: n-grams that are verified at most
     ):

@@ -6,7 +6,6 @@ import pandas as pd, pytest
 from repo import ROOT
 
 NOTEBOOKS = sorted((ROOT / 'experiments').glob('[0-9]*.ipynb'))
-TOOLS = {'00_tour', '16_drafters', '16_engine', '17_search', '18_scaling'} # these measure the laboratory, and reproduce no one source
 
 
 def sections(path):
@@ -35,7 +34,7 @@ def test_figures_are_drawn_from_what_is_stored(path):
         if kind != 'code': continue
         tree = ast.parse(source)
         if section in ('Figure', 'Agreement'):
-            lost = sorted((used(tree) & measured) - known - bound(tree) - {a.arg for n in ast.walk(tree) if isinstance(n, ast.arg) for a in [n]})
+            lost = sorted((used(tree) & measured) - known - bound(tree) - {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)})
             assert not lost, f'{path.name}: {", ".join(lost)} come from cells under Measure, which are left out when figures are drawn from stored rows: read them with ex.read, or define them under Claim'
         (measured if section == 'Measure' else known).update(bound(tree))
 
