@@ -46,10 +46,11 @@ class Joined(Session):
 
     def feed(self, rows, start, end, last):
         "Ask for one pass over ids `start:end`, and wait."
-        logits = self.pool.wait(Ask(self, rows[0][start:end], start, last)).logits
+        ask = self.pool.wait(Ask(self, rows[0][start:end], start, last, stops=self.tapped))
+        if self.features: self.noted(start, ask.hidden)
         self.rows[0].extend(rows[0][start:end])
         self.passes += 1
-        return logits[None]
+        return ask.logits[None]
 
     def part(self, x, begin, start, stop):
         "Hidden states `(n, D)` after layer `stop - 1`."
@@ -78,7 +79,9 @@ class Joined(Session):
 # %% ../nbs/08_batch.ipynb #af9085f8
 def branches(session:Joined, ids:list[int], begin:int, tree:TokenTree) -> torch.Tensor:
     "Logits after the last of `ids`, if there are any, and after each node of a tree behind them."
-    return session.pool.wait(Ask(session, ids + tree.tokens, begin, len(tree) + bool(ids), tree=tree)).logits
+    ask = session.pool.wait(Ask(session, ids + tree.tokens, begin, len(tree) + bool(ids), tree=tree, stops=session.tapped))
+    if session.features: session.noted(begin, ask.hidden, keep=begin + len(ids))
+    return ask.logits
 
 def stores(session:Joined) -> list[torch.Tensor]:
     "The slot in all buffers, from the first token's place on."

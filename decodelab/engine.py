@@ -251,13 +251,13 @@ class Lean:
         return self.head(kept[0] if len(kept) == 1 else torch.cat(kept, 1))
 
     def on(self, x:torch.Tensor, cache, begin:int, start:int, stop:int, prompt:int=0) -> torch.Tensor:
-        "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens in a row from `begin` on; `prompt`: the length of the prompt that they are part of, if they are."
+        "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens in a row from `begin` on (ids, or states of one's own where ids would be embedded); `prompt`: the length of the prompt that they are part of, if they are."
         w, (rows, n) = self.weights, x.shape[:2]
         looks = {kind: look(window, begin, n, w.embed) for kind, window in w.windows.items()}
         cos, sin = (None, None) if w.tables is None else w.tables.upto(max(prompt, begin + n), prompt > 0 or begin == 0)
         if cos is not None: cos, sin = cos[begin:begin + n], sin[begin:begin + n]
         if cos is not None and rows > 1: cos, sin = cos.repeat(rows, 1, 1), sin.repeat(rows, 1, 1)
-        if start == 0: x = embed(w, x.flatten(), None if w.places is None else torch.arange(begin, begin + n, device=x.device).repeat(rows))
+        if start == 0 and not x.is_floating_point(): x = embed(w, x.flatten(), None if w.places is None else torch.arange(begin, begin + n, device=x.device).repeat(rows))
         else: x = x.flatten(0, 1)
         return self.through(x, cache, Pass(rows, n, cos, sin, looks), start, stop).unflatten(0, (rows, n))
 
@@ -278,7 +278,7 @@ def run(lean:Lean, x:torch.Tensor, cache, where:torch.Tensor, masks:dict, start:
     x, at = x.flatten(0, 1), where.flatten()
     if real is not None: x, at = x[real], at[real]
     cos, sin = (None, None) if w.tables is None else w.tables.of(where, real)
-    if start == 0: x = embed(w, x, at)
+    if start == 0 and not x.is_floating_point(): x = embed(w, x, at)
     x = lean.through(x, cache, Pass(rows, n, cos, sin, looks, real), start, stop)
     if real is not None: x = x.new_zeros(rows * n, x.shape[-1]).index_copy_(0, real, x)
     return x.unflatten(0, (rows, n))

@@ -44,6 +44,7 @@ class Leaving:
     "The part of a `Session` that lets the front layers run ahead."
     ahead = None # an `Ahead` while there is something between the marks, or was in the last pass
     early_passes = 0 # of the front layers alone
+    features, tapped = None, () # the states that a text keeps, and after which layers (`01_features`)
     reading = 0 # tokens up to which a pass in parts is on its way
 
     @torch.no_grad()
@@ -132,6 +133,7 @@ def may_leave(session, layer:int):
     if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer < depth:
         raise ValueError(f'exit layer {layer!r}: {name} has {depth} layers, so give a whole number from 1 to {depth - 1}' if depth > 1 else f'{name} has one layer: there is none to leave after')
     session.may_part('left early, its past cannot be cut at two places: use another drafter')
+    if session.features: raise ValueError(f'this text keeps the states of {name} for its heads, and one that is left early comes in two parts: use heads or an early exit, not both')
 
 def may_part(session, unless:str):
     "Raise `ValueError` where the model cannot be read in parts; `unless`: what a model with a state in place of a cache cannot be."
@@ -150,8 +152,10 @@ def hidden(session, ids:list[int], layers:list[int], last:int=1) -> torch.Tensor
     session.rollback(seen)
     session.reading = len(ids)
     if 0 in layers: kept[0] = session.embedded(ids, last)
-    for stop, x in zip(stops, session.sections(ids[seen:], seen, stops)):
-        if stop in layers: kept[stop] = x[-last:].clone() # a view would keep the others
+    found = dict(zip(every := tuple(sorted({*stops, *session.tapped})), session.sections(ids[seen:], seen, every)))
+    for stop in stops:
+        if stop in layers: kept[stop] = found[stop][-last:].clone() # a view would keep the others
+    if session.features: session.noted(seen, [found[stop] for stop in session.tapped])
     session.rows[0].extend(ids[seen:])
     session.passes, session.reading = session.passes + 1, 0
     return torch.stack([kept[layer] for layer in layers], 1)

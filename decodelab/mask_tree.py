@@ -68,6 +68,7 @@ def tree_masks(config, keys:torch.Tensor, where:torch.Tensor, trees:list, device
 class Guessing:
     "The part of a `Session` that reads trees of guesses."
     guesses = None # (the tree that was read last, the state of the session then)
+    features, tapped = None, () # the states that a text keeps, and after which layers (`01_features`)
 
     @torch.no_grad()
     def tree(self, ids:list[int], tokens:list[int], parents:list[int]) -> torch.Tensor:
@@ -93,6 +94,7 @@ class Guessing:
         tree, n = self.guesses[0], len(self)
         tree.check_path(nodes)
         self.gather(n, list(nodes))
+        if self.features: self.features.move(n, list(nodes))
         self.rows[0].extend(tree.tokens[j] for j in nodes)
         self.guesses, self.reading = None, 0
         return self
@@ -104,10 +106,13 @@ def branches(session, ids:list[int], begin:int, tree:TokenTree) -> torch.Tensor:
     slots = torch.arange(end + len(tree))
     x = torch.tensor([ids + tree.tokens], device=lm.device)
     where, looks = tree_masks(lm.text_config, slots, slots[None, begin:], [tree], lm.device)
-    try: hidden = lm.parts.run(x, session.cache, where, looks, 0, lm.depth)
+    found = []
+    try:
+        for start, stop in zip((0, *session.tapped), session.tapped or (lm.depth,)): found.append(x := lm.parts.run(x, session.cache, where, looks, start, stop))
     finally:
         for layer in session.cache.layers: layer.length = min(layer.length, end) # the nodes stay in the buffers, unread
-    return lm.parts.head(hidden[:, -len(tree) - bool(ids):])[0]
+    if session.features: session.noted(begin, [states[0] for states in found], keep=end)
+    return lm.parts.head(x[:, -len(tree) - bool(ids):])[0]
 
 def stores(session) -> list[torch.Tensor]:
     "The buffers `(1, heads, room, D)` of keys and of values, the first token's at place 0."

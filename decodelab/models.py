@@ -15,6 +15,7 @@ import torch
 
 from .cache import Encoded, encoded_cache, growing_cache, start_of
 from .depth import Sections
+from .features import Noting
 from .graphs_model import Whole, compile, compiled, pack, renew
 from .leaving import Leaving, common_prefix, precise
 from .loading import EMBEDDED, device_of, hub_commit, kind_of, locate, no_bars, not_loaded, placing, shards
@@ -95,7 +96,7 @@ def cache_kind(model) -> str:
     return 'growing' if simple else 'snapshots'
 
 # %% ../nbs/01_models.ipynb #9797e019
-class Session(Leaving, Growing):
+class Session(Noting, Leaving, Growing):
     "One text (or several of one length, read together) and the cache of what the model has read of it."
     states = None # a list, if the states of the last layer are wanted of passes that transformers' forward makes
     delta = 0 # what a token's position is more than its place in the cache
@@ -140,7 +141,8 @@ def feed(session:Session, rows:list[list[int]], start:int, end:int, last:int) ->
     "One pass over ids `start:end` of every row; logits `(rows, last, V)`."
     ids = torch.tensor([r[start:end] for r in rows], device=session.lm.device)
     lean = session.lm.lean
-    if lean and lean.free() and session.states is None: logits = lean(ids, session.cache, start, last)
+    if session.features and session.in_parts(): logits = session.tap(rows[0][start:end], start, last)
+    elif lean and lean.free() and session.states is None and not session.features: logits = lean(ids, session.cache, start, last)
     else: logits = session.forward(ids, last)
     for mine, r in zip(session.rows, rows): mine.extend(r[start:end])
     session.passes += 1
@@ -165,11 +167,13 @@ def feed_states(session:Session, rows:list[list[int]], seen:int, last:int) -> to
 def forward(session:Session, ids:torch.Tensor, last:int) -> torch.Tensor:
     "Logits `(rows, last, V)` of ids `(rows, n)` by transformers' own forward, or by a graph of it."
     graphs = session.lm.graphs
-    if isinstance(graphs, Whole) and session.states is None and (found := graphs(ids, session.cache, len(session), last)) is not None: return found
+    if isinstance(graphs, Whole) and session.states is None and session.features is None and (found := graphs(ids, session.cache, len(session), last)) is not None: return found
     given = dict(input_ids=ids, logits_to_keep=last) if session.encoded is None else dict(decoder_input_ids=ids) | session.encoded.arguments(len(ids))
     if session.lm.turns: given['position_ids'] = (len(session) + session.delta + torch.arange(ids.shape[1], device=ids.device)).expand(3, *ids.shape)
-    out = session.lm.model(use_cache=True, output_hidden_states=session.states is not None, **given, **{session.cache_name: session.cache})
-    if session.states is not None: session.states.append((out.hidden_states if session.encoded is None else out.decoder_hidden_states)[-1])
+    out = session.lm.model(use_cache=True, output_hidden_states=session.states is not None or session.features is not None, **given, **{session.cache_name: session.cache})
+    states = out.get('hidden_states' if session.encoded is None else 'decoder_hidden_states')
+    if session.states is not None: session.states.append(states[-1])
+    if session.features: session.features.put(len(session), torch.stack([states[layer][0] for layer in session.features.layers], 1))
     return out.logits[:, -last:]
 
 Session.bites, Session.feed_states, Session.forward = bites, feed_states, forward

@@ -9,7 +9,7 @@ __all__ = ['Fan', 'guesses', 'likeliest', 'TreeShape', 'TreeDrafter', 'Sprout', 
 import torch
 
 from .core import Request
-from .assistant import AssistantDrafter
+from .assistant import AssistantDrafter, within
 from .mask_tree import TokenTree
 from .mask_tree_growing import Branches, grows
 from .sampling import Base, Reading
@@ -32,6 +32,7 @@ class Fan:
 
     def step(self, texts:list[list[int]], parents:list[int]) -> list:
         "A row `(V,)` after each text; text j is text `parents[j]` of the level before and one token."
+        if level := getattr(self.reading, 'level', None): return level(texts) # heads read a level at once
         if self.branches is None: return [self.reading.rows(text, 1)[0] for text in texts]
         return list(self.shaped(texts, self.branches.step(parents, [text[-1] for text in texts])))
 
@@ -132,7 +133,7 @@ class TreeDrafting:
 
     def draft(self, ids, go_on, rng) -> Draft:
         "One pass of the draft model per level."
-        fan, before, tree, after = Fan(self.reading), self.reading.passes, Sprout(), self.shape.children
+        fan, before, tree, after, go_on = Fan(self.reading), self.reading.passes, Sprout(), self.shape.children, within(self.reading, go_on)
         rows, number, last, depth, rng = {-1: None}, {-1: -1}, (None, None), 0, self.base.chance(rng)
         while go_on(depth, *last):
             rows = {-1: fan.first(ids)} if not depth else dict(zip(alive, fan.step([tree.text(ids, number[s]) for s in alive], [at[self.shape.parents[s]] for s in alive])))

@@ -10,6 +10,7 @@ __all__ = ['RECIPES', 'TOKENS', 'STAGES', 'new_model', 'layer_drop', 'forward', 
 
 # %% ../nbs/02_zoo.ipynb #0ac048c8
 import hashlib, json, math, os, sys, tempfile, time, zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def continuations(lm:LM, ids:np.ndarray, batches:int, seed:int=0, rows:int=64, p
             tokens = scores.argmax(-1) if b % 2 else torch.multinomial((scores / .8).softmax(-1), 1, generator=chance)[:, 0]
             for text, token in zip(texts, tokens.tolist()): text.append(token)
         out += texts
-    return np.array(out, dtype=np.uint16).ravel()
+    return np.array(out, dtype=np.min_scalar_type(lm.vocab_size)).ravel()
 
 # %% ../nbs/02_zoo.ipynb #35ca11f8
 def optimizers(model) -> list:
@@ -149,7 +150,7 @@ def bits_per_byte(model, ids:np.ndarray, n_bytes:int, length:int=512) -> float:
 # %% ../nbs/02_zoo.ipynb #433c6b0b
 def fit(
     model, loss, ids:np.ndarray,
-    held:tuple[np.ndarray, int], # held-out ids and the bytes of their text
+    held:tuple[np.ndarray, int]|Callable, # held-out ids and the bytes of their text; or what measures the model, as a dict
     folder:Path, # of the log and the checkpoint
     tokens:int, # how many to read
     seed:int=0,
@@ -193,7 +194,7 @@ def descend(model, opts:list, loss, ids, step:int, seed:int) -> torch.Tensor:
 def log(folder:Path, model, held, step:int, tokens:int, loss, seconds:float):
     "Append a row to `log.jsonl`, with the held-out bits per byte where `held` is given."
     row = dict(step=step, tokens=tokens, loss=round(float(loss), 4), seconds=round(seconds, 1))
-    if held is not None: row['held_out_bpb'] = round(bits_per_byte(model, *held), 4)
+    if held is not None: row |= held(model) if callable(held) else dict(held_out_bpb=round(bits_per_byte(model, *held), 4))
     with open(folder / 'log.jsonl', 'a', encoding='utf-8') as f: f.write(json.dumps(row) + '\n')
 
 # %% ../nbs/02_zoo.ipynb #e64b7313
