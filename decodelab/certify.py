@@ -151,6 +151,7 @@ def drafts_by(drafter, draft):
     twin = copy.copy(drafter)
     for name, value in vars(twin).items():
         if isinstance(value, LM): setattr(twin, name, draft)
+        if remade := getattr(value, 'remade', None): setattr(twin, name, remade(draft) if isinstance(draft, LM) else draft) # heads of a target: others of their kind
         if name == 'drafter': setattr(twin, name, drafts_by(value, draft))
         if name == 'drafters': setattr(twin, name, tuple(drafts_by(v, draft) for v in value))
         if name.endswith('_'): setattr(twin, name, type(value)())

@@ -35,7 +35,7 @@ class Lenience:
 
     def __repr__(self): return f'Lenience({self.l})'
 
-# %% ../nbs/21_verifiers_lossy.ipynb #82fcb60d
+# %% ../nbs/21_verifiers_lossy.ipynb #a33f4549
 def entropy(row) -> float:
     "Entropy of a row `(V,)` of probabilities in nats: a float also for fractions, since it only sets a threshold."
     if not torch.is_tensor(row): row = torch.tensor([float(x) for x in row], dtype=torch.float64)
@@ -43,7 +43,7 @@ def entropy(row) -> float:
 
 class TypicalAcceptance:
     "LOSSY: keep a drafted token where p(x) > min(ε, δ·exp(−H(p))), whatever its q (Medusa, arXiv 2401.10774)."
-    greedy = lossless = False
+    greedy, lossless, trees = False, False, True
     def __init__(self,
         epsilon:float=.09, # the hard threshold ε
         delta:float=.3, # the entropy-dependent one, δ
@@ -52,10 +52,17 @@ class TypicalAcceptance:
         self.epsilon, self.delta = epsilon, delta
 
     def verify(self, p, draft:Draft, rng:Rng) -> Verdict:
-        "`p` `(k+1, V)`: the target's probabilities before each drafted token and after the last."
-        for i, x in enumerate(draft.tokens):
-            threshold = min(self.epsilon, self.delta * math.exp(-entropy(p[i])))
-            if not p[i][x] > threshold: return Verdict(i, rng.categorical(p[i]))
-        return Verdict(len(draft.tokens), rng.categorical(p[len(draft.tokens)]))
+        "`p` `(1 + n, V)`: the target's probabilities after the text and after each guess. Of a tree the longest path of tokens that may stay, the likeliest of several."
+        kept, parents = {-1: (0, 0., [])}, draft.parents or range(-1, len(draft.tokens)) # node → length of its path, log p of the path, the path
+        for j, (x, at) in enumerate(zip(draft.tokens[:len(draft.tokens) - draft.scouts], parents)):
+            if at in kept and p[at + 1][x] > self.threshold(p[at + 1]):
+                length, log_p, path = kept[at]
+                kept[j] = length + 1, log_p + math.log(p[at + 1][x]), path + [j]
+        length, _, path = max(kept.values(), key=lambda k: k[:2])
+        return Verdict(length, rng.categorical(p[path[-1] + 1 if path else 0]), None if draft.parents is None else path)
+
+    def threshold(self, row) -> float:
+        "What a probability must exceed, after a row `(V,)`."
+        return min(self.epsilon, self.delta * math.exp(-entropy(row)))
 
     def __repr__(self): return f'TypicalAcceptance(epsilon={self.epsilon}, delta={self.delta})'

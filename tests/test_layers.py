@@ -13,6 +13,7 @@ LATE = { # (module, function, what it imports): all that looks forward
     ('zoo', 'main', 'cli'), # python -m decodelab.zoo is the command's zoo
     ('speculative', 'default_verifier', 'verifiers'), # a sampling base is verified by rejection
     ('speculative', 'default_verifier', 'verifiers_tree'), # … also along trees
+    ('heads', 'load_heads', 'eagle'), ('heads', 'load_heads', 'medusa'), # the kinds whose names a file may bear
     ('generate', 'by_recipe', 'recipe_load'), # custom_generate='user/repository'
     ('arguments_whisper', 'by_loop', 'recipe'), # a strategy behind transformers' own loop over pieces of sound
 }
