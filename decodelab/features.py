@@ -5,10 +5,8 @@
 # %% auto #0
 __all__ = ['Features', 'Noting', 'tapped', 'noted', 'tap', 'in_parts']
 
-# %% ../nbs/01_features.ipynb #2d9fcfc5
+# %% ../nbs/01_features.ipynb #5ac3560a
 import torch
-
-from .leaving import common_prefix
 
 # %% ../nbs/01_features.ipynb #ec06e6eb
 class Features:
@@ -35,7 +33,7 @@ class Features:
         "States `(end - begin, K, D)`."
         return self.room[begin:end]
 
-# %% ../nbs/01_features.ipynb #8057dab4
+# %% ../nbs/01_features.ipynb #a2f31b2d
 class Noting:
     "The part of a `Session` that keeps the states it computes."
     features = None # a `Features`, where someone asked for it
@@ -49,10 +47,6 @@ class Noting:
         if self.features is None: self.features = Features(sorted(set(layers)))
         if not set(layers) <= set(self.features.layers): raise ValueError(f'the states after {list(self.features.layers)} are kept of this text, and now those after {list(layers)} are wanted: use one kind of heads')
         return self.features
-
-    def featured(self, ids:list[int]) -> int:
-        "The number of the first of `ids` whose states are kept."
-        return 0 if self.features is None else min(self.features.known, common_prefix(self.rows[0], ids))
 
 # %% ../nbs/01_features.ipynb #b1a5a191
 def tapped(session) -> tuple[int, ...]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['HeadsReading', 'Heads', 'vocabulary', 'save_heads', 'load_heads']
 
-# %% ../nbs/37_heads.ipynb #596dacbe
+# %% ../nbs/37_heads.ipynb #5d109125
 import copy, json, os
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -15,12 +15,12 @@ from torch import nn
 
 from .assistant import DraftHeads
 from .core import Request
-from .leaving import precise
+from .leaving import common_prefix, precise
 from .loading import EMBEDDED
 from .models import LM
 from .sampling import Base
 
-# %% ../nbs/37_heads.ipynb #6f7a1600
+# %% ../nbs/37_heads.ipynb #89e43dee
 class HeadsReading:
     "Rows of a kind of heads for one text, under a base's rules; it feeds on what the target's session keeps."
     def __init__(self, heads:'Heads', request:Request, base:Base, target):
@@ -42,7 +42,7 @@ class HeadsReading:
 
     def begin(self, ids:list[int]):
         "A round begins: `ids` are committed. The target reads what it has not read of them, but for the last."
-        if self.session.featured(ids) < len(ids) - 1: self.session.logits(ids[:-1])
+        if min(self.features.known, common_prefix(self.session.rows[0], ids)) < len(ids) - 1: self.session.logits(ids[:-1])
         self.mark, self.text = self.session.passes, list(ids)
         with torch.no_grad(): self.opened()
 
