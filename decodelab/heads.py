@@ -97,34 +97,34 @@ class Heads(nn.Module, DraftHeads):
 
     def __repr__(self): return f'{type(self).__name__}({self.name}, layers {list(self.layers)}, {sum(p.numel() for p in self.parameters()):,} parameters)'
 
-# %% ../nbs/37_heads.ipynb #d3fe98dc
+# %% ../nbs/37_heads.ipynb #0a27eefa
 def vocabulary(lm:LM, x:torch.Tensor) -> torch.Tensor:
     "Scores `(n, V)` of states `(n, D)` by the target's own head."
     return lm.lean.weights.head(x) if lm.lean and lm.lean.free() else lm.model.get_output_embeddings()(x)
 
 def save_heads(heads:Heads, folder):
-    "Write `heads.safetensors` and `config.json` to a folder, in bfloat16, each file whole."
+    "Write `heads.safetensors` and `heads.json` to a folder, in bfloat16, each file whole."
     from safetensors.torch import save_file
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_file({k: v.detach().to('cpu', torch.bfloat16).contiguous() for k, v in heads.state_dict().items()}, folder / 'heads.tmp')
     os.replace(folder / 'heads.tmp', folder / 'heads.safetensors')
-    (folder / 'config.tmp').write_text(json.dumps(heads.config, indent=1) + '\n', encoding='utf-8')
-    os.replace(folder / 'config.tmp', folder / 'config.json')
+    (folder / 'heads.json.tmp').write_text(json.dumps(heads.config, indent=1) + '\n', encoding='utf-8')
+    os.replace(folder / 'heads.json.tmp', folder / 'heads.json')
 
-# %% ../nbs/37_heads.ipynb #62a049bd
+# %% ../nbs/37_heads.ipynb #b9816edb
 def load_heads(name_or_folder, kind:type|None=None) -> Heads:
     "Heads that were saved, or the embedded 'pico-medusa' and 'pico-eagle'; `kind`: a class of your own. Raises `ValueError` where there are none."
     from decodelab.eagle import EagleHeads
     from decodelab.medusa import MedusaHeads
     from safetensors.torch import load_file
     folder = EMBEDDED / str(name_or_folder) if (EMBEDDED / str(name_or_folder) / 'heads.safetensors').exists() else Path(name_or_folder)
-    missing = [f for f in ('config.json', 'heads.safetensors') if not (folder / f).exists()]
+    missing = [f for f in ('heads.json', 'heads.safetensors') if not (folder / f).exists()]
     if missing: raise ValueError(f'{name_or_folder} has no {" and no ".join(missing)}: give a folder that train_heads or save_heads wrote, or one of {", ".join(sorted(p.parent.name for p in EMBEDDED.glob("*/heads.safetensors")))}')
-    config = json.loads((folder / 'config.json').read_text(encoding='utf-8'))
+    config = json.loads((folder / 'heads.json').read_text(encoding='utf-8'))
     known = {k.__name__: k for k in (MedusaHeads, EagleHeads, kind) if k is not None}
     if config.get('kind') not in known: raise ValueError(f'{folder} holds heads of the kind {config.get("kind")!r}, and known are {", ".join(sorted(known))}: give their class as kind')
     heads, found = known[config.pop('kind')](**config), load_file(folder / 'heads.safetensors')
-    if {k: v.shape for k, v in heads.state_dict().items()} != {k: v.shape for k, v in found.items()}: raise ValueError(f'{folder}: the weights are not those that its config.json describes; train or copy them again')
+    if {k: v.shape for k, v in heads.state_dict().items()} != {k: v.shape for k, v in found.items()}: raise ValueError(f'{folder}: the weights are not those that its heads.json describes; train or copy them again')
     heads.load_state_dict({k: v.float() for k, v in found.items()})
     return heads.eval()

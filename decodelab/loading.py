@@ -25,6 +25,7 @@ def locate(name:str, revision:str|None, trust_remote_code:bool) -> str:
     if (EMBEDDED / name / 'config.json').exists():
         if revision: raise ValueError(f'{name} is an embedded model and has no revisions: leave revision out')
         return str(EMBEDDED / name)
+    if any((folder / name / 'heads.json').exists() for folder in (EMBEDDED, Path())): raise ValueError(f'{name} holds heads, which draft for a target and say nothing by themselves: give load_heads({name!r})')
     return at_home(name) if name in NANO and not (Path(name) / 'config.json').exists() else name
 
 def at_home(name:str) -> str:

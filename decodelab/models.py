@@ -92,7 +92,7 @@ def cache_kind(model) -> str:
     if 'cache_params' in args: return 'snapshots'
     if 'past_key_values' not in args: return ''
     layers = set(get_layer_types_and_kwargs(model.config.get_text_config(decoder=True))[0])
-    simple = layers <= {'full_attention', 'sliding_attention', 'chunked_attention'} and not getattr(model, '_is_stateful', False)
+    simple = layers <= {'full_attention', 'sliding_attention', 'chunked_attention', 'dummy'} and not getattr(model, '_is_stateful', False)
     return 'growing' if simple else 'snapshots'
 
 # %% ../nbs/01_models.ipynb #9797e019

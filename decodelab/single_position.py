@@ -19,12 +19,12 @@ from .models import LM
 from .mtp import StateReading
 from .sampling import Base
 
-# %% ../nbs/39_single_position.ipynb #fdc6f697
+# %% ../nbs/39_single_position.ipynb #df4e591e
 def all_reuse(config):
     "A copy of an assistant's configuration that says of each layer that it reuses keys and values (transformers 5.23 raises there)."
     config = copy.deepcopy(config)
     kind = type(config.text_config)
-    config.text_config.__class__ = type(kind.__name__, (kind,), dict(kv_sharing_modes=property(lambda self: ['reuse'] * self.num_hidden_layers)))
+    config.text_config.__class__ = type(kind.__name__, (kind,), dict(__module__=kind.__module__, kv_sharing_modes=property(lambda self: ['reuse'] * self.num_hidden_layers)))
     return config
 
 ASSISTANTS = ('gemma4_assistant', 'gemma4_unified_assistant')
@@ -41,10 +41,10 @@ def load_assistant(
         if config.model_type not in ASSISTANTS: raise ValueError(f'it is a {config.model_type}')
         with no_bars(True): model = AutoModelForCausalLM.from_pretrained(name_or_folder, config=all_reuse(config), dtype=lm.dtype, use_safetensors=True, revision=revision)
     except (OSError, ValueError) as error:
-        raise ValueError(f'{name_or_folder} is no single-position assistant ({str(error).strip().splitlines()[0]}): give a folder or Hub name of one, such as google/gemma-4-E2B-it-assistant; load(...) and AssistantDrafter(lm) are for other draft models') from error
+        raise ValueError(f'{name_or_folder} is no single-position assistant ({str(error).strip().splitlines()[0]}): give a folder or Hub name of one, such as google/gemma-4-e2b-it-assistant; load(...) and AssistantDrafter(lm) are for other draft models') from error
     return model.to(lm.device).eval()
 
-# %% ../nbs/39_single_position.ipynb #bd7ce4fd
+# %% ../nbs/39_single_position.ipynb #c530795d
 def written(lm:LM) -> dict[str, int]:
     "The last layer of each kind that writes keys and values; raises `ValueError` where layers cannot share them."
     config = lm.text_config
@@ -52,12 +52,14 @@ def written(lm:LM) -> dict[str, int]:
     return {kind: i for i, kind in enumerate(config.layer_types[:config.num_hidden_layers - config.num_kv_shared_layers])}
 
 def kept(session, layer:int, n:int) -> tuple[torch.Tensor, torch.Tensor]:
-    "Keys and values `(1, heads, n, d)` that a layer has written of the first `n` tokens, or of so many of the last of them as it keeps."
-    if session.kind == 'growing': return tuple(x[:, :, :n] for x in session.stores()[2 * layer:2 * layer + 2])
+    "Keys and values `(1, heads, …, d)` that a layer has written of the first `n` tokens, so far as the token after them sees them."
+    config = session.lm.text_config
+    first = max(0, n + 1 - config.sliding_window) if config.layer_types[layer] == 'sliding_attention' else 0
+    if session.kind == 'growing': return tuple(x[:, :, first:n] for x in session.stores()[2 * layer:2 * layer + 2])
     if len(session) > n: session.rollback(n) # a cache that forgets is put back to where it was
-    return session.cache.layers[layer].keys, session.cache.layers[layer].values
+    return tuple(x[:, :, -(n - first):] for x in (session.cache.layers[layer].keys, session.cache.layers[layer].values))
 
-# %% ../nbs/39_single_position.ipynb #9d84dcc1
+# %% ../nbs/39_single_position.ipynb #288278c6
 class Assistant(NamedTuple):
     "An assistant, the target's layer whose states it reads, how many tokens it drafts (None: any number) and whose keys it looks at."
     model: Any
@@ -70,16 +72,16 @@ class SinglePositionReading(StateReading):
     def opened(self):
         n = len(self.text) - 1 # read by the target
         self.keys = {kind: kept(self.session, layer, n) for kind, layer in self.heads.written.items()}
-        self.states, self.place = {(): self.features.rows(n - 1, n)[0, -1]}, torch.tensor([[n]], device=self.lm.device)
+        self.newest, self.states, self.place = self.features.rows(n - 1, n)[0, -1], {}, torch.tensor([[n]], device=self.lm.device) # states: what stands beside the token after a path
 
     def scores(self, paths):
         "`(n, V)` after each path, all of one length."
         n, embed = len(paths), self.lm.model.get_input_embeddings()
         tokens = embed(torch.tensor([[path[-1] if path else self.text[-1]] for path in paths], device=self.lm.device)) # (n, 1, D)
-        states = torch.stack([self.states[tuple(path[:-1]), 'after'] if path else self.states[()] for path in paths])[:, None]
+        states = torch.stack([self.states[tuple(path[:-1])] if path else self.newest for path in paths])[:, None]
         keys = {kind: tuple(x.expand(n, -1, -1, -1) for x in pair) for kind, pair in self.keys.items()}
         out = self.heads.model(inputs_embeds=torch.cat([tokens, states.to(tokens.device)], -1), position_ids=self.place.expand(n, 1), shared_kv_states=keys)
-        self.states |= {(tuple(path), 'after'): state for path, state in zip(paths, out.last_hidden_state[:, -1])}
+        self.states |= {tuple(path): state for path, state in zip(paths, out.last_hidden_state[:, -1])}
         return out.logits[:, -1]
 
 # %% ../nbs/39_single_position.ipynb #d321404d

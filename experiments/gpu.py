@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 if (HERE.parent/'decodelab/__init__.py').exists(): sys.path.insert(0, str(HERE.parent)) # a checkout need not be installed
 
 TRAINED = {'nano': 6., 'nano-draft': 1.2, 'nano-small': .8, 'nano-alt': .8} # minutes of training
-EXPERIMENTS = ('19_gpu_costs', '01_assisted_generation', '04_early_exit', '02_prompt_lookup', '05_universal_assisted_generation', '03_dynamic_lookahead', '14_batch', '11_compiled_generation', '13_block_verification', '16_drafters', '12_how_to_generate')
+EXPERIMENTS = ('19_gpu_costs', '01_assisted_generation', '04_early_exit', '02_prompt_lookup', '05_universal_assisted_generation', '03_dynamic_lookahead', '14_batch', '11_compiled_generation', '13_block_verification', '16_drafters', '20_trees', '12_how_to_generate')
 LONGEST = 4. # minutes of one experiment before the next has its turn
 LEAST = 40. # seconds that a task is begun with
 ENDING = 12. # seconds to stop in

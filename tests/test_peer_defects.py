@@ -27,6 +27,11 @@ DEFECTS = [ # section of the study of the peers (Q: of the one of quality and wa
     ('A1', 'a batch of constrained or contrastive texts is not the texts one by one', 'tests/test_search.py::test_a_batch_says_what_each_text_says_alone'),
     ('A1', 'no tokens of a beam search before its end', 'tests/test_search.py::test_tokens_are_emitted_when_no_rival_disputes_them'),
     ('A1', 'beams ignore the assistant', 'tests/test_search.py::test_drafts_speed_up_layers_and_amateurs'),
+    ('A1', 'MTP reads its checkpoint again at each call', 'nbs/39_mtp.ipynb'),
+    ('A1', 'single position (Gemma 4) cannot be constructed', 'nbs/39_single_position.ipynb'),
+    ('A4', 'single position (Gemma 4): samples are biased', 'tests/test_mtp.py::test_single_position_samples'),
+    ('B1.5', 'Jacobi decoding without its overhead in the report', 'nbs/36_lookahead_decoding.ipynb'),
+    ('B1.6', 'trained heads: acceptance that cannot be reproduced', 'nbs/37_heads_training.ipynb'),
     ('A1', 'keyed lists under assistance', 'nbs/40_watermark_transformers.ipynb'),
     ('A1', 'selfhash fails on a vocabulary of fewer than 40 tokens', MARKS + 'test_selfhash_with_a_small_vocabulary'),
     ('A1', 'watermarks: the Bayesian detector comes without training, p-values or calibration', 'nbs/42_detection_bayes.ipynb'),
@@ -95,15 +100,12 @@ DEFECTS = [ # section of the study of the peers (Q: of the one of quality and wa
 ]
 LATER = [
     ('A1', 'unknown keys of a GenerationConfig are kept without a word; arguments dropped by custom_generate'),
-    ('A1', 'MTP reads its checkpoint again at each call; DFlash; single position (Gemma 4) cannot be constructed'),
+    ('A1', 'DFlash'),
     ('A2.1', 'defaults that make a bad draft five times slower than none; no way back to plain decoding'),
     ('A2.2', 'inputs_embeds as a prompt'),
     ('A2.5', 'encoder-decoder: the draft reads the whole prefix again'),
     ('A2.9', 'num_beams with an assistant only logs'),
     ('A3', 'speed against plain generate, at real sizes'),
-    ('A4.3', 'single position (Gemma 4): samples are biased'),
-    ('B1.5', 'Jacobi decoding without its overhead in the report'),
-    ('B1.6', 'trained heads: acceptance that cannot be reproduced'),
     ('B1.8', 'thresholds of acceptance by position for trained drafters'),
 ]
 

@@ -1,0 +1,167 @@
+"Multi-token-prediction layers and single-position assistants: what takes more samples, more layers or another kind of session than a notebook has time for."
+import numpy as np, pytest, torch
+from safetensors.torch import load_file, save_file
+from transformers import (AutoConfig, AutoModelForCausalLM, Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4ForCausalLM, Gemma4TextConfig)
+from transformers.modeling_layers import MtpModel
+
+from decodelab import (AssistantDrafter, FixedLookahead, Greedy, LM, RepetitionPenalty, Sample, Speculative, Temperature, TopP, decode, decode_batch)
+from decodelab.certify import base_law, check_drafter, g_test, power, sample_counts
+from decodelab.mtp import MtpDrafter, MtpHeads, mtp_of
+from decodelab.single_position import SinglePositionDrafter, SinglePositionHeads, all_reuse
+
+SIZES = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+             initializer_range=.15, eos_token_id=None, bos_token_id=None, pad_token_id=None)
+GLM = dict(head_dim=8, moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, n_group=1, topk_group=1, first_k_dense_replace=1, num_nextn_predict_layers=3)
+PROMPT = [3, 4, 5, 3, 4]
+
+
+def glm(noise=.3, dtype=torch.float64, seed=0, **sizes):
+    "`(model, its MTP layers)` of GLM-4.5's kind, with random weights."
+    config = AutoConfig.for_model('glm4_moe', **SIZES | GLM | sizes)
+    config._experts_implementation = 'eager' # the grouped kernel has no float64
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        mtp = MtpModel(model, config.num_mtp_layers).eval()
+        mtp.layers.to(dtype)
+        for part in (model.model.layers, mtp.layers):
+            for name, x in part.state_dict().items():
+                if x.ndim > 1: x.copy_(torch.randn_like(x) * noise)
+                elif 'bias' in name: x.zero_()
+                if 'eh_proj' in name: x += torch.eye(*x.shape)
+    return model, mtp
+
+
+def gemma(shared=2, seed=0, dtype=torch.float64, ordered=False, **sizes):
+    "`(target, assistant)` with random weights."
+    sizes = dict(vocab_size=16, initializer_range=.1) | sizes
+    def text(layers, shared, width, per):
+        return Gemma4TextConfig(hidden_size=width, intermediate_size=48, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2, head_dim=8, global_head_dim=8,
+            max_position_embeddings=256, sliding_window=6, num_kv_shared_layers=shared, layer_types=['sliding_attention', 'full_attention'] * (layers // 2), eos_token_id=None,
+            bos_token_id=None, pad_token_id=None, hidden_size_per_layer_input=per, vocab_size_per_layer_input=per and sizes['vocab_size'], **sizes)
+    more = dict(use_ordered_embeddings=True, num_centroids=4, centroid_intermediate_top_k=2) if ordered else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        target = Gemma4ForCausalLM(text(4, shared, 32, 8 * bool(shared))).to(dtype).eval()
+        assistant = Gemma4AssistantForCausalLM(all_reuse(Gemma4AssistantConfig(text_config=text(2, 2, 16, 0), backbone_hidden_size=32, **more))).to(dtype).eval()
+        if ordered: assistant.masked_embedding.token_ordering.copy_(torch.randperm(sizes['vocab_size']))
+    return LM(target, name='gemma4'), assistant
+
+
+def certified(strategy, lm, prompt, n, samples):
+    "G-test of the first `n` tokens together; and how likely it is to notice one temperature of 0.8 too many."
+    law = base_law(strategy.base, lm, prompt, n)
+    counts = sample_counts(strategy, lm, prompt, n, samples, 0)
+    sharper = law ** 1.25 / (law ** 1.25).sum()
+    return g_test(counts, law)[0], power(law, sharper, samples)
+
+
+def names_of_glm(mtp, depth):
+    "The tensors of MTP layers under the names of GLM-4.5's checkpoints: layers behind the last, experts one by one."
+    for k, layer in enumerate(mtp.layers):
+        for name, x in layer.state_dict().items():
+            name = f'model.layers.{depth + k}.' + name.replace('mtp_block.', '').replace('post_norm', 'shared_head.norm')
+            if not name.endswith(('gate_up_proj', 'down_proj')) or x.ndim < 3: yield name, x.clone()
+            else:
+                parts = {'gate_proj': x[:, :x.shape[1] // 2], 'up_proj': x[:, x.shape[1] // 2:]} if name.endswith('gate_up_proj') else {'down_proj': x}
+                for part, values in parts.items():
+                    for e, value in enumerate(values): yield f'{name.rpartition(".")[0]}.{e}.{part}.weight', value.clone()
+
+
+def test_layers_behind_the_last_one_of_a_checkpoint(tmp_path):
+    "GLM-4.5 Air has 46 layers, and its MTP layer is stored as number 46; ours drafts as transformers' own does."
+    model, mtp = glm(.06, hidden_size=16, intermediate_size=16, num_hidden_layers=46, num_nextn_predict_layers=1)
+    model.save_pretrained(tmp_path)
+    save_file(load_file(tmp_path/'model.safetensors') | dict(names_of_glm(mtp, 46)), tmp_path/'model.safetensors', metadata=dict(format='pt'))
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64, experts_implementation='eager').eval()
+    lm = LM(again, name='glm')
+    found = mtp_of(lm)
+    assert mtp_of(lm) is found and all(torch.equal(x, found.layers.state_dict()[name]) for name, x in mtp.layers.state_dict().items())
+    trace = decode(lm, PROMPT, Speculative(MtpDrafter(), lookahead=FixedLookahead(1)), 12)
+    assert trace.tokens == decode(lm, PROMPT, Greedy(), 12).tokens
+    assert trace.tokens == again.generate(torch.tensor([PROMPT]), use_mtp=True, do_sample=False, max_new_tokens=12)[0, 5:].tolist()
+
+
+@pytest.mark.parametrize('rules', [[], [Temperature(.7), TopP(.95)]])
+def test_mtp_samples(rules):
+    model, mtp = glm(vocab_size=6)
+    p, strong = certified(Speculative(MtpDrafter(mtp), Sample(rules), lookahead=FixedLookahead(3)), LM(model), [1, 2, 1], 3, 1200)
+    assert p > .001 and strong > .3, (p, strong)
+
+
+def test_single_position_samples():
+    "Alone and together: three tokens, two of them drafted."
+    for shared in (2, 0):
+        lm, assistant = gemma(shared, vocab_size=5, initializer_range=.2)
+        p, strong = certified(Speculative(SinglePositionDrafter(assistant), Sample([Temperature(.8)]), lookahead=FixedLookahead(2)), lm, [1, 2, 1], 3, 800)
+        assert p > .001 and strong > .3, (shared, p, strong)
+
+
+class Likeliest(MtpDrafter):
+    "What transformers does for a single position: the likeliest token, reported as drawn from the row."
+    def start(self, request, base, target):
+        drafting = super().start(request, base, target)
+        drafting.base = Greedy()
+        return drafting
+
+
+def test_the_fault_of_transformers_would_be_noticed():
+    model, mtp = glm(vocab_size=6)
+    p, _ = certified(Speculative(Likeliest(mtp), Sample(), lookahead=FixedLookahead(3)), LM(model), [1, 2, 1], 3, 300)
+    assert p < 1e-9, p
+
+
+def test_contracts():
+    "Rows that tokens were drawn from, ids of the vocabulary, models left as they were; for both kinds of bases."
+    model, mtp = glm()
+    pairs = [(LM(model), MtpDrafter(mtp))] + [(lm, SinglePositionDrafter(a)) for lm, a in (gemma(2), gemma(0), gemma(2, ordered=True))]
+    for lm, drafter in pairs:
+        for base in (Greedy(), Sample([Temperature(.7), TopP(.9), RepetitionPenalty(1.2)])): check_drafter(drafter, lm, [[1], PROMPT], base)
+
+
+def test_batches_say_what_each_text_says_alone_when_sampled():
+    model, mtp = glm(.06)
+    pairs = [(LM(model), MtpDrafter(mtp))] + [(lm, SinglePositionDrafter(a)) for lm, a in (gemma(2), gemma(0))]
+    texts = [[1], PROMPT, list(range(12))]
+    for lm, drafter in pairs:
+        strategy = Speculative(drafter, Sample([Temperature(.8)]), lookahead=FixedLookahead(3))
+        batch = decode_batch(lm, texts, strategy, batch_size=3, max_new_tokens=16, seed=5)
+        assert [t.tokens for t in batch] == [decode(lm, t, strategy, 16, seed=5 + i).tokens for i, t in enumerate(texts)]
+
+
+def test_an_assistant_with_clusters_of_tokens():
+    "Of most tokens its row says only that they are unlikely; the text is the plain one."
+    lm, assistant = gemma(ordered=True)
+    for prompt in ([1], PROMPT):
+        assert decode(lm, prompt, Speculative(SinglePositionDrafter(assistant), lookahead=FixedLookahead(3)), 16).tokens == decode(lm, prompt, Greedy(), 16).tokens
+
+
+def test_both_kinds_of_sessions_draft_the_same(monkeypatch):
+    "A target that shares keys is read with a cache that grows as it is with one that forgets, in fewer passes."
+    lm, assistant = gemma(2)
+    strategy = Speculative(SinglePositionDrafter(assistant), lookahead=FixedLookahead(3))
+    monkeypatch.setattr('decodelab.models.cache_kind', lambda model: 'snapshots')
+    slow = decode(lm, PROMPT, strategy, 24)
+    monkeypatch.setattr('decodelab.models.cache_kind', lambda model: 'growing')
+    quick = decode(lm, PROMPT, strategy, 24)
+    assert [s.draft_tokens for s in slow.steps] == [s.draft_tokens for s in quick.steps] and slow.tokens == quick.tokens
+    assert quick.metrics()['target_passes'] < slow.metrics()['target_passes']
+
+
+def test_low_precision_and_strict():
+    "bfloat16 layers and assistants run, and strict decoding is plain decoding to the last token."
+    model, mtp = glm(dtype=torch.bfloat16)
+    pairs = [(LM(model), MtpDrafter(mtp))] + [(lm, SinglePositionDrafter(a)) for lm, a in (gemma(2, dtype=torch.bfloat16), gemma(0, dtype=torch.bfloat16))]
+    for lm, drafter in pairs:
+        trace = decode(lm, PROMPT, Speculative(drafter, lookahead=FixedLookahead(3), strict=True), 24)
+        assert trace.tokens == decode(lm, PROMPT, Greedy(), 24).tokens and trace.metrics()['drafted'] > 0
+
+
+def test_an_assistant_may_come_as_a_language_model():
+    "What `LM` wraps is taken out; heads work in the general drafter as well."
+    lm, assistant = gemma(2)
+    assert SinglePositionHeads(LM(assistant)).assistant is assistant
+    for drafter in (AssistantDrafter(SinglePositionHeads(assistant)), SinglePositionDrafter(LM(assistant))):
+        assert decode(lm, PROMPT, Speculative(drafter), 8).tokens == decode(lm, PROMPT, Greedy(), 8).tokens
+    model, mtp = glm()
+    assert decode(LM(model), PROMPT, Speculative(AssistantDrafter(MtpHeads(mtp))), 8).tokens == decode(LM(model), PROMPT, Greedy(), 8).tokens
