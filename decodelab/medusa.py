@@ -26,7 +26,7 @@ class MedusaReading(HeadsReading):
         "`(n, V)`: the row of one head, again and again."
         return self.rows_[len(paths[0])].expand(len(paths), -1)
 
-# %% ../nbs/38_medusa.ipynb #9f6c2e3d
+# %% ../nbs/38_medusa.ipynb #85681086
 class MedusaHeads(Heads):
     "Head k says the token k places after the next one, from the target's last state (arXiv 2401.10774, equation 1)."
     Reading = MedusaReading
@@ -42,7 +42,7 @@ class MedusaHeads(Heads):
     def of(cls, lm:LM, heads:int=4, own:bool=False) -> 'MedusaHeads':
         "Untrained heads for a target: each says what the target's own head says."
         new = cls(lm.text_config.hidden_size, lm.vocab_size, [lm.depth], heads, own, lm.name)
-        for out in new.out: out.weight.data = lm.model.get_output_embeddings().weight.detach().float().clone()
+        for out in new.out: out.weight.data = lm.model.get_output_embeddings().weight.detach().float().clone(memory_format=torch.contiguous_format)
         return new
 
     def forward(self, states:torch.Tensor) -> torch.Tensor:
