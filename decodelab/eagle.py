@@ -5,7 +5,9 @@
 # %% auto #0
 __all__ = ['EagleReading', 'grow', 'EagleHeads', 'turned', 'step', 'drafts', 'EagleDrafter']
 
-# %% ../nbs/38_eagle.ipynb #2ddbbbbe
+# %% ../nbs/38_eagle.ipynb #82c5c1a1
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -20,7 +22,7 @@ from .mask_tree_growing import Growth
 from .models import LM
 from .tree_shapes import DynamicTreeDrafter
 
-# %% ../nbs/38_eagle.ipynb #000cf248
+# %% ../nbs/38_eagle.ipynb #e5e6db7d
 class EagleReading(HeadsReading):
     "One layer with a cache of its own: the target's states for what is committed, its own for what it drafts."
     def __init__(self, *args):
@@ -35,7 +37,7 @@ class EagleReading(HeadsReading):
         "Read what is newly committed, each token with the state of the one before."
         seen = min(common_prefix(self.read, self.text), len(self.text) - 1)
         for part in self.cache.layers: part.length = seen
-        states = self.features.rows(max(0, seen - 1), len(self.text) - 1) if len(self.text) > 1 else self.embedded([])[:, None].expand(0, len(self.heads.layers), -1)
+        states = self.kept(max(0, seen - 1), len(self.text) - 1) if len(self.text) > 1 else self.embedded([])[:, None].expand(0, len(self.heads.layers), -1)
         x = self.heads.fuse(states.flatten(1)) # (n, D)
         if not seen: x = F.pad(x, (0, 0, 1, 0)) # before the first token stands nothing
         x = self.heads.joined(self.embedded(self.text[seen:]), x)
@@ -48,7 +50,7 @@ class EagleReading(HeadsReading):
         if paths[0]: self.grow(paths)
         return vocabulary(self.lm, self.heads.norm(torch.stack([self.states[self.nodes[tuple(path)]] for path in paths])))
 
-# %% ../nbs/38_eagle.ipynb #9fba3fa1
+# %% ../nbs/38_eagle.ipynb #d7b56969
 def grow(reading:EagleReading, paths:list[list[int]]):
     "Read the last token of each path, with the drafter's own state of the one before."
     parents, tokens = [reading.nodes[tuple(path[:-1])] for path in paths], [path[-1] for path in paths]
@@ -56,9 +58,11 @@ def grow(reading:EagleReading, paths:list[list[int]]):
     reading.tree.add(parents, tokens)
     for part in reading.cache.layers: part.length = begin + m
     x = reading.heads.joined(reading.embedded(tokens), torch.stack([reading.states[p] for p in parents]))
-    slots = torch.arange(begin + m + n)
-    where, looks = tree_masks(reading.heads.block_config, slots, slots[None, begin + m:], [reading.tree], reading.lm.device)
-    found = reading.heads.lean.run(x[None], reading.cache, where, looks, 0, 1)[0]
+    if n == 1 and reading.tree.depths[-1] == m: found = reading.heads.lean.on(x[None], reading.cache, begin + m, 0, 1)[0] # a chain so far: no masks
+    else:
+        slots = torch.arange(begin + m + n)
+        where, looks = tree_masks(reading.heads.block_config, slots, slots[None, begin + m:], [reading.tree], reading.lm.device)
+        found = reading.heads.lean.run(x[None], reading.cache, where, looks, 0, 1)[0]
     reading.nodes |= {tuple(path): m + j for j, path in enumerate(paths)}
     reading.states |= {m + j: state for j, state in enumerate(found)}
 
@@ -125,15 +129,15 @@ def step(heads:EagleHeads, x:torch.Tensor, first:int, past:list) -> torch.Tensor
     x = x + a.o_proj(out.transpose(1, 2).reshape(rows, T, -1))
     return x + heads.block.mlp(heads.block.post_attention_layernorm(x))
 
-# %% ../nbs/38_eagle.ipynb #45ade0be
-def drafts(heads:EagleHeads, states:torch.Tensor, head:torch.Tensor, embedded:torch.Tensor):
+# %% ../nbs/38_eagle.ipynb #7cbd9655
+def drafts(heads:EagleHeads, states:torch.Tensor, head:Callable, embedded:torch.Tensor):
     "Scores `(rows, T - s, V)` of each of the `steps`, the later ones from the heads' own states (arXiv 2503.01840, section 3.2); states `(rows, T, K, D)`."
     T, past = states.shape[1], []
     x = F.pad(heads.fuse(states[:, :-1].flatten(2)), (0, 0, 1, 0)) # (rows, T, D): the state before each token
     for s in range(heads.steps):
         past = [(k[:, :, :T - s], v[:, :, :T - s]) for k, v in past]
         x = step(heads, heads.joined(embedded[:, s:], x[:, :T - s]), s, past)
-        yield F.linear(heads.norm(x), head)
+        yield head(heads.norm(x))
 
 EagleHeads.drafts = drafts
 

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['HeadsReading', 'Heads', 'vocabulary', 'save_heads', 'load_heads']
 
-# %% ../nbs/37_heads.ipynb #5d109125
+# %% ../nbs/37_heads.ipynb #7680b5d3
 import copy, json, os
+from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,7 @@ from .loading import EMBEDDED
 from .models import LM
 from .sampling import Base
 
-# %% ../nbs/37_heads.ipynb #89e43dee
+# %% ../nbs/37_heads.ipynb #14f486bc
 class HeadsReading:
     "Rows of a kind of heads for one text, under a base's rules; it feeds on what the target's session keeps."
     def __init__(self, heads:'Heads', request:Request, base:Base, target):
@@ -46,10 +47,15 @@ class HeadsReading:
         self.mark, self.text = self.session.passes, list(ids)
         with torch.no_grad(): self.opened()
 
+    def kept(self, begin:int, end:int) -> torch.Tensor:
+        "The states `(end - begin, K, D)` of the layers that these heads read, whatever else is kept."
+        rows, layers = self.features.rows(begin, end), self.features.layers
+        return rows if layers == self.heads.layers else rows[:, [layers.index(layer) for layer in self.heads.layers]]
+
     def opened(self): "What a kind of heads does before the first row of a round."
     def scores(self, paths:list[list[int]]) -> torch.Tensor: raise NotImplementedError
 
-# %% ../nbs/37_heads.ipynb #b10b5ed7
+# %% ../nbs/37_heads.ipynb #8db4682d
 class Heads(nn.Module, DraftHeads):
     "A network that drafts from a target's states; a kind defines `Reading`, `most` and `drafts`."
     Reading, most = HeadsReading, None # most: tokens that it can draft in a row; None: any number
@@ -71,16 +77,17 @@ class Heads(nn.Module, DraftHeads):
     def fits(self, lm:LM):
         "Raise `ValueError` for a target that is not as wide or has another vocabulary."
         wide = lm.text_config.hidden_size
-        if (wide, lm.vocab_size) != (self.width, self.vocab_size): raise ValueError(f'these heads were made for states of {self.width} numbers and {self.vocab_size} tokens, and {lm.name} has {wide} and {lm.vocab_size}: train_heads(lm, corpus) makes them for it')
+        if (wide, lm.vocab_size) != (self.width, self.vocab_size): raise ValueError(f'these heads were made for states of {self.width} numbers and {self.vocab_size} tokens, and {lm.name} has {wide} and {lm.vocab_size}: train_heads(lm, corpus, EagleHeads.of(lm), folder) makes them for it')
 
     def beside(self, lm:LM) -> 'Heads':
-        "A copy on the target's device and in its precision, made once."
-        if lm not in self.fitted_:
-            with torch.inference_mode(False): self.fitted_[lm] = copy.deepcopy(self).to(lm.device, lm.dtype).eval().requires_grad_(False)
-        return self.fitted_[lm]
+        "A copy on the target's device and in its precision, made once, and again after the weights have changed."
+        now = [(p.data_ptr(), p._version) for p in self.parameters()]
+        if self.fitted_.get(lm, (None,))[0] != now:
+            with torch.inference_mode(False): self.fitted_[lm] = now, copy.deepcopy(self).to(lm.device, lm.dtype).eval().requires_grad_(False)
+        return self.fitted_[lm][1]
 
-    def drafts(self, states:torch.Tensor, head:torch.Tensor, embedded:torch.Tensor):
-        "For training: scores `(rows, T - …, V)` of the first, second, … guess after each token; states `(rows, T, K, D)`, the target's head `(V, D)` and its embedded tokens `(rows, T, D)`."
+    def drafts(self, states:torch.Tensor, head:Callable, embedded:torch.Tensor):
+        "For training: scores `(rows, T - …, V)` of the first, second, … guess after each token; states `(rows, T, K, D)`, the target's head as a function, and its embedded tokens `(rows, T, D)`."
         raise NotImplementedError
 
     def remade(self, lm:LM, seed:int=0, scale:float=.3) -> 'Heads':

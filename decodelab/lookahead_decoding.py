@@ -49,7 +49,7 @@ class Window:
 # %% ../nbs/36_lookahead_decoding.ipynb #4cbd5bc8
 class LookaheadDrafter:
     "The target guesses many positions at once and verifies n-grams that it has guessed before (arXiv 2402.02057)."
-    trees = True
+    trees = remembers = True # remembers: the first round of a text has nothing to draft, so certificates follow whole texts
     def __init__(self,
         window:int=8, # W: positions that are guessed at once
         ngram:int=4, # N: tokens of an n-gram, the first one included
@@ -62,6 +62,10 @@ class LookaheadDrafter:
     def start(self, request:Request, base:Base, target) -> 'LookaheadDrafting':
         "Begin to draft for one text, with an empty pool."
         return LookaheadDrafting(self, request)
+
+    def small(self) -> 'LookaheadDrafter':
+        "One that drafts from the second round on."
+        return LookaheadDrafter(2, 2, 2)
 
     def __repr__(self): return f'LookaheadDrafter(window={self.window}, ngram={self.ngram}, guesses={self.guesses})'
 

@@ -5,7 +5,9 @@
 # %% auto #0
 __all__ = ['MedusaReading', 'MedusaHeads', 'MedusaDrafter']
 
-# %% ../nbs/38_medusa.ipynb #7d5ba207
+# %% ../nbs/38_medusa.ipynb #af715438
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -14,19 +16,19 @@ from .heads import Heads, HeadsReading, vocabulary
 from .models import LM
 from .tree import TreeDrafter
 
-# %% ../nbs/38_medusa.ipynb #9ec8c122
+# %% ../nbs/38_medusa.ipynb #641b14ed
 class MedusaReading(HeadsReading):
     "All heads read the newest state once a round; the tokens drafted before make no difference to them."
     def opened(self):
         n, zero = len(self.text), torch.zeros(1, self.heads.width, dtype=self.lm.dtype, device=self.lm.device)
-        state = self.features.rows(n - 2, n - 1)[:, -1] if n > 1 else zero # (1, D)
+        state = self.kept(n - 2, n - 1)[:, -1] if n > 1 else zero # (1, D)
         self.rows_ = self.heads.vocabulary(self.lm, self.heads(state)[:, 0]) # (heads, V)
 
     def scores(self, paths):
         "`(n, V)`: the row of one head, again and again."
         return self.rows_[len(paths[0])].expand(len(paths), -1)
 
-# %% ../nbs/38_medusa.ipynb #85681086
+# %% ../nbs/38_medusa.ipynb #13fdc67d
 class MedusaHeads(Heads):
     "Head k says the token k places after the next one, from the target's last state (arXiv 2401.10774, equation 1)."
     Reading = MedusaReading
@@ -53,10 +55,10 @@ class MedusaHeads(Heads):
         "Scores `(heads, V)` of what the heads made of one state, `(heads, D)`."
         return torch.stack([out(row) for out, row in zip(self.out, x)]) if len(self.out) else vocabulary(lm, x)
 
-    def drafts(self, states:torch.Tensor, head:torch.Tensor, embedded:torch.Tensor):
+    def drafts(self, states:torch.Tensor, head:Callable, embedded:torch.Tensor):
         "Scores `(rows, T - k, V)` of each head k; states `(rows, T, K, D)`."
         x = states[:, :, -1]
-        for k, turn in enumerate(self.turn, 1): yield F.linear(F.silu(turn(x[:, :-k])) + x[:, :-k], self.out[k - 1].weight if len(self.out) else head)
+        for k, turn in enumerate(self.turn, 1): yield (self.out[k - 1] if len(self.out) else head)(F.silu(turn(x[:, :-k])) + x[:, :-k])
 
 # %% ../nbs/38_medusa.ipynb #b549ed3d
 class MedusaDrafter(TreeDrafter):
