@@ -43,9 +43,8 @@ class Ahead:
 class Leaving:
     "The part of a `Session` that lets the front layers run ahead."
     ahead = None # an `Ahead` while there is something between the marks, or was in the last pass
-    early_passes = 0 # of the front layers alone
+    early_passes, reading = 0, 0 # passes of the front layers alone; tokens up to which a pass in parts is on its way
     features, tapped = None, () # the states that a text keeps, and after which layers (`01_features`)
-    reading = 0 # tokens up to which a pass in parts is on its way
 
     @torch.no_grad()
     def early(self, ids:list[int], layer:int, last:int=1) -> torch.Tensor:

@@ -67,8 +67,7 @@ def tree_masks(config, keys:torch.Tensor, where:torch.Tensor, trees:list, device
 # %% ../nbs/01_mask_tree.ipynb #60ef4579
 class Guessing:
     "The part of a `Session` that reads trees of guesses."
-    guesses = None # (the tree that was read last, the state of the session then)
-    features, tapped = None, () # the states that a text keeps, and after which layers (`01_features`)
+    guesses, features, tapped = None, None, () # (the tree that was read last, the state of the session then); the states that a text keeps, and after which layers (`01_features`)
 
     @torch.no_grad()
     def tree(self, ids:list[int], tokens:list[int], parents:list[int]) -> torch.Tensor:
