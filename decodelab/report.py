@@ -37,8 +37,8 @@ def read_prompts(path) -> list[str]:
     if not prompts: raise ValueError(f'there are no prompts in {path}')
     return prompts
 
-# %% ../nbs/60_report.ipynb #c647abba
-HEADINGS = ('base', 'drafter', 'verifier', 'distance', 'greedy, 11 families', 'batch of 32', 'tokens a pass', 'speed over plain', 'cost of a round', 'weights added', 'stories: tokens, speed')
+# %% ../nbs/60_report.ipynb #7681442a
+HEADINGS = ('base', 'drafter', 'verifier', 'distance', 'greedy, 11 families', 'batch of 32', 'tokens a pass', 'speed over plain', 'cost of a round', 'weights added', 'stories: tokens, speed', 'speech: tokens, speed')
 
 def drafters_table(
     rows, # a DataFrame of `experiments/results/16_drafters.*.csv`
@@ -48,9 +48,9 @@ def drafters_table(
     for r in rows.itertuples():
         distance = '' if math.isnan(r.exact_tv) else 'TV = 0' if r.exact_tv == 0 else f'TV {r.exact_tv:.2f}, lossy'
         families = r.families if isinstance(r.families, str) else ''
-        real = '' if math.isnan(r.real_speedup) else f'{r.real_efficiency:.2f}, {r.real_speedup:.2f}'
+        real, speech = ('' if math.isnan(speed) else f'{tokens:.2f}, {speed:.2f}' for tokens, speed in ((r.real_efficiency, r.real_speedup), (r.speech_efficiency, r.speech_speedup)))
         lines.append((r.base, r.drafter, r.verifier, distance, families, f'{r.batch_32:.0f} of 32', f'{r.block_efficiency:.2f}', f'{r.speedup:.2f} [{r.speedup_low:.2f}, {r.speedup_high:.2f}]',
-                      f'{r.step_cost:.2f}', f'{r.added_mb:.1f} MB' if r.added_mb else '0', real))
+                      f'{r.step_cost:.2f}', f'{r.added_mb:.1f} MB' if r.added_mb else '0', real, speech))
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 # %% ../nbs/60_report.ipynb #4abce4b4
