@@ -54,7 +54,7 @@ def check_names(
 CACHE = 'every text has a cache of its own here: leave it out'
 REFUSED = dict(
     use_cache=CACHE, cache_implementation=CACHE, cache_config=CACHE, max_cache_len=CACHE, prefill_chunk_size=CACHE, low_memory=CACHE,
-    use_mtp='heads that guess several tokens are not read: leave it out', speculation_type='only assistants, lookup and early exits draft here: leave it out',
+    speculation_type='only assistants, lookup and early exits draft here: leave it out',
     assistant_ensemble_weight='it changes what is said: leave it out, or decode with Lenience or TypicalAcceptance',
     assistant_lookbehind='the two texts are kept in step without a window: leave it out', target_lookbehind='the two texts are kept in step without a window: leave it out',
     token_healing='the prompt is read as it is: leave it out', is_assistant='it is for transformers itself: leave it out',
@@ -123,7 +123,7 @@ def sampling(s:Settings) -> bool:
 
 def drafting(s:Settings) -> list[str]:
     "The arguments that make the decoding speculative."
-    return [name for name in ('assistant_model', 'prompt_lookup_num_tokens', 'assistant_early_exit') if s[name] is not None]
+    return [name for name in ('assistant_model', 'prompt_lookup_num_tokens', 'assistant_early_exit') if s[name] is not None] + ['use_mtp'] * bool(s['use_mtp'])
 
 # %% ../nbs/50_arguments.ipynb #8e483fe1
 def drafted(s:Settings) -> bool:

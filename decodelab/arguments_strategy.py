@@ -27,11 +27,13 @@ from .dola import DoLa
 from .early_exit import EarlyExit
 from .lookahead import HeuristicLookahead, RocLookahead
 from .models import LM, mismatch
+from .mtp import MtpDrafter
 from .prompt_lookup import PromptLookup
 from .rule import Renormalize
 from .rules import Rules, rules_from
 from .sampling import Greedy, Sample
 from .speculative import FixedLookahead, Speculative
+from .single_position import ASSISTANTS, SinglePositionDrafter
 from .speech import SharedEncoder, same_encoder
 from .universal import UniversalDrafter
 from .universal_intersection import IntersectionDrafter
@@ -108,7 +110,7 @@ class Both:
 
 def lookahead_for(s:Settings):
     "How far to draft."
-    if not drafted(s): return FixedLookahead(s['prompt_lookup_num_tokens'])
+    if not drafted(s): return FixedLookahead(s['prompt_lookup_num_tokens'] or 16) # MTP: as many as there are layers
     k, threshold, schedule = s['num_assistant_tokens'], s['assistant_confidence_threshold'] or 0, s['num_assistant_tokens_schedule']
     room = max(k, s['prompt_lookup_num_tokens'] or 0)
     if schedule == 'constant': return RocLookahead(threshold, room) if threshold else FixedLookahead(room)
@@ -128,6 +130,8 @@ def wrapped(model, tokenizer=None, name:str='') -> LM:
 
 def assistant_for(s:Settings, lm:LM):
     "The drafter of an assistant model; raises `ValueError` where the two cannot talk to each other."
+    own = getattr(s['assistant_model'], 'model', None) if isinstance(s['assistant_model'], LM) else s['assistant_model']
+    if getattr(getattr(own, 'config', None), 'model_type', '') in ASSISTANTS: return SinglePositionDrafter(own)
     draft = wrapped(s['assistant_model'], s['assistant_tokenizer'], 'assistant_model')
     if draft.tokenizer is None and lm.tokenizer is not None and draft.vocab_size == lm.vocab_size: draft = wrapped(draft, lm.tokenizer)
     if not (why := mismatch(lm, draft)): return (SharedEncoder if same_encoder(lm, draft) else AssistantDrafter)(draft, Greedy(rules_for(s, lm)) if s['dola_layers'] is not None else None)
@@ -141,6 +145,7 @@ def drafter_for(s:Settings, lm:LM):
     made = []
     if s['prompt_lookup_num_tokens'] is not None: made.append((PromptLookup(max_ngram=s['max_matching_ngram_size'] or 2), s['prompt_lookup_num_tokens']))
     if s['assistant_model'] is not None: made.append((assistant_for(s, lm), 1 << 16))
+    if s['use_mtp']: made.append((MtpDrafter(), 1 << 16))
     if s['assistant_early_exit'] is not None: made.append((EarlyExit(s['assistant_early_exit']), 1 << 16))
     return made[0][0] if len(made) == 1 else FirstOf(*map(list, zip(*made)))
 

@@ -65,12 +65,13 @@ class AssistantDrafting:
     def draft(self, ids, go_on, rng) -> Draft:
         "One pass of the draft model per token."
         passes = self.reading.passes
-        tokens, rows = draft_chain(self.reading.next, ids, within(self.reading, go_on), self.base.chance(rng), self.reading.probabilities)
+        tokens, rows = draft_chain(self.reading.next, ids, within(self.reading, ids, go_on), self.base.chance(rng), self.reading.probabilities)
         return Draft(tokens, rows if self.by_chance else None, confidence(rows, tokens, self.reading.probabilities), self.reading.passes - passes)
 
-def within(reading, go_on:GoOn) -> GoOn:
-    "The lookahead's rule, within what the draft model can draft in a row (heads may end)."
+def within(reading, ids:list[int], go_on:GoOn) -> GoOn:
+    "A round begins behind `ids`, which heads want to know: the lookahead's rule, within what can be drafted in a row (heads may end)."
     most = getattr(reading, 'most', None)
+    if most != 0 and (begin := getattr(reading, 'begin', None)): begin(ids)
     return go_on if most is None else lambda i, row, token: i < most and go_on(i, row, token)
 
 def confidence(rows:list, tokens:list[int], probabilities:bool) -> list[float]:

@@ -6,7 +6,7 @@
 __all__ = ['Several', 'FirstOfDrafting', 'FirstOf', 'BranchDrafting', 'BranchDrafter', 'graft', 'StagedDrafter', 'StagedDrafting']
 
 # %% ../nbs/35_combinations.ipynb #93b9cb5d
-from .assistant import AssistantDrafter
+from .assistant import AssistantDrafter, DraftHeads
 from .core import Request
 from .sampling import Base
 from .speculative import Draft, Row, default_verifier
@@ -82,6 +82,7 @@ class StagedDrafter(AssistantDrafter):
         most:int=4, # tokens of an inner draft
     ):
         super().__init__(lm, base)
+        if isinstance(lm, DraftHeads): raise ValueError(f'{lm!r} are heads, which draft a token at a time: a draft of the draft wants a model, and heads go into AssistantDrafter, TreeDrafter or DynamicTreeDrafter')
         if getattr(drafter, 'trees', False): raise ValueError(f'{drafter!r} makes trees: a draft of the draft is a chain')
         if isinstance(most, bool) or not isinstance(most, int) or most < 1: raise ValueError(f'most is {most!r}: give a whole number of 1 or more')
         self.drafter, self.most = drafter, most

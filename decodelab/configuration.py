@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 
 from .arguments import LOOKAHEAD, drafted, beams, settings, short
 from .arguments_strategy import Both, FirstOf, strategies_for, wrapped
-from .assistant import AssistantDrafter
+from .assistant import AssistantDrafter, DraftHeads
 from .beam import BeamSample, BeamSearch
 from .constrained_beam import ConstrainedBeamSearch
 from .contrasted import dola_layers
@@ -126,7 +126,7 @@ def lookup_fields(drafter:PromptLookup, k:int) -> dict:
 def model_drafts(drafter, base) -> None:
     "Raise `ValueError` unless this drafter is what an assistant means to a configuration, under this base."
     kind, usual = type(drafter), AssistantDrafter
-    if kind not in (AssistantDrafter, UniversalDrafter, IntersectionDrafter): cannot(f'{kind.__name__} as the drafter', 'it knows assistants, prompt lookup and early exits')
+    if kind not in (AssistantDrafter, UniversalDrafter, IntersectionDrafter) or isinstance(drafter.lm, DraftHeads): cannot(f'{kind.__name__} as the drafter', 'it knows assistants, prompt lookup and early exits')
     if kind is not AssistantDrafter: usual = UniversalDrafter if base.greedy else IntersectionDrafter
     if kind is not usual: cannot(f'{kind.__name__} with this base', f'an assistant with another tokenizer means {usual.__name__} there')
     own = drafter.base

@@ -33,7 +33,7 @@ class Features:
         "States `(end - begin, K, D)`."
         return self.room[begin:end]
 
-# %% ../nbs/01_features.ipynb #a2f31b2d
+# %% ../nbs/01_features.ipynb #1b119de5
 class Noting:
     "The part of a `Session` that keeps the states it computes."
     features = None # a `Features`, where someone asked for it
@@ -44,7 +44,9 @@ class Noting:
         for layer in layers:
             if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= depth: raise ValueError(f'layer {layer!r}: {self.lm.name} has {depth} layers, so give whole numbers from 1 to {depth}')
         if len(self.rows) > 1: raise ValueError(f'the states of {len(self.rows)} texts in one session are not kept: give each a session')
-        if self.features is None: self.features = Features(sorted(set(layers)))
+        if self.features is None:
+            self.rollback(0) # what was read before is read again, once
+            self.features = Features(sorted(set(layers)))
         if not set(layers) <= set(self.features.layers): raise ValueError(f'the states after {list(self.features.layers)} are kept of this text, and now those after {list(layers)} are wanted: use one kind of heads')
         return self.features
 

@@ -21,13 +21,13 @@ from .loading import EMBEDDED
 from .models import LM
 from .sampling import Base
 
-# %% ../nbs/37_heads.ipynb #14f486bc
+# %% ../nbs/37_heads.ipynb #8379ec51
 class HeadsReading:
     "Rows of a kind of heads for one text, under a base's rules; it feeds on what the target's session keeps."
     def __init__(self, heads:'Heads', request:Request, base:Base, target):
         self.heads, self.base, self.lm, self.session = heads, base, request.lm, target.session
         self.features, self.applied, self.probabilities = self.session.keep_features(heads.layers), base.rules.start(request), not base.greedy
-        self.passes, self.mark, self.text, self.most = 0, None, [], heads.most # mark: where the target stood when the round began; text: what was committed then
+        self.passes, self.mark, self.text, self.most = 0, None, [], heads.most # mark: where the target stood when the round began, for readers that do not say that one begins; text: what was committed then
 
     def next(self, ids:list[int]) -> torch.Tensor:
         "`(V,)` after `ids`."

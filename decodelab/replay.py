@@ -139,7 +139,8 @@ class DraftTable:
 def described(lm, drafter) -> dict:
     "What a table belongs to."
     own = getattr(drafter, 'lm', None)
-    return dict(lm=lm.name, weights=fingerprint(lm.model), revision=lm.revision, drafter=stable(drafter), draft_weights=own and fingerprint(own.model))
+    own = getattr(own, 'model', own)                                      # heads are a network themselves
+    return dict(lm=lm.name, weights=fingerprint(lm.model), revision=lm.revision, drafter=stable(drafter), draft_weights=fingerprint(own) if hasattr(own, 'parameters') else None)
 
 def drafts(request:Request, drafter, base, text:list[int], k:int, seed:int) -> list[Place]:
     "The drafter's proposal at each position of one text."

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['SyntheticTreeDrafting', 'SyntheticTreeDrafter']
 
-# %% ../nbs/28_synthetic_tree.ipynb #123c0d18
+# %% ../nbs/28_synthetic_tree.ipynb #0e5db284
 from collections.abc import Sequence
 
-from .assistant import DraftHeads
+from .assistant import DraftHeads, within
 from .core import Request
 from .models import LM
 from .sampling import Argmax, Base
@@ -16,7 +16,7 @@ from .speculative import Draft
 from .synthetic import SyntheticDrafter, SyntheticDrafting, known_text, paid
 from .tree import TreeShape
 
-# %% ../nbs/28_synthetic_tree.ipynb #4d38298f
+# %% ../nbs/28_synthetic_tree.ipynb #5e8245da
 class SyntheticTreeDrafting(SyntheticDrafting):
     "Synthetic trees for one text."
     shape = None # set by the drafter
@@ -34,7 +34,7 @@ class SyntheticTreeDrafting(SyntheticDrafting):
         "A tree without chance, no deeper than the known text; raises `ValueError` where the target says something else."
         at, tokens, parents, number, on = len(ids) - self.prompt, [], [], {-1: -1}, {-1: len(ids) - self.prompt} # on: nodes of the path → the place of the text after them
         self.check(ids, at)
-        passes, depth = self.reading.passes if self.reading else 0, 0
+        passes, depth, go_on = self.reading.passes if self.reading else 0, 0, within(self.reading, ids, go_on)
         while depth <= max(self.shape.depths) and at + depth < len(self.text) and go_on(depth, None, None):
             if self.reading: Argmax().categorical(self.reading.next(ids + self.text[at:at + depth])) # paid for, and thrown away
             depth += 1

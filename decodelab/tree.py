@@ -133,7 +133,7 @@ class TreeDrafting:
 
     def draft(self, ids, go_on, rng) -> Draft:
         "One pass of the draft model per level."
-        fan, before, tree, after, go_on = Fan(self.reading), self.reading.passes, Sprout(), self.shape.children, within(self.reading, go_on)
+        fan, before, tree, after, go_on = Fan(self.reading), self.reading.passes, Sprout(), self.shape.children, within(self.reading, ids, go_on)
         rows, number, last, depth, rng = {-1: None}, {-1: -1}, (None, None), 0, self.base.chance(rng)
         while go_on(depth, *last):
             rows = {-1: fan.first(ids)} if not depth else dict(zip(alive, fan.step([tree.text(ids, number[s]) for s in alive], [at[self.shape.parents[s]] for s in alive])))

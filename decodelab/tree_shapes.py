@@ -110,7 +110,7 @@ class DynamicTreeDrafting:
 
     def draft(self, ids, go_on, rng) -> Draft:
         "One pass of the draft model per level."
-        fan, before, tree, depth, last, alive, go_on = Fan(self.reading), self.reading.passes, Sprout(), 0, (None, None), [], within(self.reading, go_on)
+        fan, before, tree, depth, last, alive, go_on = Fan(self.reading), self.reading.passes, Sprout(), 0, (None, None), [], within(self.reading, ids, go_on)
         while go_on(depth, *last):
             rows = fan.step([tree.text(ids, j) for j in alive], [at[tree.parents[j]] for j in alive]) if depth else [fan.first(ids)]
             grown = [j for parent, row in zip(alive or [-1], rows) for j in self.guess(tree, parent, row)]

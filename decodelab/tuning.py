@@ -14,6 +14,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from .bench import bench, stable
+from .assistant import DraftHeads
 from .core import check_prompt
 from .cost_model import measure_costs
 from .lookahead import ConfidenceLookahead, CumulativeLookahead, EntropyLookahead, HeuristicLookahead, RocLookahead
@@ -127,7 +128,7 @@ def vllm_settings(rule, drafter, fixed) -> dict:
     kind = type(drafter).__name__
     if not isinstance(rule, FixedLookahead): raise ValueError(f'vLLM has no rule like {rule!r}: its drafts have one length, of which {fixed.k} is the best here')
     if kind == 'PromptLookup': return dict(method='ngram', num_speculative_tokens=rule.k, prompt_lookup_max=drafter.max_ngram, prompt_lookup_min=drafter.min_ngram)
-    if kind == 'AssistantDrafter': return dict(method='draft_model', model=drafter.lm.name, num_speculative_tokens=rule.k)
+    if kind == 'AssistantDrafter' and not isinstance(drafter.lm, DraftHeads): return dict(method='draft_model', model=drafter.lm.name, num_speculative_tokens=rule.k)
     raise ValueError(f'vLLM has no settings for {kind}: a draft model or prompt lookup has')
 
 # %% ../nbs/33_tuning.ipynb #3051f6f6

@@ -4,8 +4,9 @@ import os, signal, subprocess, sys, time
 import pytest
 import torch
 
-from decodelab import (AssistantDrafter, BranchDrafter, DoLa, DynamicTreeDrafter, EagleDrafter, EagleHeads, EarlyExit, FirstOf, FixedLookahead, Greedy, Guidance, MedusaDrafter, MedusaHeads, MinP,
-                       PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, SynthID, Temperature, TopK, TreeDrafter, builtin_prompts, certify, decode, decode_batch, load, load_heads, random_lm, train_heads)
+from decodelab import (AssistantDrafter, BranchDrafter, DoLa, DraftTable, DynamicTreeDrafter, EagleDrafter, EagleHeads, EarlyExit, FirstOf, FixedLookahead, Greedy, Guidance, MedusaDrafter, MedusaHeads, MinP,
+                       PromptLookup, RepetitionPenalty, Sample, Speculative, StagedDrafter, Stop, SynthID, Temperature, TopK, TreeDrafter, builtin_prompts, certify, decode, decode_batch, load, load_heads, random_lm, train_heads)
+from decodelab.core import Request, Rng
 from decodelab.models import LM
 
 KINDS = {'medusa': MedusaHeads, 'eagle': EagleHeads}
@@ -162,3 +163,21 @@ def test_bad_files(tmp_path):
     with pytest.raises(ValueError, match='has no heads.json'): load_heads(tmp_path)
     (tmp_path/'heads.json').write_text('{}')
     with pytest.raises(ValueError, match='no heads.safetensors'): load_heads(tmp_path)
+
+
+def test_tools_that_take_any_drafter(pico, trained):
+    "Draft tables draft at every place what a text begun there would; watches see the heads; what means a draft model elsewhere refuses heads."
+    from decodelab.configuration import model_drafts
+    from decodelab.cost_parts import round_parts
+    from decodelab.tuning import vllm_settings
+    prompt = pico.encode(builtin_prompts()[1])
+    for heads in trained.values():
+        drafter = AssistantDrafter(heads)
+        table, request = DraftTable.build(pico, drafter, [prompt], 20, k=4), Request(pico, prompt, 30, Rng(0))
+        for n in (0, 3, 4, 11):
+            drafting = drafter.start(request, Greedy(), Greedy().start(request))
+            fresh = drafting.draft(prompt + table.texts[0][:n], lambda i, row, token: i < 4, Rng(0)).tokens
+            assert list(table.places[0][n].tokens)[:4] == fresh
+        assert 'draft forward' in str(round_parts(pico, [prompt], Speculative(drafter)))
+        for refuse in (lambda: StagedDrafter(heads, PromptLookup()), lambda: model_drafts(drafter, Greedy()), lambda: vllm_settings(FixedLookahead(4), drafter, FixedLookahead(4))):
+            with pytest.raises(ValueError): refuse()

@@ -68,12 +68,17 @@ def names_of_glm(mtp, depth):
                     for e, value in enumerate(values): yield f'{name.rpartition(".")[0]}.{e}.{part}.weight', value.clone()
 
 
-def test_layers_behind_the_last_one_of_a_checkpoint(tmp_path):
-    "GLM-4.5 Air has 46 layers, and its MTP layer is stored as number 46; ours drafts as transformers' own does."
+def from_checkpoint(folder):
+    "`(model, its MTP layers)`: GLM-4.5 Air has 46 layers, and its MTP layer is stored as number 46."
     model, mtp = glm(.06, hidden_size=16, intermediate_size=16, num_hidden_layers=46, num_nextn_predict_layers=1)
-    model.save_pretrained(tmp_path)
-    save_file(load_file(tmp_path/'model.safetensors') | dict(names_of_glm(mtp, 46)), tmp_path/'model.safetensors', metadata=dict(format='pt'))
-    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64, experts_implementation='eager').eval()
+    model.save_pretrained(folder)
+    save_file(load_file(folder/'model.safetensors') | dict(names_of_glm(mtp, 46)), folder/'model.safetensors', metadata=dict(format='pt'))
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, experts_implementation='eager').eval(), mtp
+
+
+def test_layers_behind_the_last_one_of_a_checkpoint(tmp_path):
+    "Ours drafts as transformers' own does."
+    again, mtp = from_checkpoint(tmp_path)
     lm = LM(again, name='glm')
     found = mtp_of(lm)
     assert mtp_of(lm) is found and all(torch.equal(x, found.layers.state_dict()[name]) for name, x in mtp.layers.state_dict().items())
@@ -165,3 +170,19 @@ def test_an_assistant_may_come_as_a_language_model():
         assert decode(lm, PROMPT, Speculative(drafter), 8).tokens == decode(lm, PROMPT, Greedy(), 8).tokens
     model, mtp = glm()
     assert decode(LM(model), PROMPT, Speculative(AssistantDrafter(MtpHeads(mtp))), 8).tokens == decode(LM(model), PROMPT, Greedy(), 8).tokens
+
+
+def test_the_first_door(tmp_path):
+    "`generate` with transformers' own keywords: MTP layers from a checkpoint, and a single-position assistant."
+    from decodelab import generate
+    again, _ = from_checkpoint(tmp_path)
+    ids = torch.tensor([PROMPT])
+    want = again.generate(ids, do_sample=False, max_new_tokens=12)
+    assert torch.equal(generate(again, ids, use_mtp=True, max_new_tokens=12), want)
+    assert torch.equal(generate(again, ids, use_mtp=True, prompt_lookup_num_tokens=3, max_new_tokens=12), want)
+    assert torch.equal(generate(again, ids, use_mtp=False, max_new_tokens=12), want)
+    with pytest.raises(ValueError, match='use_mtp|draft'): generate(again, ids, use_mtp=True, num_beams=2, max_new_tokens=12)
+    lm, assistant = gemma(2)
+    want = lm.model.generate(ids, do_sample=False, max_new_tokens=12)
+    assert torch.equal(generate(lm.model, ids, assistant_model=assistant, max_new_tokens=12), want)
+    assert torch.equal(generate(lm.model, ids, assistant_model=assistant, num_assistant_tokens=4, assistant_confidence_threshold=0, max_new_tokens=12), want)
