@@ -38,18 +38,18 @@ def mixed(lm:LM, ids:np.ndarray, own:int, folder:Path, seed:int) -> np.ndarray:
     piece = 1 << 14
     return np.concatenate([half for i in range(0, max(len(ids), len(said)), piece) for half in (np.take(said, range(i, i + piece), mode='wrap'), np.take(ids, range(i, i + piece), mode='wrap'))])
 
-# %% ../nbs/37_heads_training.ipynb #17bfee37
+# %% ../nbs/37_heads_training.ipynb #d52fc7d4
 @torch.no_grad()
 def seen(lm:LM, heads:Heads, ids:torch.Tensor) -> tuple:
     "`(states (rows, T, K, D), p (rows, T, V), embedded (rows, T, D))`: what the target makes of ids `(rows, T)`."
     out = lm.model(input_ids=ids, output_hidden_states=True, use_cache=False)
-    return torch.stack([out.hidden_states[layer] for layer in heads.layers], 2), out.logits.float().softmax(-1), lm.model.get_input_embeddings()(ids)
+    return torch.stack([out.hidden_states[layer] for layer in heads.layers], 2).float(), out.logits.float().softmax(-1), lm.model.get_input_embeddings()(ids).float()
 
 def frozen_head(lm:LM):
     "The target's head as a function of states, which learns nothing."
     head = lm.model.get_output_embeddings()
     weight, bias = head.weight.detach(), None if getattr(head, 'bias', None) is None else head.bias.detach()
-    return lambda x: F.linear(x, weight, bias)
+    return lambda x: F.linear(x.to(weight.dtype), weight, bias)
 
 def heads_loss(lm:LM, decay:float=.8):
     "`(heads, ids, step, draw)` → cross-entropy against the target's own rows, guess number k weighted by `decay`ᵏ (arXiv 2401.10774, section 2.2.1)."

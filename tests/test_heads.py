@@ -159,6 +159,14 @@ def test_training_leaves_the_target_alone(tmp_path):
     assert all(torch.equal(v, before[k]) for k, v in toy.model.state_dict().items()) and all(p.grad is None for p in toy.model.parameters())
 
 
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float64], ids=str)
+def test_targets_of_any_precision_can_be_trained_for(tmp_path, dtype):
+    toy = random_lm(seed=2, layers=2, scale=.3, dtype=dtype)
+    for kind in KINDS.values():
+        heads = train_heads(toy, torch.randint(64, (4000,), generator=torch.Generator().manual_seed(0)), kind.of(toy), tmp_path/kind.__name__, tokens=2048, rows=4, length=64, own=1)
+        assert all(p.dtype == torch.float32 for p in heads.parameters()) and decode(toy, [1, 2, 3], Speculative(AssistantDrafter(heads)), 8).steps
+
+
 def test_bad_files(tmp_path):
     with pytest.raises(ValueError, match='has no heads.json'): load_heads(tmp_path)
     (tmp_path/'heads.json').write_text('{}')
