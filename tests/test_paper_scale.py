@@ -12,7 +12,7 @@ from decodelab.experiment_needs import needs_of
 from repo import ROOT, notebooks
 from stand_ins import snapshot, write_data
 
-WITHOUT = {'00_tour', '08_watermark_speed', '16_drafters', '16_engine', '17_search', '18_scaling'}
+WITHOUT = {'00_tour', '08_watermark_speed', '16_drafters', '16_engine', '17_search', '18_scaling', '20_trees'}
 PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
 
 RUN = '''
