@@ -39,7 +39,7 @@ def arguments():
 
 def planned(args):
     "The tasks in their order; raises `ValueError` for unknown ones."
-    from decodelab.experiment_needs import experiments
+    from decodelab.lab.requirements import experiments
     table = experiments(args.experiments)
     known = [name for name in dict.fromkeys([*EXPERIMENTS, *table.name]) if name in set(table.name[table.scale == 'gpu'])]
     tasks = [*TRAINED, *(known if args.experiments != str(HERE) else [n for n in known if n in EXPERIMENTS])]
@@ -60,11 +60,11 @@ def work(args):
     threading.Thread(target=watch, daemon=True).start()
     import torch
     if args.task in TRAINED:
-        from decodelab.zoo_nano import train
+        from decodelab.zoo.nano import train
         compiled = torch.cuda.is_available() and not args.eager and not args.toy
         folder = train(args.task, Path(args.nano)/args.task, args.tokens, minutes=TRAINED[args.task], pause=args.pause/60, toy=args.toy, compile=compiled)
         return 0 if (folder/'config.json').exists() else 3
-    from decodelab.experiment_run import run_experiment
+    from decodelab.lab.runner import run_experiment
     ran = run_experiment(Path(args.experiments)/f'{args.task}.ipynb', args.out, 'gpu', quick=args.toy, resume=True)
     if ran.failure: print(ran.failure, ran.failure.trace, sep='\n')
     return 1 if ran.failure else 0
@@ -100,7 +100,7 @@ class State:
     def of(self, task): return self.tasks.setdefault(task, dict(status='left', seconds=0., failures=0))
 
     def save(self):
-        from decodelab.jobs import write_whole
+        from decodelab.core.files import write_whole
         write_whole(self.path, json.dumps(dict(seconds=round(self.seconds, 1), tasks=self.tasks), indent=1) + '\n')
 
 
@@ -138,7 +138,7 @@ def main(argv=None):
     args = arguments().parse_args(argv)
     args.out, args.nano, args.experiments = (str(Path(p).resolve()) for p in (args.out, args.nano, args.experiments))
     if args.task: return work(args)
-    from decodelab.experiment_run import lock
+    from decodelab.lab.runner import lock
     begun = time.monotonic()
     for folder in (Path(args.out)/'logs', Path(args.nano)): folder.mkdir(parents=True, exist_ok=True)
     held, tasks, state = lock(Path(args.out), 'gpu'), planned(args), State(args.out)

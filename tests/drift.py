@@ -25,13 +25,13 @@ def copy(root, to):
 
 def texts(root):
     "Path from the root -> bytes of every notebook and module."
-    files = [p for pattern in ('nbs/*.ipynb', 'experiments/*.ipynb', 'decodelab/*.py') for p in sorted(Path(root).glob(pattern))]
+    files = [p for pattern in ('nbs/**/*.ipynb', 'experiments/*.ipynb', 'decodelab/**/*.py') for p in sorted(Path(root).glob(pattern))]
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in files}
 
 
 def regenerate(root):
     "Clean the notebooks of `root` and make its modules again from nothing."
-    for module in (root/'decodelab').glob('*.py'):
+    for module in (root/'decodelab').rglob('*.py'):
         if module.name != '__init__.py': module.unlink()
     env = {k: v for k, v in os.environ.items() if k != 'IN_TEST'} # with IN_TEST nbdev exports nothing, silently
     subprocess.run([sys.executable, '-c', STEPS], cwd=root, env=env, check=True)

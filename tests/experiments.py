@@ -6,9 +6,9 @@ from pathlib import Path
 
 import nbformat
 
-from decodelab.experiment_kernel import execute
-from decodelab.experiment_needs import assigned, lacks, needs_of
-from decodelab.experiment_run import run_experiment
+from decodelab.lab.notebook_runner import execute
+from decodelab.lab.requirements import assigned, lacks, needs_of
+from decodelab.lab.runner import run_experiment
 from repo import ROOT, notebooks
 
 

@@ -23,7 +23,7 @@ def render(path=ROOT/'nbs'/'index.ipynb'):
 
 def claims(folder=ROOT/'experiments'):
     "All claims of all experiments with our figures and verdicts, as the page of their folder."
-    from decodelab.report_runs import claims_table
+    from decodelab.lab.run_report import claims_table
     return f"""<!-- Made from results/*.verdicts.csv by tests/readme.py. -->
 # Experiments
 

@@ -8,8 +8,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def notebooks(folder='nbs', pattern='[0-9]*.ipynb'):
-    "The numbered notebooks of a folder, in order."
-    return sorted((ROOT/folder).glob(pattern))
+    "The numbered notebooks of a folder and of the folders in it, in order."
+    return [p for p in sorted((ROOT/folder).rglob(pattern)) if '.ipynb_checkpoints' not in p.parts]
 
 
 @functools.cache
@@ -32,8 +32,13 @@ def lines(source):
 
 
 def module_name(path):
-    "What `NN_name.ipynb` must export to."
-    return re.sub(r'^\d+_', '', path.stem)
+    "What `NN_part/NN_name.ipynb` must export to: `part.name`."
+    return '.'.join(re.sub(r'^\d+_', '', name) for name in (path.parent.name, path.stem))
+
+
+def module_path(name, root=ROOT):
+    "The generated file of a module `part.name`."
+    return root/'decodelab'/f'{name.replace(".", "/")}.py'
 
 
 def exported_names(path, methods=True):

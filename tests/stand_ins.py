@@ -98,7 +98,7 @@ def weights(model_type, kind, draft):
 
 def write_model(name, folder):
     "Files of the stand-in for `name` in a folder."
-    from decodelab.models import EMBEDDED, no_bars
+    from decodelab.models.session import EMBEDDED, no_bars
     from transformers import PreTrainedTokenizerFast
     model_type, kind = family(name)
     if model_type == 'whisper': # a processor is more than a tokenizer: the embedded ones stand in
@@ -129,7 +129,7 @@ def snapshot(name, cache):
 
 def speech(i):
     "A signal whose text is known, as a record of a speech set."
-    from decodelab.signals import sample
+    from decodelab.zoo.signals import sample
     found = sample(i, seed=9, test=True, snr=None)
     return dict(audio=dict(array=[round(float(x), 4) for x in found.wave], sampling_rate=16_000), text=found.text)
 
@@ -168,7 +168,7 @@ def written(records, ending, aka):
 
 def write_data(name, folder):
     "A file for the data set `name` in the folder that DECODELAB_DATA is to name, as its authors name and write it; raises `ValueError` if this file knows no such set."
-    from decodelab.dataset import SOURCES
+    from decodelab.evaluate.datasets import SOURCES
     if name not in RECORDS: raise ValueError(f'{name} has no stand-in: add its records to tests/stand_ins.py')
     source = SOURCES.get(name)
     path = Path(folder) / (f'{name}/{source.file}' if source and source.file else f'{name}.jsonl')

@@ -2,9 +2,10 @@
 import numpy as np
 import pytest
 
-from decodelab import (Canonical, Case, Chain, CopyPaste, Delete, GreenList, Homoglyphs, Insert, Invisible, Own, Paraphrase, Proposed, Remove, RoundTrip, Sample, Spoof,
-                       Substitute, Swap, Temperature, Truncate, Vocabulary, Whitespace, canonical, decode, detect, edit_distance, load)
-from decodelab.attacks_characters import CYRILLIC, FULLWIDTH, GREEK
+from decodelab.detection import Canonical, Case, Chain, CopyPaste, Delete, Homoglyphs, Insert, Invisible, Own, Paraphrase, Proposed, Remove, RoundTrip, Spoof, Substitute, Swap, Truncate, Vocabulary, Whitespace, canonical
+from decodelab import GreenList, Sample, Temperature, decode, detect, load
+from decodelab.evaluate import edit_distance
+from decodelab.detection.attacks_characters import CYRILLIC, FULLWIDTH, GREEK
 from test_universal import DATA, MIXED, real # noqa: F401 (a fixture)
 
 PLAIN = MIXED.replace('</s>', '').replace('<|endoftext|>', '') + 'The quick brown fox; jumps over (the lazy) dog.\nOne more line of it.\n'

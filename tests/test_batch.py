@@ -4,10 +4,9 @@ import random
 import pytest
 import torch
 
-from decodelab import (AssistantDrafter, BlockVerifier, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, Lenience, LM, Mirostat, PromptLookup,
-                       RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter, Temperature, TopP, TypicalAcceptance, UniversalDrafter, decode, decode_batch,
-                       load, random_lm)
-from decodelab.certify import FAMILIES
+from decodelab import AssistantDrafter, BlockVerifier, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, Lenience, LM, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter, Temperature, TopP, TypicalAcceptance, UniversalDrafter, decode, decode_batch, load, random_lm
+from decodelab.logits import Mirostat
+from decodelab.evaluate.certify import FAMILIES
 
 SIZES = (1, 2, 7, 32)
 WARM = [Temperature(.8), TopP(.95)]

@@ -4,8 +4,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from decodelab import BeamSearch, DiverseBeamSearch, beam_html, decode, load
-from decodelab.beam_tree import shown
+from decodelab import BeamSearch, DiverseBeamSearch, decode, load
+from decodelab.strategies.beam_html import beam_html
+from decodelab.strategies.beam_plot import shown
 
 BROWSER = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')

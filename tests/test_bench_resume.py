@@ -5,8 +5,8 @@ import pytest
 
 SCRIPT = '''
 import sys, time
-from decodelab.bench import bench
-from decodelab.core import Step
+from decodelab.evaluate.bench import bench
+from decodelab.core.trace import Step
 
 class Counter:
     name, device, vocab_size, context, eos = 'counter', 'cpu', 256, None, ()
@@ -62,7 +62,7 @@ def stopped(script, out, sig, rows=5):
 def test_a_stopped_bench_goes_on(script, tmp_path, sig):
     import torch
     from a_bench import run
-    from decodelab.bench import load_run
+    from decodelab.evaluate.bench import load_run
     threads = torch.get_num_threads()
     torch.set_num_threads(1) # as in the process: another number of threads is another bench
     try:

@@ -3,7 +3,8 @@ import re
 
 import numpy as np, pytest
 
-from decodelab import Bernoulli, Exponential, coloured
+from decodelab.watermark import Bernoulli, Exponential
+from decodelab.detection import coloured
 from test_beam_browser import ask, pytestmark # noqa: F401 (skips where there is no browser)
 
 PIECES = ['def ', 'f', '(x', '):\n', '    return ', 'x' * 300, ' +', ' <b>', '\U0001f600', ''] * 6

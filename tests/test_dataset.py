@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from decodelab.dataset import ENDINGS, SOURCES, data_file, missing_data, read_dataset
+from decodelab.evaluate.datasets import ENDINGS, SOURCES, data_file, missing_data, read_dataset
 from repo import ROOT
 
 DATA = ROOT.parent/'shared'/'data'

@@ -195,7 +195,7 @@ def test_processes_that_would_measure_other_things_are_stopped(tmp_path):
 EXPERIMENT = ['# Small', '''
 import pandas as pd
 from decodelab import Experiment, Greedy, PromptLookup, Speculative, bench
-from decodelab.jobs import collect, place
+from decodelab.evaluate.jobs import collect, place
 NEEDS = dict(pico=dict(models=('pico-draft',), data=(), memory_gb=.1, minutes=.1))
 ex = Experiment('04_small', NEEDS)''', '## Claim', '## Measure', '''
 lm = ex.load('pico-draft')

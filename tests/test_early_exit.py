@@ -3,11 +3,11 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from decodelab import (EarlyExit, FixedLookahead, Greedy, LM, MinP, Mirostat, RepetitionPenalty, Sample, Speculative, Stop, Temperature, TopP, certify, decode, decode_batch, load,
-                       random_lm)
-from decodelab.certify import FAMILIES, statistical_check
-from decodelab.depth import Sections
-from decodelab.depth import masks
+from decodelab import EarlyExit, FixedLookahead, Greedy, LM, MinP, RepetitionPenalty, Sample, Speculative, Stop, Temperature, TopP, certify, decode, decode_batch, load, random_lm
+from decodelab.logits import Mirostat
+from decodelab.evaluate.certify import FAMILIES, statistical_check
+from decodelab.models.partial_forward import Sections
+from decodelab.models.partial_forward import masks
 from repo import ROOT
 
 DATA = ROOT.parent/'shared'/'data'/'models'

@@ -6,10 +6,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from transformers import (AutoModelForCausalLM, BloomConfig, DynamicCache, GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
-from decodelab import (LM, AssistantDrafter, BlockVerifier, EarlyExit, FixedLookahead, Greedy, PromptLookup, Sample, Speculative, SuffixDrafter, SyntheticDrafter, Temperature, TokenVerifier,
-                       UniversalDrafter, IntersectionDrafter, certify, check_drafter, check_verifier, decode, decode_batch, load, random_lm)
-from decodelab.certify import transform_check
-from decodelab.exact import ExactSample
+from decodelab import LM, AssistantDrafter, BlockVerifier, EarlyExit, FixedLookahead, Greedy, PromptLookup, Sample, Speculative, SuffixDrafter, SyntheticDrafter, Temperature, TokenVerifier, UniversalDrafter, IntersectionDrafter, certify, check_drafter, check_verifier, decode, decode_batch, load, random_lm
+from decodelab.evaluate.certify import transform_check
+from decodelab.evaluate.exact import ExactSample
 
 ROOMY = 256   # positions a model is made for, unless it says less
 ROPES = dict(default={}, linear=dict(factor=2.), llama3=dict(factor=4., low_freq_factor=1., high_freq_factor=4., original_max_position_embeddings=32),

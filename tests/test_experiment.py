@@ -12,7 +12,7 @@ SETUP = '''import os, time
 from pathlib import Path
 import pandas as pd
 from decodelab import Experiment
-from decodelab.jobs import collect'''
+from decodelab.evaluate.jobs import collect'''
 NEEDS = "NEEDS = dict(pico=dict(models=(), data=(), memory_gb=.1, minutes=.2))\nex = Experiment('01_slow', NEEDS)"
 MEASURE = '''def one(i):
     Path(os.environ['DECODELAB_RUNS'], 'begun').open('a').write(f'{i} {os.environ.get("RANK", 0)}\\n')
@@ -38,7 +38,7 @@ def start(*args, cwd, pace=0, launch=(), **env):
     env = {k: v for k, v in os.environ.items() if not k.startswith('DECODELAB_')} | dict(PYTHONPATH=str(ROOT), PACE=str(pace), OMP_NUM_THREADS='1') | env
     python = [sys.executable, '-m', 'accelerate.commands.accelerate_cli', *launch[1:]] if launch else [sys.executable]
     heed = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)             # a shell's background job is started with SIGINT ignored, and hands that on
-    return subprocess.Popen([*python, '-m', 'decodelab.cli', *map(str, args)], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
+    return subprocess.Popen([*python, '-m', 'decodelab.lab.cli', *map(str, args)], cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed)
 
 
 def run(*args, **how):
@@ -114,8 +114,8 @@ def test_what_is_missing_is_said_before_anything_runs(tmp_path):
 
 @pytest.mark.parametrize('path', notebooks('experiments'), ids=lambda p: p.stem)
 def test_every_experiment_says_what_it_needs_and_where_it_draws(path):
-    from decodelab.experiment_kernel import drawing, part_of
-    from decodelab.experiment_needs import assigned, needs_of
+    from decodelab.lab.notebook_runner import drawing, part_of
+    from decodelab.lab.requirements import assigned, needs_of
     if assigned(path, 'NEEDS') is None: pytest.skip('repeats no source')
     nb = nbformat.read(path, 4)
     assert 'pico' in needs_of(path) and needs_of(path)['pico']['memory_gb'] <= 8

@@ -5,9 +5,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig, Qwen3NextConfig
 
-from decodelab import (AssistantDrafter, FixedLookahead, Greedy, Guidance, LM, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, Temperature,
-                       TopP, decode, load, random_lm)
-from decodelab.certify import FAMILIES
+from decodelab import AssistantDrafter, FixedLookahead, Greedy, Guidance, LM, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, Temperature, TopP, decode, load, random_lm
+from decodelab.evaluate.certify import FAMILIES
 
 PROMPTS = [[7], [3, 4, 5, 3, 4], list(range(1, 30))]
 NEW = 20

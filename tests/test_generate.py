@@ -8,8 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM, BartConfig, BartForConditionalGeneration, GenerationConfig, JambaConfig, MambaConfig, StopStringCriteria, SynthIDTextWatermarkingConfig, T5Config, T5ForConditionalGeneration, WatermarkingConfig
 from transformers.utils import logging
 
-from decodelab import TopNSigma, explain_config, generate, load
-from decodelab.certify import random_lm
+from decodelab.logits import TopNSigma
+from decodelab.hf import explain_config
+from decodelab import generate, load
+from decodelab.evaluate.certify import random_lm
 
 logging.set_verbosity_error()
 pytestmark = pytest.mark.filterwarnings('ignore:Using the model-agnostic')
@@ -186,7 +188,7 @@ def test_sounds_pass_through():
 def test_whisper_gives_back_what_its_own_generate_gives_back():
     "Short sound, long sound, times, segments, dictionaries: the embedded model, and a random one that knows languages and times."
     from decodelab import hear
-    from decodelab.signals import sample
+    from decodelab.zoo.signals import sample
     lm, draft = load('pico-whisper', device='cpu'), load('pico-whisper-draft', device='cpu')
     heard = torch.cat([hear(lm, sample(i, test=True).wave)['input_features'] for i in range(3)])
     for call in ({}, dict(max_new_tokens=4), dict(max_length=4), dict(max_length=3, force_unique_generate_call=True), dict(force_unique_generate_call=True), dict(decoder_input_ids=torch.tensor([[1, 5], [1, 6], [1, 7]]))):
@@ -330,7 +332,7 @@ def test_arguments_that_say_something_else_of_each_text(llama):
 
 def test_sampling_has_the_law_of_transformers(llama):
     "The first token of many texts, held against the law that transformers' own scores give."
-    from decodelab.certify import g_test
+    from decodelab.evaluate.certify import g_test
     call = dict(max_new_tokens=1, do_sample=True, temperature=1.4, top_p=.95)
     scores = llama.generate(IDS[1:2], **call, return_dict_in_generate=True, output_scores=True).scores[0][0]
     for more in ({}, dict(prompt_lookup_num_tokens=3), dict(assistant_early_exit=1)):
@@ -400,7 +402,7 @@ def hooks(model): return [len(m._forward_hooks) + len(m._forward_pre_hooks) for 
 @pytest.mark.parametrize('value', ['x', -1, 1.5, [], {}, [[]], object(), float('nan'), torch.ones(2, 2)], ids=named)
 def test_no_argument_fails_in_the_depths(llama, value):
     "Whatever is given under whatever name: an answer, or a TypeError or ValueError, and a model that is as it was."
-    from decodelab.arguments import CALL, INPUTS, config_names
+    from decodelab.hf.settings import CALL, INPUTS, config_names
     before, weights = (llama.generation_config.to_dict(), llama.config.to_dict()), [p.clone() for p in llama.parameters()]
     hung = hooks(llama)                                                     # transformers' own forward hangs some up for good where it was asked for states
     for name in [*config_names(), *CALL, *INPUTS, 'inputs_embeds']:

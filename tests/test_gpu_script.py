@@ -8,7 +8,7 @@ from repo import ROOT
 
 SETUP = '''import time, pandas as pd
 from pathlib import Path
-from decodelab import Experiment, Greedy, collect, decode
+from decodelab import Experiment, Greedy, decode; from decodelab.evaluate import collect
 NEEDS = dict(gpu=dict(models=('nano',), data=(), memory_gb=.1, minutes=.1))
 ex = Experiment('90_tiny', NEEDS)'''
 MEASURE = '''lm = ex.load('nano', device='cpu')

@@ -5,11 +5,12 @@ import pytest
 import torch
 from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
 
-from decodelab import (AssistantDrafter, BlockVerifier, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, JsonGrammar, Mirostat, PromptLookup,
-                       RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, Temperature, TopP, UniversalDrafter, decode, decode_batch, load, random_lm)
-from decodelab.certify import g_test
-from decodelab.core import Request, Rng
-from decodelab.rule_grammar import NEEDED, Lexicon, complete, said, texts
+from decodelab import AssistantDrafter, BlockVerifier, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, JsonGrammar, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, Temperature, TopP, UniversalDrafter, decode, decode_batch, load, random_lm
+from decodelab.logits import Mirostat
+from decodelab.evaluate.certify import g_test
+from decodelab.core.driver import Request, Rng
+from decodelab.logits.json_grammar import NEEDED, Lexicon, complete, said
+from decodelab.models.tokenizer_bytes import texts
 from repo import ROOT
 
 TOKENIZERS = ROOT.parent/'shared'/'data'/'tokenizers'

@@ -10,8 +10,8 @@ from transformers import T5Config, T5ForConditionalGeneration
 
 import decodelab
 from decodelab import load
-from decodelab.certify import random_lm
-from decodelab.models import EMBEDDED
+from decodelab.evaluate.certify import random_lm
+from decodelab.models.session import EMBEDDED
 from repo import ROOT
 
 GUIDES = ROOT.parent/'shared'/'guides'

@@ -4,10 +4,10 @@ import os, signal, subprocess, sys, time
 import pytest
 import torch
 
-from decodelab import (AssistantDrafter, BranchDrafter, DoLa, DraftTable, DynamicTreeDrafter, EagleDrafter, EagleHeads, EarlyExit, FirstOf, FixedLookahead, Greedy, Guidance, MedusaDrafter, MedusaHeads, MinP,
-                       PromptLookup, RepetitionPenalty, Sample, Speculative, StagedDrafter, Stop, SynthID, Temperature, TopK, TreeDrafter, builtin_prompts, certify, decode, decode_batch, load, load_heads, random_lm, train_heads)
-from decodelab.core import Request, Rng
-from decodelab.models import LM
+from decodelab import AssistantDrafter, DoLa, DraftTable, DynamicTreeDrafter, EagleDrafter, EarlyExit, FirstOf, FixedLookahead, Greedy, Guidance, MedusaDrafter, MinP, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, SynthID, Temperature, TopK, TreeDrafter, builtin_prompts, certify, decode, decode_batch, load, load_heads, random_lm, train_heads
+from decodelab.drafters import BranchDrafter, EagleHeads, MedusaHeads, StagedDrafter
+from decodelab.core.driver import Request, Rng
+from decodelab.models.session import LM
 
 KINDS = {'medusa': MedusaHeads, 'eagle': EagleHeads}
 
@@ -131,7 +131,7 @@ def test_a_state_from_the_wrong_place_would_be_noticed(pico, trained):
 
 RUN = '''
 import sys, torch
-from decodelab import EagleHeads, random_lm, train_heads
+from decodelab.drafters import EagleHeads; from decodelab import random_lm, train_heads
 toy = random_lm(seed=2, layers=2, scale=.3, dtype=torch.float32)
 torch.manual_seed(0)
 heads = EagleHeads.of(toy, heads=2, steps=2)
@@ -175,9 +175,9 @@ def test_bad_files(tmp_path):
 
 def test_tools_that_take_any_drafter(pico, trained):
     "Draft tables draft at every place what a text begun there would; watches see the heads; what means a draft model elsewhere refuses heads."
-    from decodelab.configuration import model_drafts
-    from decodelab.cost_parts import round_parts
-    from decodelab.tuning import vllm_settings
+    from decodelab.hf.generation_config import model_drafts
+    from decodelab.tuning.round_breakdown import round_parts
+    from decodelab.tuning.search import vllm_settings
     prompt = pico.encode(builtin_prompts()[1])
     for heads in trained.values():
         drafter = AssistantDrafter(heads)

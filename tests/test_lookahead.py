@@ -5,11 +5,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decodelab import (AssistantDrafter, BanditLookahead, BlockVerifier, ClassifierLookahead, ConfidenceLookahead, CostAwareLookahead, Costs, CumulativeLookahead, DraftTable, EarlyExit, EntropyLookahead,
-                       FixedLookahead, Greedy, HeuristicLookahead, LM, OracleLookahead, PromptLookup, RocLookahead, Sample, Speculative, Stop, Step, SuffixDrafter, SyntheticDrafter, TopK, decode, decode_batch, load,
-                       random_lm, replay)
-from decodelab.certify import exact_check
-from decodelab.speculative import Row
+from decodelab import AssistantDrafter, BlockVerifier, ClassifierLookahead, ConfidenceLookahead, CostAwareLookahead, Costs, CumulativeLookahead, DraftTable, EarlyExit, EntropyLookahead, FixedLookahead, Greedy, HeuristicLookahead, LM, OracleLookahead, PromptLookup, RocLookahead, Sample, Speculative, Stop, Step, SuffixDrafter, SyntheticDrafter, TopK, decode, decode_batch, load, random_lm, replay
+from decodelab.speculative import BanditLookahead
+from decodelab.evaluate.certify import exact_check
+from decodelab.speculative.protocol import Row
 
 COSTS = Costs.ratio(.15, .05)
 K = 6

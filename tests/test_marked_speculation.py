@@ -8,13 +8,13 @@ import torch
 from scipy import stats
 from transformers import SynthIDTextWatermarkingConfig, T5Config, T5ForConditionalGeneration, logging
 
-from decodelab import (LM, SBW, AssistantDrafter, BeamSample, BeamSearch, BlockVerifier, ConfidenceLookahead, DiPmark, DualGumbel, EarlyExit, EitherGumbel, FixedLookahead, GreenList, Greedy, Gumbel,
-                       HardList, MarkedDrafter, MarkedVerifier, PromptLookup, Rng, RoundsHash, Sample, Speculative, Stop, SuffixDrafter, SynthID, Temperature, TokenVerifier, TopK, TripleGumbel, Unigram,
-                       decode, decode_batch, dual_key, random_lm)
-from decodelab.chance import null_of
-from decodelab.core import Request
-from decodelab.exact import ExactGreedy, ExactLM, ExactSample, completed, joint, total_variation
-from decodelab.speculative import Draft
+from decodelab import LM, AssistantDrafter, BeamSample, BeamSearch, BlockVerifier, ConfidenceLookahead, EarlyExit, FixedLookahead, GreenList, Greedy, Gumbel, PromptLookup, Sample, Speculative, Stop, SuffixDrafter, SynthID, Temperature, TokenVerifier, TopK, Unigram, decode, decode_batch, random_lm
+from decodelab.watermark import SBW, DiPmark, DualGumbel, EitherGumbel, HardList, MarkedDrafter, MarkedVerifier, RoundsHash, TripleGumbel, dual_key
+from decodelab.core import Rng
+from decodelab.watermark.null import null_of
+from decodelab.core.driver import Request
+from decodelab.evaluate.exact import ExactGreedy, ExactLM, ExactSample, completed, joint, total_variation
+from decodelab.speculative.protocol import Draft
 
 SECRET = tuple((1 + torch.randperm(60_000, generator=torch.Generator().manual_seed(0))[:30]).tolist())
 MARKS = [GreenList(42, .5, 2.), GreenList(42, .5, 2., 3, 'min'), GreenList(42, .5, 3., 2, 'self'), Unigram(42, delta=3.), HardList(42), SBW(42), Gumbel(42), SynthID(SECRET), SynthID(SECRET, 3, RoundsHash(), leaves=3), DiPmark(42)]

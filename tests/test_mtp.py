@@ -4,10 +4,10 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoConfig, AutoModelForCausalLM, Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4ForCausalLM, Gemma4TextConfig)
 from transformers.modeling_layers import MtpModel
 
-from decodelab import (AssistantDrafter, FixedLookahead, Greedy, LM, RepetitionPenalty, Sample, Speculative, Temperature, TopP, decode, decode_batch)
-from decodelab.certify import base_law, check_drafter, g_test, power, sample_counts
-from decodelab.mtp import MtpDrafter, MtpHeads, mtp_of
-from decodelab.single_position import SinglePositionDrafter, SinglePositionHeads, all_reuse
+from decodelab import AssistantDrafter, FixedLookahead, Greedy, LM, RepetitionPenalty, Sample, Speculative, Temperature, TopP, decode, decode_batch
+from decodelab.evaluate.certify import base_law, check_drafter, g_test, power, sample_counts
+from decodelab.drafters.mtp import MtpDrafter, MtpHeads, mtp_of
+from decodelab.drafters.single_position import SinglePositionDrafter, SinglePositionHeads, all_reuse
 
 SIZES = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
              initializer_range=.15, eos_token_id=None, bos_token_id=None, pad_token_id=None)
@@ -145,9 +145,9 @@ def test_both_kinds_of_sessions_draft_the_same(monkeypatch):
     "A target that shares keys is read with a cache that grows as it is with one that forgets, in fewer passes."
     lm, assistant = gemma(2)
     strategy = Speculative(SinglePositionDrafter(assistant), lookahead=FixedLookahead(3))
-    monkeypatch.setattr('decodelab.models.cache_kind', lambda model: 'snapshots')
+    monkeypatch.setattr('decodelab.models.session.cache_kind', lambda model: 'snapshots')
     slow = decode(lm, PROMPT, strategy, 24)
-    monkeypatch.setattr('decodelab.models.cache_kind', lambda model: 'growing')
+    monkeypatch.setattr('decodelab.models.session.cache_kind', lambda model: 'growing')
     quick = decode(lm, PROMPT, strategy, 24)
     assert [s.draft_tokens for s in slow.steps] == [s.draft_tokens for s in quick.steps] and slow.tokens == quick.tokens
     assert quick.metrics()['target_passes'] < slow.metrics()['target_passes']

@@ -4,10 +4,10 @@ import os, subprocess, sys, time
 import torch
 
 from decodelab import load
-from decodelab.zoo_nano import train
+from decodelab.zoo.nano import train
 
 STEPS = 20 # of 1,024 tokens; the toy leaves a checkpoint after every fourth
-CODE = f'import sys; from decodelab.zoo_nano import train; train("nano", sys.argv[1], tokens={1024 * STEPS}, toy=True)'
+CODE = f'import sys; from decodelab.zoo.nano import train; train("nano", sys.argv[1], tokens={1024 * STEPS}, toy=True)'
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):

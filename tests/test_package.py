@@ -1,5 +1,5 @@
 "What someone who installs the package gets: its names, its imports, its files, and one statement of its versions."
-import re, shutil, subprocess, sys, zipfile
+import ast, importlib, re, shutil, subprocess, sys, zipfile
 from configparser import ConfigParser
 
 import pytest, yaml
@@ -7,7 +7,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import decodelab
-from repo import ROOT, exported_names, module_name, notebooks, project, tracked
+from repo import ROOT, exported_names, module_name, module_path, notebooks, project, tracked
 
 MODULES = [module_name(p) for p in notebooks()]
 # What a user is promised to find at the top, as far as it exists.
@@ -29,36 +29,49 @@ def python(code, *args):
 
 # Names
 
-def test_every_public_name_resolves():
-    assert set(dir(decodelab)) >= set(decodelab.__all__)
-    for name in decodelab.__all__:
-        value = getattr(decodelab, name)
-        assert getattr(value, '__module__', None) == f'decodelab.{decodelab._public[name]}', name
+PARTS = [p.parent.name for p in sorted((ROOT/'decodelab').glob('*/__init__.pyi'))]
+
+
+def offered(folder):
+    "Name -> module of what a stub offers, its parts aside."
+    tree = ast.parse((folder/'__init__.pyi').read_text())
+    return {a.name: n.module for n in tree.body if isinstance(n, ast.ImportFrom) and n.module for a in n.names}
+
+
+def test_the_root_is_small_and_promised_names_are_there():
+    names = offered(ROOT/'decodelab')
+    assert set(PROMISED) <= set(names) and len(names) <= 100
+    assert set(dir(decodelab)) >= {*names, *PARTS} and len(PARTS) == 13
     with pytest.raises(AttributeError, match='nothing_of_the_kind'): decodelab.nothing_of_the_kind
 
 
-def test_the_table_agrees_with_the_notebooks():
-    defined = {m: exported_names(ROOT/'decodelab'/f'{m}.py') for m in MODULES}
-    for name, module in decodelab._public.items(): assert name in defined.get(module, []), f'{module} does not export {name}'
-    defined = {m: exported_names(ROOT/'decodelab'/f'{m}.py', methods=False) for m in MODULES}
-    homes = {name: [m for m in MODULES if name in defined[m] and m != 'cli'] for name in PROMISED} # there, functions are commands
-    assert {n: h for n, h in homes.items() if len(h) > 1} == {}
-    missing = {n: h[0] for n, h in homes.items() if h and decodelab._public.get(n) != h[0]}
-    assert missing == {}, 'add these to the table in decodelab/__init__.py'
+@pytest.mark.parametrize('part', ['', *PARTS])
+def test_stubs_say_where_a_name_is_and_every_name_resolves(part):
+    package = importlib.import_module(f'decodelab.{part}'.strip('.'))
+    names = offered(ROOT/'decodelab'/part)
+    assert names and {n for n in dir(package) if not n.startswith('_')} >= set(names)
+    for name, module in names.items():
+        home = f'{part}.{module}'.strip('.')
+        assert home in MODULES and name in exported_names(module_path(home)), f'{home} does not export {name}'
+        assert getattr(package, name) is getattr(importlib.import_module(f'decodelab.{home}'), name), name
 
 
-def test_a_module_never_hides_the_function_of_its_name():
-    both = sorted(set(decodelab._public) & set(MODULES))
+def test_a_part_offers_no_name_that_a_module_of_it_has():
+    "`decodelab.hf.generate` is the module; the function of that name is at the root."
+    assert {(p, n) for p in PARTS for n in offered(ROOT/'decodelab'/p) if (ROOT/'decodelab'/p/f'{n}.py').exists()} == set()
+
+
+def test_the_root_offers_functions_whatever_was_imported_before():
+    both = [n for n, home in offered(ROOT/'decodelab').items() if home.split('.')[-1] == n]
+    assert both
     code = '''if 1:
         import importlib, sys
         import decodelab
-        for name in sys.argv[1:]:
-            importlib.import_module('decodelab.' + decodelab._public[name])
-            module = importlib.import_module('decodelab.' + name)
-            value = getattr(decodelab, name)
-            assert value is getattr(module, name) and not isinstance(value, type(sys)), name
+        for name, home in zip(sys.argv[1::2], sys.argv[2::2]):
+            module = importlib.import_module('decodelab.' + home)
+            assert getattr(decodelab, name) is getattr(module, name), name
     '''
-    python(code, *both)
+    python(code, *(x for n in both for x in (n, offered(ROOT/'decodelab')[n])))
 
 
 # Imports
@@ -112,7 +125,7 @@ def read(wheel, ending): return wheel.read(next(n for n in wheel.namelist() if n
 def test_the_wheel_holds_modules_weights_and_data(wheel):
     held = {n for n in wheel.namelist() if n.startswith('decodelab/')}
     names = tracked()
-    wanted = {p.as_posix() for p in names if p.parts[0] == 'decodelab'} if names else {f'decodelab/{m}.py' for m in MODULES}
+    wanted = {p.as_posix() for p in names if p.parts[0] == 'decodelab'} if names else {module_path(m).relative_to(ROOT).as_posix() for m in MODULES}
     shipped = {n for n in held if n.startswith('decodelab/experiments/')}
     assert held - shipped == wanted and {'decodelab/experiments/00_tour.ipynb', 'decodelab/experiments/results/00_tour.pico.csv'} <= shipped
     assert {n.rpartition('.')[2] for n in shipped} <= {'ipynb', 'py', 'csv', 'json'} and not any('/quick/' in n or '/runs/' in n for n in shipped)
@@ -125,7 +138,7 @@ def test_the_wheel_says_what_it_needs_and_offers(wheel):
     needs = [Requirement(l.partition(': ')[2]) for l in metadata.splitlines() if l.startswith('Requires-Dist')]
     assert not {r.name for r in needs if not r.marker} & {'nbdev', 'fastcore', 'execnb', 'ghapi', 'ipython', 'jupyterlab', 'pytest'}
     assert f'Version: {decodelab.__version__}' in metadata and 'License-Expression: Apache-2.0' in metadata
-    assert 'decodelab = decodelab.cli:main' in entry and 'decodelab = decodelab._modidx:d' in entry
+    assert 'decodelab = decodelab.lab.cli:main' in entry and 'decodelab = decodelab._modidx:d' in entry
 
 
 def test_the_weights_are_small():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd, pytest
 
-from decodelab.experiment_needs import needs_of
+from decodelab.lab.requirements import needs_of
 from repo import ROOT, notebooks
 from stand_ins import snapshot, write_data
 

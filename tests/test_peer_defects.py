@@ -7,13 +7,13 @@ import torch
 from transformers import StoppingCriteria
 from transformers.generation import logits_process as hf
 
-from decodelab import (AssistantDrafter, BadWords, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, PromptLookup, Rules, Sample, SequenceBias, Speculative, Stop,
-                       Temperature, TokenVerifier, TopH, TopP, Typical, TypicalAcceptance, UniversalDrafter, XTC, certify, check_rule, check_verifier, decode, decode_batch, load, random_lm)
-from decodelab.certify import statistical_check
-from decodelab.core import Request, Rng
-from decodelab.exact import ExactSample
-from decodelab.speculative import Verdict
-from decodelab.verifiers import residual
+from decodelab import AssistantDrafter, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, PromptLookup, Sample, SequenceBias, Speculative, Stop, Temperature, TokenVerifier, TopP, TypicalAcceptance, UniversalDrafter, certify, check_rule, check_verifier, decode, decode_batch, load, random_lm
+from decodelab.logits import BadWords, Rules, TopH, Typical, XTC
+from decodelab.evaluate.certify import statistical_check
+from decodelab.core.driver import Request, Rng
+from decodelab.evaluate.exact import ExactSample
+from decodelab.speculative.protocol import Verdict
+from decodelab.speculative.verifiers import residual
 from repo import ROOT
 from test_grammar import letters
 

@@ -9,7 +9,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
 from decodelab import LM, Greedy, decode, generate
-from decodelab.certify import random_lm
+from decodelab.evaluate.certify import random_lm
 from test_generate import IDS, MASK, PAD, seq2seq
 
 logging.set_verbosity_error()

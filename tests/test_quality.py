@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from decodelab import Greedy, RepetitionPenalty, Sample, Temperature, TopK, coherence, coverage, decode, distinct_n, diversity, edit_distance, evaluate_choices, factor, isotropy, load
-from decodelab import mc1, mc2, mc3, mean_distance, rep_n, self_bleu, truthfulqa
-from decodelab.multiple_choice import Among, further_space, scores
-from decodelab.quality import bleu
+from decodelab import Greedy, RepetitionPenalty, Sample, Temperature, TopK, decode, load
+from decodelab.evaluate import coherence, coverage, distinct_n, diversity, edit_distance, evaluate_choices, factor, isotropy
+from decodelab.evaluate import mc1, mc2, mc3, mean_distance, rep_n, self_bleu, truthfulqa
+from decodelab.evaluate.multiple_choice import Among, further_space, scores
+from decodelab.evaluate.text_quality import bleu
 from repo import ROOT
 
 DATA = ROOT.parent/'shared'/'data'
@@ -172,7 +173,7 @@ def lm_score(lm, prompt, answer, layers, relative_top, post_softmax):
 
 @real
 def test_dola_scores_truthfulqa_as_its_authors_do(lm):
-    DoLa = pytest.importorskip('decodelab.dola').DoLa
+    DoLa = pytest.importorskip('decodelab.strategies.dola').DoLa
     questions = truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv')[:40:10]
     base = DoLa([0, 2, 4], divergence='official', relative_top=0, repetition_penalty=None)
     frame = evaluate_choices(lm, questions, base, post_softmax=False)
@@ -183,7 +184,7 @@ def test_dola_scores_truthfulqa_as_its_authors_do(lm):
 
 @real
 def test_dola_scores_factor_as_its_authors_do(lm):
-    DoLa = pytest.importorskip('decodelab.dola').DoLa
+    DoLa = pytest.importorskip('decodelab.strategies.dola').DoLa
     questions = [q for q in factor(DATA/'factor'/'expert_factor.csv', join=further_space) if len(q.prompt) < 120][:4]
     low = dict(layers=[0, 2, 4], divergence='official', repetition_penalty=None)
     frame = evaluate_choices(lm, questions, Among(DoLa(**low, relative_top=0), DoLa(**low)), ties=True, post_softmax=False, floor=-1000.)

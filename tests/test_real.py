@@ -4,9 +4,9 @@ import json
 import pytest
 import torch
 
-from decodelab import (AssistantDrafter, ConfidenceLookahead, CostAwareLookahead, Costs, DraftTable, EarlyExit, FixedLookahead, Greedy, PromptLookup, Speculative, SuffixDrafter, SyntheticDrafter,
-                       UniversalDrafter, certify, decode, load, pair, replay)
-from decodelab.report import read_prompts
+from decodelab import AssistantDrafter, ConfidenceLookahead, CostAwareLookahead, Costs, DraftTable, EarlyExit, FixedLookahead, Greedy, PromptLookup, Speculative, SuffixDrafter, SyntheticDrafter, UniversalDrafter, certify, decode, load, replay
+from decodelab.models import pair
+from decodelab.lab.bench_report import read_prompts
 from repo import ROOT
 
 DATA = ROOT.parent/'shared'/'data'

@@ -4,10 +4,9 @@ import ast, json, os, subprocess, sys
 import pytest
 import torch
 
-from decodelab import (BeamSearch, ConstrainedBeamSearch, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead, Greedy, PhrasalConstraint, PromptLookup,
-                       Sample, Speculative, Temperature, TopP, decode, export_recipe, load, recipe)
-from decodelab.models import EMBEDDED
-from decodelab.recipe_export import needed, portable, source_of, try_bare
+from decodelab import BeamSearch, ConstrainedBeamSearch, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead, Greedy, PhrasalConstraint, PromptLookup, Sample, Speculative, Temperature, TopP, decode, export_recipe, load, recipe
+from decodelab.models.session import EMBEDDED
+from decodelab.hf.custom_generate_export import needed, portable, source_of, try_bare
 from repo import ROOT
 
 MODELS = ROOT.parent/'shared'/'data'/'models'

@@ -6,11 +6,12 @@ import pytest
 import torch
 from transformers import (AutoModelForCausalLM, BartConfig, BartForConditionalGeneration, MambaConfig, Qwen3NextConfig, T5Config, T5ForConditionalGeneration)
 
-from decodelab import (LM, AssistantDrafter, BeamSample, BeamSearch, ConstrainedBeamSearch, ContrastiveDecoding, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead,
-                       Greedy, JsonGrammar, Mirostat, NoRepeatNgram, PhrasalConstraint, PromptLookup, RepetitionPenalty, Rules, Sample, Speculative, Stop, TopK, decode, decode_batch, hypotheses, load, random_lm)
-from decodelab.beam import Search
-from decodelab.certify import FAMILIES
-from decodelab.core import Request, Rng
+from decodelab import LM, AssistantDrafter, BeamSample, BeamSearch, ConstrainedBeamSearch, ContrastiveDecoding, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead, Greedy, JsonGrammar, NoRepeatNgram, PhrasalConstraint, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, TopK, decode, decode_batch, load, random_lm
+from decodelab.logits import Mirostat, Rules
+from decodelab.strategies import hypotheses
+from decodelab.strategies.beam_search import Search
+from decodelab.evaluate.certify import FAMILIES
+from decodelab.core.driver import Request, Rng
 
 PROMPTS = [[7], [3, 4, 5, 3, 4], list(range(1, 30))]
 WORDS = [PhrasalConstraint([5, 6]), DisjunctiveConstraint([[9], [11, 12]])]

@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
-from decodelab import ConstrainedBeamSearch, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, Greedy, LM, NoRepeatNgram, PhrasalConstraint, RepetitionPenalty, Stop, decode, force_words
-from decodelab.beam import hypotheses
-from decodelab.constraints import fulfilled
-from decodelab.rule_context import MinNewTokens
+from decodelab import ConstrainedBeamSearch, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, Greedy, LM, NoRepeatNgram, PhrasalConstraint, RepetitionPenalty, Stop, decode
+from decodelab.strategies import force_words
+from decodelab.strategies.beam_search import hypotheses
+from decodelab.strategies.constraints import fulfilled
+from decodelab.logits.processors import MinNewTokens
 from golden.tiny import build, fingerprint
 from repo import ROOT
 

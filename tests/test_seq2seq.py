@@ -8,9 +8,9 @@ from transformers import (BartConfig, BartForConditionalGeneration, MarianConfig
 from transformers.utils import logging
 
 from decodelab import AssistantDrafter, EarlyExit, Sample, SharedEncoder, Speculative, decode, generate, load
-from decodelab.certify import g_test
-from decodelab.early_exit import shallow
-from decodelab.models import LM
+from decodelab.evaluate.certify import g_test
+from decodelab.drafters.early_exit import shallow
+from decodelab.models.session import LM
 
 logging.set_verbosity_error()
 SIZES = dict(vocab_size=64, d_model=32, encoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64, pad_token_id=1, bos_token_id=0, eos_token_id=2, init_std=.3)

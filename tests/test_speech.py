@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from decodelab import LM, AssistantDrafter, BeamSearch, EarlyExit, FixedLookahead, Greedy, PromptLookup, Sample, Speculative, TokenVerifier, generate, load
-from decodelab.listener import error_rate
-from decodelab.signals import sample
-from decodelab.speech import SharedEncoder, hear, listen, read_wav, resampled, same_encoder, suppressing
+from decodelab.zoo.speech_model import error_rate
+from decodelab.zoo.signals import sample
+from decodelab.drafters.shared_encoder import SharedEncoder, same_encoder
+from decodelab.models.audio import hear, read_wav, resampled
+from decodelab.strategies.transcribe import listen, suppressing
 from repo import ROOT
 
 DATA = ROOT.parent/'shared'/'data'

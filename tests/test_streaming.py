@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import TextIteratorStreamer
 
-from decodelab import (AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExit, Greedy, IntersectionDrafter, PromptLookup, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter,
-                       Temperature, TopP, UniversalDrafter, astream, decode, decode_batch, generate, load, stream, stream_batch)
+from decodelab import AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExit, Greedy, IntersectionDrafter, PromptLookup, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter, Temperature, TopP, UniversalDrafter, decode, decode_batch, generate, load, stream
+from decodelab.strategies import astream, stream_batch
 from repo import ROOT
 
 MODELS = ROOT.parent/'shared'/'data'/'models'

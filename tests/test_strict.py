@@ -4,9 +4,8 @@ import random
 import pytest
 import torch
 
-from decodelab import (AssistantDrafter, EarlyExit, FixedLookahead, Greedy, Guidance, PromptLookup, RepetitionPenalty, Sample, Speculative, Temperature,
-                       builtin_prompts, decode, decode_batch, load, random_lm)
-from decodelab.certify import FAMILIES
+from decodelab import AssistantDrafter, EarlyExit, FixedLookahead, Greedy, Guidance, PromptLookup, RepetitionPenalty, Sample, Speculative, Temperature, builtin_prompts, decode, decode_batch, load, random_lm
+from decodelab.evaluate.certify import FAMILIES
 from repo import ROOT
 
 HALF = torch.bfloat16

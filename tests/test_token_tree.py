@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from decodelab import LM, Greedy, decode, decode_batch, random_lm
-from decodelab.certify import FAMILIES
-from decodelab.core import Step
-from decodelab.graphs import Compiled
-from decodelab.mask_tree import TokenTree
+from decodelab.evaluate.certify import FAMILIES
+from decodelab.core.trace import Step
+from decodelab.models.compile import Compiled
+from decodelab.models.tree_attention import TokenTree
 
 LOOSE = ('gemma2',) # its eager attention takes the softmax in float32
 ENGINES = [(family, lean) for family in FAMILIES for lean in ((True, False) if family in ('llama', 'mistral', 'qwen3', 'phi3', 'gpt2', 'gpt_neox') else (True,))]

@@ -7,10 +7,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from decodelab import (AssistantDrafter, FixedLookahead, Greedy, IntersectionDrafter, RepetitionPenalty, Sample, SequenceBias, Speculative, Stop, StringRejectionDrafter,
-                       Temperature, UniversalDrafter, certify, decode, load, overlap, random_lm)
-from decodelab.overlap import Spelling, shared
-from decodelab.universal import PATIENCE, Dictionary, Translation
+from decodelab import AssistantDrafter, FixedLookahead, Greedy, IntersectionDrafter, RepetitionPenalty, Sample, SequenceBias, Speculative, Stop, Temperature, UniversalDrafter, certify, decode, load, random_lm
+from decodelab.drafters import StringRejectionDrafter, overlap
+from decodelab.models.tokenizer_bytes import Spelling, shared
+from decodelab.drafters.universal import PATIENCE, Dictionary, Translation
 from repo import ROOT
 
 DATA = ROOT.parent/'shared'/'data'

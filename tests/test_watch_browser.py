@@ -6,7 +6,7 @@ from test_jupyterlab import BROWSER, TOUR, lab, page # noqa: F401: fixtures
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 MADE = '''import time
 from decodelab import BeamSearch, Speculative, PromptLookup, decode, load, watch
-from decodelab.core import Step
+from decodelab.core.trace import Step
 lm = load('pico', device='cpu')
 class Slowly:
     "A strategy that says what it is told to, a token at a time, or the steps of another, so slowly that a person can follow."

@@ -7,13 +7,13 @@ import numpy as np, pytest, torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, SynthIDTextWatermarkingConfig, WatermarkDetector, WatermarkingConfig
 from transformers.generation.logits_process import WatermarkLogitsProcessor
 
-from decodelab import (AssistantDrafter, DiPmark, FixedLookahead, GreenList, Gumbel, HardList, Mark, PromptLookup, RoundsHash, SBW, SWEET, Sample, Speculative, SynthID, TopK, TorchGreenList,
-                       Unigram, decode, decode_batch, mark_from_config, random_lm)
-from decodelab.bench import stable
-from decodelab.core import Trace
-from decodelab.detection import label
-from decodelab.models import LM
-from decodelab.watermark_transformers import met, self_seeds
+from decodelab import AssistantDrafter, FixedLookahead, GreenList, Gumbel, PromptLookup, Sample, Speculative, SynthID, TopK, Unigram, decode, decode_batch, random_lm
+from decodelab.watermark import DiPmark, HardList, Mark, RoundsHash, SBW, SWEET, TorchGreenList, mark_from_config
+from decodelab.evaluate.bench import stable
+from decodelab.core.trace import Trace
+from decodelab.detection.detect import label
+from decodelab.models.session import LM
+from decodelab.watermark.transformers_green_list import met, self_seeds
 from test_peer_defects import mended
 
 V, PROMPT = 400, [5, 6, 7]

@@ -1,0 +1,4 @@
+"What a run is: requests, steps, traces, metrics, plots."
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

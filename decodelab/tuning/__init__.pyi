@@ -1,0 +1,12 @@
+# The names of this part, imported when they are first used; also what editors and type checkers read.
+from .replay import DraftTable as DraftTable
+from .replay import OracleLookahead as OracleLookahead
+from .cost_model import measure_costs as measure_costs
+from .cost_model import width_curve as width_curve
+from .cost_model import forecasts as forecasts
+from .round_breakdown import round_parts as round_parts
+from .round_breakdown import roofline as roofline
+from .diagnose import explain as explain
+from .classifier import ClassifierLookahead as ClassifierLookahead
+from .search import tune_lookahead as tune_lookahead
+from .search import Tuned as Tuned
