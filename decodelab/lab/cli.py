@@ -177,11 +177,11 @@ def train_code(args) -> Path:
     if given := [k for k in ('minutes', 'pause') if getattr(args, k)]: raise ValueError(f'{args.name} takes no --{given[0]}: it is for {", ".join(zoo_nano.NANO)}')
     return zoo.train(args.name, args.folder, args.tokens, args.device or 'cpu', args.seed, args.compile)
 
-TASKS = {'pico-bio': 'biographer', **dict.fromkeys(('pico-seq2seq', 'pico-seq2seq-draft'), 'translator'), **dict.fromkeys(('pico-whisper', 'pico-whisper-draft'), 'listener')}
+TASKS = {'pico-bio': 'biographies_model', **dict.fromkeys(('pico-seq2seq', 'pico-seq2seq-draft'), 'translation_model'), **dict.fromkeys(('pico-whisper', 'pico-whisper-draft'), 'speech_model')}
 
 def train_on_task(args) -> Path:
     "Train one of the models of a task, which have no choice of how much to read."
-    train = import_module(f'decodelab.{TASKS[args.name]}').train
+    train = import_module(f'decodelab.zoo.{TASKS[args.name]}').train
     if given := [k for k in ('tokens', 'compile', 'minutes', 'pause') if getattr(args, k)]: raise ValueError(f'{args.name} takes no --{given[0]}: how much it reads is a matter of its task')
     which = () if args.name == 'pico-bio' else (args.name,) # of two models
     return train(*which, args.folder or f'zoo-runs/{args.name}', seed=args.seed, device=args.device or 'cpu', show=print)

@@ -12,7 +12,6 @@ from itertools import accumulate
 
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-pass
 MUNCH = 32
 
 # %% ../../nbs/02_models/15_tokenizer_bytes.ipynb #1f9f01c7

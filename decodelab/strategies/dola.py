@@ -22,8 +22,6 @@ from ..models.early_exit import precise
 from ..models.session import LM
 from .sampling import Base, Greedy, Reading, Sample
 
-pass
-
 # %% ../../nbs/04_strategies/11_dola.ipynb #5c8e7375
 def dola_layers(
     lm:LM,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
 from hashlib import sha256
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -81,8 +82,8 @@ def label(mark:Mark) -> str:
 
 def class_of(scheme) -> type|None:
     "The mark of this name: the package's own, else one that somebody has defined."
-    import decodelab
-    own = getattr(decodelab, scheme, None) if isinstance(scheme, str) else None
+    package = import_module('decodelab.watermark') # every scheme of the package is offered there
+    own = getattr(package, scheme, None) if isinstance(scheme, str) else None
     if isinstance(own, type) and issubclass(own, Mark): return own
     return next((c for c in kinds(Mark) if c.__name__ == scheme), None)
 

@@ -6,7 +6,7 @@
 __all__ = ['RECIPES', 'TOKENS', 'STAGES', 'new_model', 'layer_drop', 'forward', 'cross_entropy', 'text_loss', 'distil_loss',
            'continuations', 'optimizers', 'lr_factor', 'schedule', 'batch', 'save_checkpoint', 'load_checkpoint',
            'bits_per_byte', 'fit', 'progress', 'descend', 'log', 'train', 'publish', 'data_for', 'says', 'tokenizer_of',
-           'loss_for', 'main']
+           'loss_for']
 
 # %% ../../nbs/05_zoo/02_training.ipynb #0ac048c8
 import hashlib, json, math, os, sys, tempfile, time, zlib
@@ -276,11 +276,3 @@ def loss_for(name:str, device:str, layers:int):
         return lambda model, ids, step, draw: distil_loss(model, teacher, ids)
     rates = layer_drop(layers)
     return lambda model, ids, step, draw: text_loss(model, ids, 1 + step % (layers - 1), {i for i, p in enumerate(rates) if draw.random() < p})
-
-def main(argv=None):
-    "`python -m decodelab.zoo train NAME`: hand over to the command line's `zoo` command."
-    from decodelab.lab.cli import main
-    return main(['zoo', *(sys.argv[1:] if argv is None else argv)])
-
-# %% ../../nbs/05_zoo/02_training.ipynb #4b072ada
-if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook
