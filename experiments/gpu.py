@@ -100,8 +100,8 @@ class State:
     def of(self, task): return self.tasks.setdefault(task, dict(status='left', seconds=0., failures=0))
 
     def save(self):
-        from decodelab.core.files import write_whole
-        write_whole(self.path, json.dumps(dict(seconds=round(self.seconds, 1), tasks=self.tasks), indent=1) + '\n')
+        from decodelab.core.files import write_atomic
+        write_atomic(self.path, json.dumps(dict(seconds=round(self.seconds, 1), tasks=self.tasks), indent=1) + '\n')
 
 
 def next_task(tasks, state):

@@ -23,7 +23,7 @@ def copy(root, to):
     (to/'experiments').mkdir(exist_ok=True)
 
 
-def texts(root):
+def file_bytes(root):
     "Path from the root -> bytes of every notebook and module."
     files = [p for pattern in ('nbs/**/*.ipynb', 'experiments/*.ipynb', 'decodelab/**/*.py') for p in sorted(Path(root).glob(pattern))]
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in files}
@@ -43,7 +43,7 @@ def drift(root=ROOT):
         made = Path(folder).resolve()
         copy(root, made)
         regenerate(made)
-        old, new = texts(root), texts(made)
+        old, new = file_bytes(root), file_bytes(made)
     out = [f'{name}: no notebook makes it' for name in old.keys() - new.keys()]
     out += [f'{name}: missing, run nbdev_export' for name in new.keys() - old.keys()]
     changed = [name for name in old.keys() & new.keys() if old[name] != new[name]]

@@ -1,4 +1,4 @@
-"Writes README.md from nbs/index.ipynb. Plain text outputs only: pages that show a README drop styles and inline images."
+"Writes README.md from nbs/index.ipynb. PlainLoader text outputs only: pages that show a README drop styles and inline images."
 import re
 
 import nbformat

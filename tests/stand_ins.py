@@ -9,8 +9,8 @@ import torch
 SPECIAL = dict(opt=('</s>', '</s>', '<pad>'), gpt2=('<|endoftext|>',) * 3, neox=('<|endoftext|>', '<|endoftext|>', '<|padding|>'), llama=('<s>', '</s>', '<unk>'), llama3=('<|begin_of_text|>', '<|end_of_text|>', '<|pad|>'),
                t5=(None, '</s>', '<pad>'), bart=('<s>', '</s>', '<pad>'), gemma=('<bos>', '<eos>', '<pad>'), mistral=('<s>', '</s>', '<unk>'), phi=('<s>', '<|endoftext|>', '<|endoftext|>'),
                qwen=('<|endoftext|>', '<|endoftext|>', '<|endoftext|>'), starcoder=('<|endoftext|>',) * 3) # bos, eos, pad
-ADDS = dict(opt='{bos} $A', llama='{bos} $A', llama3='{bos} $A', mistral='{bos} $A', gemma='{bos} $A', t5='$A {eos}', bart='{bos} $A {eos}') # what a tokenizer adds to a text
-FAMILIES = {r'/opt-': ('opt', 'opt'), r'pythia|gpt-neox': ('gpt_neox', 'neox'), r'codegen': ('codegen', 'gpt2'), r'flan-t5|/t5-|^t5-|^flan': ('t5', 't5'), r'bart': ('bart', 'bart'), r'whisper': ('whisper', ''),
+TEMPLATES = dict(opt='{bos} $A', llama='{bos} $A', llama3='{bos} $A', mistral='{bos} $A', gemma='{bos} $A', t5='$A {eos}', bart='{bos} $A {eos}') # what a tokenizer adds to a text
+ARCHITECTURES = {r'/opt-': ('opt', 'opt'), r'pythia|gpt-neox': ('gpt_neox', 'neox'), r'codegen': ('codegen', 'gpt2'), r'flan-t5|/t5-|^t5-|^flan': ('t5', 't5'), r'bart': ('bart', 'bart'), r'whisper': ('whisper', ''),
             r'starcoder': ('gpt_bigcode', 'starcoder'), r'gpt2': ('gpt2', 'gpt2'), r'gemma': ('gemma2', 'gemma'), r'[Mm]ixtral': ('mixtral', 'mistral'), r'[Mm]istral': ('mistral', 'mistral'),
             r'[Pp]hi-': ('phi3', 'phi'), r'[Qq]wen': ('qwen2', 'qwen'), r'[Ll]lama-?3|llama3': ('llama', 'llama3'), r'[Ll]lama|vicuna': ('llama', 'llama')} # name → (model_type, tokenizer)
 SIZES = dict(opt=410, gpt2=420, neox=430, llama=440, llama3=450, t5=460, bart=470, gemma=480, mistral=490, phi=400, qwen=500, starcoder=510) # tokens: no two families have one vocabulary
@@ -18,14 +18,14 @@ WORDS = ('the a one some people house river train morning city doctor paper mark
          'said found made went saw asked told built left kept heard wrote opened moved lost won old small new red quiet long early and but because while under near after before with of in on to for').split()
 
 
-def family(name):
+def architecture_of(name):
     "`(model_type, tokenizer)` of a model's name; raises `ValueError` if this file knows none."
-    for pattern, found in FAMILIES.items():
-        if re.search(pattern, name): return found
+    for pattern, result in ARCHITECTURES.items():
+        if re.search(pattern, name): return result
     raise ValueError(f'{name} has no stand-in: add its family to tests/stand_ins.py')
 
 
-def prose(seed, sentences):
+def random_prose(seed, sentences):
     "Sentences of plain words, the same for a seed; some are said twice."
     rng, out = random.Random(seed), []
     for _ in range(sentences):
@@ -33,10 +33,10 @@ def prose(seed, sentences):
     return ' '.join(out)
 
 
-def source_code(seed, functions):
+def random_code(seed, functions):
     "Python functions, the same for a seed."
     rng = random.Random(seed)
-    def one(): return f'def {rng.choice(WORDS)}_{rng.choice(WORDS)}(items, limit={rng.randint(1, 99)}):\n    """{prose(rng.random(), 1)}"""\n    out = []\n    for item in items:\n        if item > limit: out.append(item)\n    return out\n'
+    def one(): return f'def {rng.choice(WORDS)}_{rng.choice(WORDS)}(items, limit={rng.randint(1, 99)}):\n    """{random_prose(rng.random(), 1)}"""\n    out = []\n    for item in items:\n        if item > limit: out.append(item)\n    return out\n'
     return '\n\n'.join(one() for _ in range(functions))
 
 
@@ -51,13 +51,13 @@ def tokenizer(kind):
     tok.pre_tokenizer = pre_tokenizers.Metaspace() if words else pre_tokenizers.ByteLevel(add_prefix_space=False)
     tok.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]) if words else decoders.ByteLevel()
     alphabet = [] if words else sorted(pre_tokenizers.ByteLevel.alphabet())
-    tok.train_from_iterator([prose(kind, 80), source_code(kind, 20)], trainers.BpeTrainer(vocab_size=SIZES[kind], special_tokens=special + bytes_, initial_alphabet=alphabet, show_progress=False))
+    tok.train_from_iterator([random_prose(kind, 80), random_code(kind, 20)], trainers.BpeTrainer(vocab_size=SIZES[kind], special_tokens=special + bytes_, initial_alphabet=alphabet, show_progress=False))
     plain = json.loads(tok.to_str())
     plain['added_tokens'] = [t for t in plain['added_tokens'] if t['content'] not in bytes_] # bytes are ordinary tokens
     tok = Tokenizer.from_str(json.dumps(plain))
     tok.add_special_tokens([AddedToken(t, special=True) for t in special])
-    if kind in ADDS:
-        pattern = ADDS[kind].format(bos=bos, eos=eos)
+    if kind in TEMPLATES:
+        pattern = TEMPLATES[kind].format(bos=bos, eos=eos)
         tok.post_processor = processors.TemplateProcessing(single=pattern, special_tokens=[(t, tok.token_to_id(t)) for t in (bos, eos) if t and t in pattern])
     return tok
 
@@ -79,7 +79,7 @@ def configuration(model_type, kind, draft):
     return CONFIG_MAPPING[model_type](**shape | more[model_type])
 
 
-SMALL = re.compile(r'125m|160m|350[Mm]|[-_](?:0\.5|1|1\.1)[Bb]\b|68m|small|tiny|distil|270|450|draft|/gpt2$') # names that draft
+DRAFT_NAMES = re.compile(r'125m|160m|350[Mm]|[-_](?:0\.5|1|1\.1)[Bb]\b|68m|small|tiny|distil|270|450|draft|/gpt2$') # names that draft
 
 
 def weights(model_type, kind, draft):
@@ -98,14 +98,14 @@ def weights(model_type, kind, draft):
 
 def write_model(name, folder):
     "Files of the stand-in for `name` in a folder."
-    from decodelab.models.session import EMBEDDED, no_bars
+    from decodelab.models.session import EMBEDDED, no_progress_bars
     from transformers import PreTrainedTokenizerFast
-    model_type, kind = family(name)
+    model_type, kind = architecture_of(name)
     if model_type == 'whisper': # a processor is more than a tokenizer: the embedded ones stand in
-        shutil.copytree(EMBEDDED / ('pico-whisper-draft' if SMALL.search(name) else 'pico-whisper'), folder, dirs_exist_ok=True)
+        shutil.copytree(EMBEDDED / ('pico-whisper-draft' if DRAFT_NAMES.search(name) else 'pico-whisper'), folder, dirs_exist_ok=True)
         return
     bos, eos, pad = SPECIAL[kind]
-    with no_bars(True): weights(model_type, kind, bool(SMALL.search(name))).save_pretrained(folder)
+    with no_progress_bars(True): weights(model_type, kind, bool(DRAFT_NAMES.search(name))).save_pretrained(folder)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer(kind), bos_token=bos, eos_token=eos, pad_token=pad, unk_token='<unk>', clean_up_tokenization_spaces=False).save_pretrained(folder)
 
 
@@ -127,35 +127,35 @@ def snapshot(name, cache):
     return commit
 
 
-def speech(i):
+def signal_record(i):
     "A signal whose text is known, as a record of a speech set."
     from decodelab.zoo.signals import sample
-    found = sample(i, seed=9, test=True, snr=None)
-    return dict(audio=dict(array=[round(float(x), 4) for x in found.wave], sampling_rate=16_000), text=found.text)
+    signal = sample(i, seed=9, test=True, snr=None)
+    return dict(audio=dict(array=[round(float(x), 4) for x in signal.wave], sampling_rate=16_000), text=signal.text)
 
 
 CHAT, TASKS = ('writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem', 'humanities'), ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')
 RECORDS = dict( # data set → its i-th record
-    c4=lambda i: dict(text=prose(f'c4 {i}', 12)),
-    cnn_dailymail=lambda i: dict(article=prose(f'cnn {i}', 14), highlights=prose(f'cnn {i}', 2), id=str(i)),
-    xsum=lambda i: dict(document=prose(f'xsum {i}', 14), summary=prose(f'xsum {i}', 1)),
-    the_stack=lambda i: dict(content=source_code(f'stack {i}', 14)),
-    humaneval=lambda i: dict(task_id=f'HumanEval/{i}', prompt=source_code(f'he {i}', 1), test='def check(candidate): assert candidate([]) == []', entry_point='f'),
-    gsm8k=lambda i: dict(question=prose(f'gsm {i}', 3), answer=f'{prose(f"gsm answer {i}", 2)} #### {i}'),
-    mt_bench=lambda i: dict(question_id=i, category=('writing', 'math', 'coding')[i % 3], turns=[prose(f'mt {i}', 2), prose(f'mt turn {i}', 1)]),
-    spec_bench=lambda i: dict(question_id=i, category=(CHAT + TASKS * 8)[i % 48], turns=[prose(f'sb {i}', 3)] + [prose(f'sb turn {i}', 1)] * (i % 48 < 8)),
-    scrolls=lambda i: dict(input=prose(f'scrolls {i}', 14), output=prose(f'scrolls {i}', 1)),
-    commongen=lambda i: dict(concept_set='#'.join(f'{w}_N' for w in random.Random(i).sample(WORDS[8:28], 3)), scene=[prose(f'scene {i}', 1)]),
-    truthfulqa=lambda i: dict(question=prose(f'tqa {i}', 1)[:-1] + '?', best_answer=prose(f'best {i}', 1), correct_answers=f'{prose(f"best {i}", 1)}; {prose(f"right {i}", 1)}', incorrect_answers=prose(f'wrong {i}', 3).replace('. ', '; ')),
-    factor=lambda i: dict(full_prefix=prose(f'factor {i}', 3), completion=prose(f'yes {i}', 1)) | {f'contradiction_{j}': prose(f'no {i} {j}', 1) for j in range(3)},
-    strategyqa=lambda i: dict(question=prose(f'sqa {i}', 1), answer=bool(i % 2), facts=[prose(f'fact {i}', 1)]),
-    wikitext2=lambda i: dict(text=prose(f'wiki {i}', 30)),
-    librispeech=speech, librispeech_dummy=speech, voxpopuli_nl=speech)
+    c4=lambda i: dict(text=random_prose(f'c4 {i}', 12)),
+    cnn_dailymail=lambda i: dict(article=random_prose(f'cnn {i}', 14), highlights=random_prose(f'cnn {i}', 2), id=str(i)),
+    xsum=lambda i: dict(document=random_prose(f'xsum {i}', 14), summary=random_prose(f'xsum {i}', 1)),
+    the_stack=lambda i: dict(content=random_code(f'stack {i}', 14)),
+    humaneval=lambda i: dict(task_id=f'HumanEval/{i}', prompt=random_code(f'he {i}', 1), test='def check(candidate): assert candidate([]) == []', entry_point='f'),
+    gsm8k=lambda i: dict(question=random_prose(f'gsm {i}', 3), answer=f'{random_prose(f"gsm answer {i}", 2)} #### {i}'),
+    mt_bench=lambda i: dict(question_id=i, category=('writing', 'math', 'coding')[i % 3], turns=[random_prose(f'mt {i}', 2), random_prose(f'mt turn {i}', 1)]),
+    spec_bench=lambda i: dict(question_id=i, category=(CHAT + TASKS * 8)[i % 48], turns=[random_prose(f'sb {i}', 3)] + [random_prose(f'sb turn {i}', 1)] * (i % 48 < 8)),
+    scrolls=lambda i: dict(input=random_prose(f'scrolls {i}', 14), output=random_prose(f'scrolls {i}', 1)),
+    commongen=lambda i: dict(concept_set='#'.join(f'{w}_N' for w in random.Random(i).sample(WORDS[8:28], 3)), scene=[random_prose(f'scene {i}', 1)]),
+    truthfulqa=lambda i: dict(question=random_prose(f'tqa {i}', 1)[:-1] + '?', best_answer=random_prose(f'best {i}', 1), correct_answers=f'{random_prose(f"best {i}", 1)}; {random_prose(f"right {i}", 1)}', incorrect_answers=random_prose(f'wrong {i}', 3).replace('. ', '; ')),
+    factor=lambda i: dict(full_prefix=random_prose(f'factor {i}', 3), completion=random_prose(f'yes {i}', 1)) | {f'contradiction_{j}': random_prose(f'no {i} {j}', 1) for j in range(3)},
+    strategyqa=lambda i: dict(question=random_prose(f'sqa {i}', 1), answer=bool(i % 2), facts=[random_prose(f'fact {i}', 1)]),
+    wikitext2=lambda i: dict(text=random_prose(f'wiki {i}', 30)),
+    librispeech=signal_record, librispeech_dummy=signal_record, voxpopuli_nl=signal_record)
 
-MANY = dict(spec_bench=480, librispeech=3, librispeech_dummy=3, voxpopuli_nl=3) # records, where not 48
+RECORD_COUNTS = dict(spec_bench=480, librispeech=3, librispeech_dummy=3, voxpopuli_nl=3) # records, where not 48
 
 
-def written(records, ending, aka):
+def file_text(records, ending, aka):
     "Records as the text of a file with that ending."
     if ending == '.csv':
         out = io.StringIO()
@@ -174,7 +174,7 @@ def write_data(name, folder):
     path = Path(folder) / (f'{name}/{source.file}' if source and source.file else f'{name}.jsonl')
     if path.exists(): return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = written([RECORDS[name](i) for i in range(MANY.get(name, 48))], Path(path.name.removesuffix('.gz')).suffix, source.aka if source else {}).encode()
+    text = file_text([RECORDS[name](i) for i in range(RECORD_COUNTS.get(name, 48))], Path(path.name.removesuffix('.gz')).suffix, source.aliases if source else {}).encode()
     fresh = path.with_name(f'.{path.name}.{os.getpid()}')
     fresh.write_bytes(gzip.compress(text) if path.suffix == '.gz' else text)
     return fresh.replace(path)

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from decodelab.detection import Canonical, Case, Chain, CopyPaste, Delete, Homoglyphs, Insert, Invisible, Own, Paraphrase, Proposed, Remove, RoundTrip, Spoof, Substitute, Swap, Truncate, Vocabulary, Whitespace, canonical
+from decodelab.detection import Normalize, ChangeCase, Compose, CopyPaste, Delete, Homoglyphs, Insert, ZeroWidth, FromText, Paraphrase, FromModel, RemoveCharacters, Retokenize, Spoof, Substitute, Shuffle, Truncate, FromVocabulary, Whitespace, normalize_text
 from decodelab import GreenList, Sample, Temperature, decode, detect, load
 from decodelab.evaluate import edit_distance
 from decodelab.detection.attacks_characters import CYRILLIC, FULLWIDTH, GREEK
@@ -13,10 +13,10 @@ PLAIN = MIXED.replace('</s>', '').replace('<|endoftext|>', '') + 'The quick brow
 
 def some_attack(rng, host):
     share = float(rng.choice([0, .1, .3, .7, 1]))
-    every = [lambda: Delete(share), lambda: Insert(share), lambda: Insert(share, Own()), lambda: Substitute(share), lambda: Swap(share, int(rng.integers(2, 6))),
+    every = [lambda: Delete(share), lambda: Insert(share), lambda: Insert(share, FromText()), lambda: Substitute(share), lambda: Shuffle(share, int(rng.integers(2, 6))),
              lambda: Truncate(share, ['end', 'start'][int(rng.integers(2))]), lambda: CopyPaste([host], share, 1), lambda: Spoof(GreenList(7), tries=3),
-             lambda: RoundTrip(), lambda: Homoglyphs(share, [CYRILLIC, GREEK, FULLWIDTH][int(rng.integers(3))]), lambda: Whitespace(share), lambda: Invisible(share),
-             lambda: Case(share, ['lower', 'upper', 'swap'][int(rng.integers(3))]), lambda: Remove('ae\n'), lambda: Canonical()]
+             lambda: Retokenize(), lambda: Homoglyphs(share, [CYRILLIC, GREEK, FULLWIDTH][int(rng.integers(3))]), lambda: Whitespace(share), lambda: ZeroWidth(share),
+             lambda: ChangeCase(share, ['lower', 'upper', 'swap'][int(rng.integers(3))]), lambda: RemoveCharacters('ae\n'), lambda: Normalize()]
     return every[int(rng.integers(len(every)))]()
 
 
@@ -30,7 +30,7 @@ def test_every_chain_keeps_what_it_must():
         ids = whole[int(rng.integers(20)):int(rng.integers(20, 60))] if seed % 3 else rng.integers(2, 4096, int(rng.integers(0, 40))).tolist()
         for _ in range(int(rng.integers(4))): ids.insert(int(rng.integers(len(ids) + 1)), eos)
         prompt = int(rng.integers(len(ids) + 1))
-        attack = Chain(*(some_attack(rng, host) for _ in range(int(rng.integers(1, 4)))))
+        attack = Compose(*(some_attack(rng, host) for _ in range(int(rng.integers(1, 4)))))
         try: out = attack(ids, seed, tokenizer, prompt)
         except ValueError as e: # only Own() has a reason: a text of one token
             assert 'no second token' in str(e), attack
@@ -49,25 +49,25 @@ def test_every_chain_keeps_what_it_must():
 def test_nothing_is_done_at_strength_0():
     lm = load('pico-draft', device='cpu')
     ids = lm.encode(PLAIN)
-    for attack in (Delete(0), Insert(0), Substitute(0), Swap(0), Truncate(0), CopyPaste([[5]], 1.), RoundTrip(), Homoglyphs(0), Whitespace(0), Invisible(0), Case(0), Paraphrase(lm, share=0)):
+    for attack in (Delete(0), Insert(0), Substitute(0), Shuffle(0), Truncate(0), CopyPaste([[5]], 1.), Retokenize(), Homoglyphs(0), Whitespace(0), ZeroWidth(0), ChangeCase(0), Paraphrase(lm, share=0)):
         out = attack(ids, 3, lm.tokenizer, 4)
         assert out.ids == ids and out.share == 0 and out.edits == [] and out.origin == list(range(len(ids))), attack
-    assert Insert(0, Vocabulary())(ids).ids == ids # needs no vocabulary where it draws nothing
+    assert Insert(0, FromVocabulary())(ids).ids == ids # needs no vocabulary where it draws nothing
 
 
 def test_characters_in_real_vocabularies(real):
     for name, tokenizer in real.items():
         ids = tokenizer(PLAIN)['input_ids']
         for prompt in (0, 5, len(ids) // 2):
-            same = RoundTrip()(ids, 0, tokenizer, prompt)
+            same = Retokenize()(ids, 0, tokenizer, prompt)
             assert tokenizer.decode(same.ids) == tokenizer.decode(ids) and same.share < .2, (name, prompt)
-        assert RoundTrip()(ids, 0, tokenizer).ids == ids, name
-        form = (RoundTrip() | Canonical())(ids, 0, tokenizer)
-        assert form.text.lstrip() == canonical(PLAIN).lstrip(), name
-        for attack in (Homoglyphs(.3), Homoglyphs(.3, GREEK), Homoglyphs(.3, FULLWIDTH), Whitespace(.5), Invisible(.2), Homoglyphs(1.) | Whitespace(1.)):
-            out, undone = attack(ids, 1, tokenizer), (attack | Canonical())(ids, 1, tokenizer)
+        assert Retokenize()(ids, 0, tokenizer).ids == ids, name
+        form = (Retokenize() | Normalize())(ids, 0, tokenizer)
+        assert form.text.lstrip() == normalize_text(PLAIN).lstrip(), name
+        for attack in (Homoglyphs(.3), Homoglyphs(.3, GREEK), Homoglyphs(.3, FULLWIDTH), Whitespace(.5), ZeroWidth(.2), Homoglyphs(1.) | Whitespace(1.)):
+            out, undone = attack(ids, 1, tokenizer), (attack | Normalize())(ids, 1, tokenizer)
             assert undone.ids == form.ids and abs(undone.share - form.share) < .02 and out.share > .1, (name, attack)
-        cut = (Delete(.3) | Substitute(.2) | RoundTrip())(ids, 2, tokenizer)
+        cut = (Delete(.3) | Substitute(.2) | Retokenize())(ids, 2, tokenizer)
         assert 0 < cut.share < 1 and all(o < len(ids) for o in cut.origin), name
 
 
@@ -78,7 +78,7 @@ def test_a_real_checkpoint_edits_and_rewrites():
     trace = decode(lm, 'Once upon a time', Sample([Temperature(1.), mark]), 120, seed=1, stop=lambda ids: False)
     ids, start = trace.prompt + trace.tokens, len(trace.prompt)
     assert detect(mark, ids, start).p < 1e-9
-    chosen = Substitute(.3, Proposed(lm))(ids, 0, lm.tokenizer, start)
+    chosen = Substitute(.3, FromModel(lm))(ids, 0, lm.tokenizer, start)
     assert chosen.share == pytest.approx(.3) and detect(mark, chosen.ids, start).p > detect(mark, ids, start).p
     said = Paraphrase(load('pico-alt', device='cpu'), template='{}\n', strategy=Sample([Temperature(.8)]))(ids, 0, lm.tokenizer, start)
     assert said.share > .5 and detect(mark, said.ids, start).p > 1e-3

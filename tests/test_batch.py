@@ -4,9 +4,9 @@ import random
 import pytest
 import torch
 
-from decodelab import AssistantDrafter, BlockVerifier, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, Lenience, LM, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter, Temperature, TopP, TypicalAcceptance, UniversalDrafter, decode, decode_batch, load, random_lm
+from decodelab import AssistantDrafter, BlockVerifier, EarlyExitDrafter, ExactMatchVerifier, FixedLookahead, Greedy, ClassifierFreeGuidance, TokenIntersectionDrafter, LenientVerifier, LM, PromptLookupDrafter, RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter, Temperature, TopP, TypicalAcceptanceVerifier, UniversalDrafter, decode, decode_batch, load, random_lm
 from decodelab.logits import Mirostat
-from decodelab.evaluate.certify import FAMILIES
+from decodelab.evaluate.certify import ARCHITECTURES
 
 SIZES = (1, 2, 7, 32)
 WARM = [Temperature(.8), TopP(.95)]
@@ -32,21 +32,21 @@ def same(lm, texts, strategy, sizes=SIZES, n=10, **kw):
 
 def strategies(lm, draft):
     "Every drafter on every kind of base."
-    drafters = [AssistantDrafter(draft), PromptLookup(), *(make(lm, draft) for make in OTHERS)]
+    drafters = [AssistantDrafter(draft), PromptLookupDrafter(), *(make(lm, draft) for make in OTHERS)]
     for base in (Greedy(), Greedy([RepetitionPenalty(1.3)]), Sample(WARM)):
         yield base
         yield from (Speculative(d, base=base, lookahead=FixedLookahead(3)) for d in drafters if base.greedy or not isinstance(d, SyntheticDrafter))
 
 
-OTHERS = [lambda lm, draft: SuffixDrafter(factor=3.), lambda lm, draft: EarlyExit(1), lambda lm, draft: SyntheticDrafter(.7)]
+OTHERS = [lambda lm, draft: SuffixDrafter(factor=3.), lambda lm, draft: EarlyExitDrafter(1), lambda lm, draft: SyntheticDrafter(.7)]
 
 
-@pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.parametrize('family', ARCHITECTURES)
 def test_every_family(family):
     lm, draft = random_lm(family, layers=3), random_lm(family, seed=1, layers=1)
     for strategy in strategies(lm, draft):
         batch = same(lm, prompts(64), strategy, sizes=(7,))
-        assert batch.alone == {} and all(c['rows'] > 1.5 * c['passes'] for c in batch.costs), batch
+        assert batch.unbatched == {} and all(c['rows'] > 1.5 * c['passes'] for c in batch.costs), batch
 
 
 def test_every_size():
@@ -57,7 +57,7 @@ def test_every_size():
 def test_lengths_from_1_to_500():
     lm, draft, alt = (load(name, device='cpu', dtype=torch.float64) for name in ('pico', 'pico-draft', 'pico-alt'))
     texts = prompts(4096, (1, 500, 3, 211, 17, 80, 350, 2))
-    drafters = [AssistantDrafter(draft), PromptLookup(), SuffixDrafter(), EarlyExit(4), UniversalDrafter(alt), IntersectionDrafter(alt)]
+    drafters = [AssistantDrafter(draft), PromptLookupDrafter(), SuffixDrafter(), EarlyExitDrafter(4), UniversalDrafter(alt), TokenIntersectionDrafter(alt)]
     for strategy in [Greedy(), Sample(WARM), *(Speculative(d, base=base, lookahead=FixedLookahead(4)) for d in drafters for base in (Greedy(), Sample(WARM)))]:
         fit = [t for t in texts if len(t) < 300] if getattr(getattr(strategy, 'drafter', None), 'lm', None) is alt else texts # random ids are long in its words
         batch = same(lm, fit, strategy, sizes=(7,), n=6)
@@ -67,22 +67,22 @@ def test_lengths_from_1_to_500():
 def test_drafts_with_another_tokenizer():
     lm, alt = load('pico', device='cpu', dtype=torch.float64), load('pico-alt', device='cpu', dtype=torch.float64)
     texts = [lm.encode(t) for t in ('def f(x):', 'import os\n', 'class A:\n    """', 'for name in sorted(')]
-    for strategy in (Speculative(UniversalDrafter(alt)), Speculative(UniversalDrafter(alt), base=Sample(WARM)), Speculative(IntersectionDrafter(alt), base=Sample(WARM))):
+    for strategy in (Speculative(UniversalDrafter(alt)), Speculative(UniversalDrafter(alt), base=Sample(WARM)), Speculative(TokenIntersectionDrafter(alt), base=Sample(WARM))):
         batch = same(lm, texts, strategy, sizes=(3,))
         assert len(batch.costs) == 2 and all(c['rows'] > c['passes'] for c in batch.costs)
 
 
 def test_every_verifier():
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
-    for verifier in (BlockVerifier(), TypicalAcceptance(), Lenience(.5)):
+    for verifier in (BlockVerifier(), TypicalAcceptanceVerifier(), LenientVerifier(.5)):
         same(lm, prompts(64), Speculative(AssistantDrafter(draft), base=Sample(WARM), verifier=verifier), sizes=(4,))
 
 
 def test_rules_with_memory_and_other_verifiers():
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
-    for base in (Greedy([Guidance(1.5)]), Sample([Guidance(2.), Temperature(.7)]), Sample([Mirostat(3.)])):
-        for drafter in (AssistantDrafter(draft), PromptLookup()):
-            same(lm, prompts(64), Speculative(drafter, base=base, verifier=ExactMatch()), sizes=(4,))
+    for base in (Greedy([ClassifierFreeGuidance(1.5)]), Sample([ClassifierFreeGuidance(2.), Temperature(.7)]), Sample([Mirostat(3.)])):
+        for drafter in (AssistantDrafter(draft), PromptLookupDrafter()):
+            same(lm, prompts(64), Speculative(drafter, base=base, verifier=ExactMatchVerifier()), sizes=(4,))
             same(lm, prompts(64), Speculative(drafter, base=base), sizes=(4,))
 
 
@@ -100,7 +100,7 @@ def test_recurrent_models_are_read_alone():
         model = AutoModelForCausalLM.from_config(MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4, eos_token_id=None), dtype=torch.float64)
     lm = LM(model.eval())
     batch = same(lm, prompts(64)[:5], Speculative(AssistantDrafter(random_lm(seed=1)), lookahead=FixedLookahead(3)), sizes=(3,))
-    assert list(batch.alone) == [lm.name] and len(batch.costs) == 1   # its draft is joined all the same
+    assert list(batch.unbatched) == [lm.name] and len(batch.costs) == 1   # its draft is joined all the same
 
 
 def test_memory_is_bounded_and_reported():
@@ -121,7 +121,7 @@ def test_early_exits_that_end_at_odd_times_and_are_refilled():
     lm = random_lm(layers=3)
     for seed, size in ((1, 2), (2, 3), (3, 4)):
         stop = Stop(eos=tuple(range(seed, 64, 7)))
-        same(lm, prompts(64) + prompts(64, (5, 40, 3, 70, 2, 9)), Speculative(EarlyExit(1), base=Sample(), lookahead=FixedLookahead(3)), sizes=(size,), n=9, stop=stop)
+        same(lm, prompts(64) + prompts(64, (5, 40, 3, 70, 2, 9)), Speculative(EarlyExitDrafter(1), base=Sample(), lookahead=FixedLookahead(3)), sizes=(size,), n=9, stop=stop)
 
 
 def test_an_error_names_the_text_and_leaves_the_models_as_they_were():

@@ -6,7 +6,7 @@ import pytest
 
 from decodelab import BeamSearch, DiverseBeamSearch, decode, load
 from decodelab.strategies.beam_html import beam_html
-from decodelab.strategies.beam_plot import shown
+from decodelab.strategies.beam_plot import display_text
 
 BROWSER = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable'))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
@@ -53,9 +53,9 @@ def test_walking_zooming_switching(lm, trace, tmp_path):
         for (const k of ['beams', 'hypotheses']) { $(`[value=${k}]`).click(); out.views.push(seen('.dl-view')) }
         $('.dl-hypotheses .dl-best').dispatchEvent(new MouseEvent('mouseover', {bubbles: true})); out.hover = line()[1]
         return out''')
-    text = shown(trace.text)
+    text = display_text(trace.text)
     assert 'error' not in got, got
-    assert got['first'][0] == shown(lm.decode(trace.tokens[:1])) and got['last'][0] == got['end'] == got['up'] == text
+    assert got['first'][0] == display_text(lm.decode(trace.tokens[:1])) and got['last'][0] == got['end'] == got['up'] == text
     assert got['marked'] == 8 and got['last'][1].startswith('step 8 ') and got['back'].startswith('step 7 ') and got['home'] == got['first'][0]
     assert got['down'].startswith('step 8 ') and got['stops'] == 1 and abs(got['larger'] - 1.25) < .02 and abs(got['fit']) < 2 and got['smaller']
     assert got['views'] == [[i == k for i in range(3)] for k in range(3)] and got['hover'].startswith('steps 1 to ')

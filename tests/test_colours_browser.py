@@ -3,8 +3,8 @@ import re
 
 import numpy as np, pytest
 
-from decodelab.watermark import Bernoulli, Exponential
-from decodelab.detection import coloured
+from decodelab.watermark import BinomialNull, GammaNull
+from decodelab.detection import highlight_tokens
 from test_beam_browser import ask, pytestmark # noqa: F401 (skips where there is no browser)
 
 PIECES = ['def ', 'f', '(x', '):\n', '    return ', 'x' * 300, ' +', ' <b>', '\U0001f600', ''] * 6
@@ -22,10 +22,10 @@ LOOK = '''
 
 
 @pytest.mark.parametrize('page, ink', [('#fff', '#111'), ('#111', '#ddd')], ids=['light', 'dark'])
-@pytest.mark.parametrize('null', [Bernoulli(.25), Exponential()], ids=['green', 'gumbel'])
+@pytest.mark.parametrize('null', [BinomialNull(.25), GammaNull()], ids=['green', 'gumbel'])
 def test_it_can_be_read(null, page, ink, tmp_path):
     rng = np.random.default_rng(0)
-    html = coloured(PIECES, null.draw(rng, 60), rng.random(60) < .8, null, title='a title', window=(15, 45))
+    html = highlight_tokens(PIECES, null.draw(rng, 60), rng.random(60) < .8, null, title='a title', window=(15, 45))
     got = ask(tmp_path, f'<style>body{{background:{page};color:{ink}}}</style>{html}', LOOK)
     assert 'error' not in got, got
     assert got['n'] == 60 and got['text'] == ''.join(PIECES) and got['contrast'] > 4.5
@@ -34,6 +34,6 @@ def test_it_can_be_read(null, page, ink, tmp_path):
 
 
 def test_the_colours_survive_without_a_style_sheet(tmp_path):
-    html = re.sub(r'<style>.*?</style>', '', coloured(PIECES, [1., 0] * 30, [True] * 60, Bernoulli(.5)), flags=re.S)
+    html = re.sub(r'<style>.*?</style>', '', highlight_tokens(PIECES, [1., 0] * 30, [True] * 60, BinomialNull(.5)), flags=re.S)
     got = ask(tmp_path, html, "return [...new Set($('.dl-text span', true).map(e => getComputedStyle(e).backgroundColor))]")
     assert len(got) == 2 and all('rgba' in c for c in got)

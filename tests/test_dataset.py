@@ -23,7 +23,7 @@ def test_real_files_are_found_by_name_and_read_whole(name):
     assert len(records) == (COUNTS[name] or len(records)) > 50
     assert all(record[f] or record[f] is False for record in records for f in SOURCES[name].fields)
     few = read_dataset(name, folder=DATA, n=7)
-    assert few == read_dataset(data_file(name, folder=DATA), n=7, needs=()) or SOURCES[name].aka
+    assert few == read_dataset(data_file(name, folder=DATA), n=7, required=()) or SOURCES[name].aliases
     places = [records.index(r) for r in few]
     assert places == sorted(set(places)) and few != read_dataset(name, folder=DATA, n=7, seed=1)
 

@@ -59,9 +59,9 @@ def runs(rows): return sorted((r['repeat'], r['prompt'], r['strategy']) for r in
 
 MODELS = '''
 import sys
-from decodelab import AssistantDrafter, Greedy, PromptLookup, Sample, Speculative, Temperature, bench, load
+from decodelab import AssistantDrafter, Greedy, PromptLookupDrafter, Sample, Speculative, Temperature, bench, load
 target, draft = load('pico', device='cpu'), load('pico-draft', device='cpu')
-ways = dict(greedy=Greedy(), sample=Sample([Temperature(.8)]), assisted=Speculative(AssistantDrafter(draft)), lookup=Speculative(PromptLookup(), base=Sample()))
+ways = dict(greedy=Greedy(), sample=Sample([Temperature(.8)]), assisted=Speculative(AssistantDrafter(draft)), lookup=Speculative(PromptLookupDrafter(), base=Sample()))
 prompts = ['def fibonacci(n):', 'import os\\n', 'class Stack:\\n    def push(', 'for i in range(', 'while True:']
 frame = bench(target, prompts, ways, max_new_tokens=8, repeats=2, out=sys.argv[1])
 if __import__('os').environ.get('RANK', '0') == '0': frame.to_json(sys.argv[2], orient='records')
@@ -143,14 +143,14 @@ def test_without_a_common_disk(tmp_path):
 CUT = '''
 import json, os, sys
 import torch
-from decodelab import (AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExit, Greedy, PromptLookup, Sample, Speculative, bench, decode, decode_batch, load)
+from decodelab import (AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExitDrafter, Greedy, PromptLookupDrafter, Sample, Speculative, bench, decode, decode_batch, load)
 many = 'RANK' in os.environ
 said = {}
 for dtype in (torch.float64, torch.float32):
     lm = load(sys.argv[1], dtype=dtype, **dict(tp_plan='auto') if many else dict(device='cpu'))
     small = load(sys.argv[2], device='cpu', dtype=dtype) # a draft in each process, whole
-    ways = dict(greedy=Greedy(), sample=Sample(), lookup=Speculative(PromptLookup()), assisted=Speculative(AssistantDrafter(small), base=Sample()),
-                early=Speculative(EarlyExit(1)), beam=BeamSearch(3), contrastive=ContrastiveSearch(), dola=DoLa([1]))
+    ways = dict(greedy=Greedy(), sample=Sample(), lookup=Speculative(PromptLookupDrafter()), assisted=Speculative(AssistantDrafter(small), base=Sample()),
+                early=Speculative(EarlyExitDrafter(1)), beam=BeamSearch(3), contrastive=ContrastiveSearch(), dola=DoLa([1]))
     text = [5, 6, 7, 8, 5, 6, 7]
     said[str(dtype)] = {name: decode(lm, text, way, 24).tokens for name, way in ways.items()} | dict(batch=[t.tokens for t in decode_batch(lm, [text, text[:4]], Greedy(), 12)])
 frame = bench(lm, [[3, 4], [9]], dict(greedy=ways['greedy'], lookup=ways['lookup']), max_new_tokens=6, repeats=1, out=sys.argv[3])
@@ -172,7 +172,7 @@ def test_a_model_cut_over_two_processes_says_what_it_says_whole(tmp_path):
     (one, engine, shards, whole), (two, cut_engine, cut_shards, cut_whole) = (json.loads(ran(n, work, tmp_path/'target', tmp_path/'draft', tmp_path/f'run{n}', by='torchrun').splitlines()[-1]) for n in (1, 2))
     assert len({str(t) for t in one['torch.float64'].values()}) > 4 # texts that could differ
     assert one.pop('processes') == 1 and two.pop('processes') == 2 and one == two
-    assert (engine, shards, whole) == ('lean forward', 1, True) and (cut_engine, cut_shards, cut_whole) == ("transformers' forward: its weights are cut over 2 processes", 2, False)
+    assert (engine, shards, whole) == ('native forward', 1, True) and (cut_engine, cut_shards, cut_whole) == ("transformers' forward: its weights are cut over 2 processes", 2, False)
     files = kept(tmp_path/'run2')
     assert set(files) == {'rows.0.jsonl'} and len(files['rows.0.jsonl']) == 4 # all did every run together, and one kept it
 
@@ -194,16 +194,16 @@ def test_processes_that_would_measure_other_things_are_stopped(tmp_path):
 
 EXPERIMENT = ['# Small', '''
 import pandas as pd
-from decodelab import Experiment, Greedy, PromptLookup, Speculative, bench
+from decodelab import Experiment, Greedy, PromptLookupDrafter, Speculative, bench
 from decodelab.evaluate.jobs import collect, place
 NEEDS = dict(pico=dict(models=('pico-draft',), data=(), memory_gb=.1, minutes=.1))
 ex = Experiment('04_small', NEEDS)''', '## Claim', '## Measure', '''
 lm = ex.load('pico-draft')
-frame = bench(lm, ['def f(x):', 'import os', 'for i in'], dict(greedy=Greedy(), lookup=Speculative(PromptLookup())), max_new_tokens=8, repeats=2, out=ex.kept('live'), progress=False)
-rows = collect({str(i): lambda i=i: dict(i=i, by=place()[0]) for i in range(5)}, out=ex.kept('rows'), progress=False)
+frame = bench(lm, ['def f(x):', 'import os', 'for i in'], dict(greedy=Greedy(), lookup=Speculative(PromptLookup())), max_new_tokens=8, repeats=2, out=ex.rows_folder('live'), progress=False)
+rows = collect({str(i): lambda i=i: dict(i=i, by=place()[0]) for i in range(5)}, out=ex.rows_folder('rows'), progress=False)
 ex.save(frame[['strategy', 'prompt', 'repeat', 'target_passes', 'text_hash']])
 ex.save(pd.DataFrame(rows), 'rows')
-ex.about()''', '## Figure', 'ex.read().target_passes.sum()', '## Agreement', '''
+ex.save_metadata()''', '## Figure', 'ex.read().target_passes.sum()', '## Agreement', '''
 ex.verdicts([dict(claim='they add up', source='10', measured=str(ex.read('rows').i.sum()), agrees=True, why='0 + 1 + 2 + 3 + 4')])''']
 
 STAND_INS = dict(scontrol='echo 127.0.0.1', accelerate='shift\nexec "$PYTHON" -W ignore -m accelerate.commands.launch "$@"', srun='''
@@ -216,7 +216,7 @@ for node in 0 1; do wait -n || { kill $(jobs -p); exit 1; }; done''') # two mach
 def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(tmp_path):
     import nbformat, pandas as pd
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-    from decodelab import Greedy, PromptLookup, Speculative, bench, load
+    from decodelab import Greedy, PromptLookupDrafter, Speculative, bench, load
     (tmp_path/'bin').mkdir()
     for name, text in STAND_INS.items():
         (tmp_path/'bin'/name).write_text(f'#!/bin/bash\n{text}\n')
@@ -231,7 +231,7 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
         assert job.stdout.count('agrees: they add up') == 1 # the main process alone speaks
     files = {part: kept(tmp_path/'out'/'runs'/'04_small.pico'/part) for part in ('live', 'rows')}
     assert [len(f) for part in files.values() for f in part.values()] == [6, 6, 3, 2] and pd.read_csv(tmp_path/'out'/'results'/'04_small.pico.rows.csv').by.tolist() == [0, 1, 0, 1, 0]
-    want = bench(load('pico-draft', device='cpu'), ['def f(x):', 'import os', 'for i in'], dict(greedy=Greedy(), lookup=Speculative(PromptLookup())), max_new_tokens=8, repeats=2, progress=False)
+    want = bench(load('pico-draft', device='cpu'), ['def f(x):', 'import os', 'for i in'], dict(greedy=Greedy(), lookup=Speculative(PromptLookupDrafter())), max_new_tokens=8, repeats=2, progress=False)
     found = pd.read_csv(tmp_path/'out'/'results'/'04_small.pico.csv')
     pd.testing.assert_frame_equal(found, want[list(found)])
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from transformers import (AutoModelForCausalLM, BloomConfig, DynamicCache, GPT2Config, GPTNeoXConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, SmolLM3Config)
 
-from decodelab import LM, AssistantDrafter, BlockVerifier, EarlyExit, FixedLookahead, Greedy, PromptLookup, Sample, Speculative, SuffixDrafter, SyntheticDrafter, Temperature, TokenVerifier, UniversalDrafter, IntersectionDrafter, certify, check_drafter, check_verifier, decode, decode_batch, load, random_lm
+from decodelab import LM, AssistantDrafter, BlockVerifier, EarlyExitDrafter, FixedLookahead, Greedy, PromptLookupDrafter, Sample, Speculative, SuffixDrafter, SyntheticDrafter, Temperature, TokenVerifier, UniversalDrafter, TokenIntersectionDrafter, certify, check_drafter, check_verifier, decode, decode_batch, load, random_lm
 from decodelab.evaluate.certify import transform_check
 from decodelab.evaluate.exact import ExactSample
 
@@ -74,7 +74,7 @@ def test_any_config_in_any_pieces(config, steps, seed):
     ids = random.Random(seed).choices(range(61), k=60)
     with torch.no_grad(): whole = model(torch.tensor([ids])).logits[0]
     lm = LM(model)
-    assert lm.engine == 'lean forward'
+    assert lm.backend == 'native forward'
     assert wander(lm, whole, ids, steps) < 1e-12
 
 
@@ -83,8 +83,8 @@ def test_any_config_in_any_pieces(config, steps, seed):
 def test_any_config_in_rows(config, lengths, size):
     model = made(config[0], **config[1])
     texts = [random.Random(n).choices(range(61), k=n) for n in lengths]
-    fast, slow = decode_batch(LM(model), texts, Greedy(), size, 8), decode_batch(LM(model, lean=False), texts, Greedy(), size, 8)
-    assert [t.tokens for t in fast] == [t.tokens for t in slow] and fast.alone == {}
+    fast, slow = decode_batch(LM(model), texts, Greedy(), size, 8), decode_batch(LM(model, native=False), texts, Greedy(), size, 8)
+    assert [t.tokens for t in fast] == [t.tokens for t in slow] and fast.unbatched == {}
 
 
 @torch.no_grad()
@@ -111,7 +111,7 @@ def test_texts_longer_than_dynamic_positions_were_trained_for(config, begin):
 
 def test_such_texts_in_a_batch():
     lm = LM(made(max_position_embeddings=32, **rotary('dynamic')))
-    lm.context = None
+    lm.max_length = None
     texts = [random.Random(n).choices(range(61), k=n) for n in (50, 40, 3, 70, 31)]
     alone = [decode(lm, t, Greedy(), 8).tokens for t in texts]
     for size in (2, 5): assert [t.tokens for t in decode_batch(lm, texts, Greedy(), size, 8)] == alone
@@ -120,8 +120,8 @@ def test_such_texts_in_a_batch():
 
 def forgetful(lm):
     "The same model, read by transformers, before it has read anything."
-    new = LM(copy.deepcopy(lm.model), lean=False)
-    new.context = None
+    new = LM(copy.deepcopy(lm.model), native=False)
+    new.max_length = None
     return new
 
 
@@ -139,8 +139,8 @@ def test_a_long_prompt_is_read_in_bites(config, kw):
 class Pair:
     "A target and a draft, each read both ways: `lean[True]`, `lean[False]`."
     def __init__(self, target, draft, *args):
-        self.lean = {lean: (LM(target, *args, lean=lean), LM(draft, *args, lean=lean)) for lean in (True, False)}
-        assert [lm.engine for lm in self.lean[True]] == ['lean forward'] * 2 and all('lean=False' in lm.engine for lm in self.lean[False])
+        self.lean = {lean: (LM(target, *args, native=lean), LM(draft, *args, native=lean)) for lean in (True, False)}
+        assert [lm.backend for lm in self.lean[True]] == ['native forward'] * 2 and all('native=False' in lm.backend for lm in self.lean[False])
 
 
 @pytest.fixture(scope='module')
@@ -150,10 +150,10 @@ def small(): return Pair(made(num_hidden_layers=3), made(seed=1, num_hidden_laye
 @pytest.fixture(scope='module')
 def pico():
     models = {name: load(name, device='cpu', dtype=torch.float64) for name in ('pico', 'pico-draft', 'pico-alt')}
-    return {lean: [LM(lm.model, lm.tokenizer, name, lean=lean) for name, lm in models.items()] for lean in (True, False)}
+    return {lean: [LM(lm.model, lm.tokenizer, name, native=lean) for name, lm in models.items()] for lean in (True, False)}
 
 
-DRAFTERS = dict(none=lambda draft: None, assistant=AssistantDrafter, lookup=lambda draft: PromptLookup(), suffix=lambda draft: SuffixDrafter(), exit=lambda draft: EarlyExit(1),
+DRAFTERS = dict(none=lambda draft: None, assistant=AssistantDrafter, lookup=lambda draft: PromptLookupDrafter(), suffix=lambda draft: SuffixDrafter(), exit=lambda draft: EarlyExitDrafter(1),
                 synthetic=lambda draft: SyntheticDrafter(.7), paid=lambda draft: SyntheticDrafter(.7, cost=draft))
 TEXTS = [random.Random(n).choices(range(4, 61), k=n) for n in (1, 12, 5, 30, 2)]
 
@@ -174,7 +174,7 @@ def test_every_drafter(small, name, base, size):
     if base.greedy: assert [t for t, _ in found[True]] == [decode(small.lean[False][0], p, Greedy(), 12).tokens for p in TEXTS]
 
 
-@pytest.mark.parametrize('make', [UniversalDrafter, IntersectionDrafter])
+@pytest.mark.parametrize('make', [UniversalDrafter, TokenIntersectionDrafter])
 def test_drafts_with_another_tokenizer(pico, make):
     texts, base = ['def f(x):', 'import os\n', 'for name in sorted('], Greedy() if make is UniversalDrafter else Sample([Temperature(.8)])
     def run(lean, size):
@@ -229,14 +229,14 @@ def test_a_hook_hears_every_pass_while_it_is_there(path, kind):
     session = lm.session()
     session.logits(IDS[:10])
     hook = getattr(lm.model.get_submodule(path), kind)(lambda module, args, *out: heard.append(1))
-    assert not lm.lean.free() and lm.lean.fresh()
+    assert not lm.native.has_no_hooks() and lm.native.is_current()
     session.logits(IDS[:20])   # in the middle of a text, with the cache as it is
     session.logits(IDS[:21])
     assert len(heard) == 2
     hook.remove()
     got = session.logits(IDS, 2)
-    assert lm.lean.free() and len(heard) == 2 and lm.engine == 'lean forward'
-    assert torch.allclose(got, LM(lm.model, lean=False).session().logits(IDS, 2), atol=1e-11, rtol=0)
+    assert lm.native.has_no_hooks() and len(heard) == 2 and lm.backend == 'native forward'
+    assert torch.allclose(got, LM(lm.model, native=False).session().logits(IDS, 2), atol=1e-11, rtol=0)
 
 
 def test_a_hook_that_changes_something_changes_the_text():
@@ -244,7 +244,7 @@ def test_a_hook_that_changes_something_changes_the_text():
     plain = decode(lm, IDS, Greedy(), 12).tokens
     hook = lm.model.model.layers[0].mlp.register_forward_hook(lambda module, args, out: -3 * out)
     hooked = decode(lm, IDS, Greedy(), 12).tokens
-    assert hooked == decode(LM(lm.model, lean=False), IDS, Greedy(), 12).tokens != plain
+    assert hooked == decode(LM(lm.model, native=False), IDS, Greedy(), 12).tokens != plain
     assert decode_batch(lm, [IDS, IDS[:9]], Greedy(), 2, 12)[0].tokens == hooked
     hook.remove()
     assert decode(lm, IDS, Greedy(), 12).tokens == plain
@@ -253,12 +253,12 @@ def test_a_hook_that_changes_something_changes_the_text():
 @every
 def test_weights_edited_in_place_are_seen(config, kw):
     lm = LM(made(config, dtype=FLOAT, **kw))
-    kept = lm.lean
+    kept = lm.native
     for name, p in lm.model.named_parameters():
         before = lm.session().logits(IDS, 2)
         with torch.no_grad(): p.mul_(1.2).add_(torch.linspace(-.1, .1, p.numel()).view(p.shape))
         assert right(lm) and not torch.equal(lm.session().logits(IDS, 2), before), name
-    assert lm.lean is kept
+    assert lm.native is kept
 
 
 def swap_weight(m): m.model.layers[1].mlp.down_proj.weight = torch.nn.Parameter(m.model.layers[1].mlp.down_proj.weight * 2)
@@ -272,9 +272,9 @@ def swap_block(m): m.model.layers[0] = copy.deepcopy(m.model.layers[0]).requires
 @pytest.mark.parametrize('change', [swap_weight, swap_data, swap_bias, swap_linear, swap_mlp, swap_block], ids=lambda f: f.__name__)
 def test_what_was_moved_or_replaced_is_read_again(change):
     lm = LM(made(attention_bias=True))
-    old, before = lm.lean, lm.session().logits(IDS, 2)
+    old, before = lm.native, lm.session().logits(IDS, 2)
     change(lm.model)
-    assert right(lm) and lm.lean is not old and lm.engine == 'lean forward' and not torch.equal(lm.session().logits(IDS, 2), before)
+    assert right(lm) and lm.native is not old and lm.backend == 'native forward' and not torch.equal(lm.session().logits(IDS, 2), before)
 
 
 def test_another_forward_is_obeyed():
@@ -284,15 +284,15 @@ def test_another_forward_is_obeyed():
         own = module.forward
         module.forward = functools.wraps(own)(lambda *args, own=own, **kwargs: (calls.append(1), own(*args, **kwargs))[1])
         lm.session().logits(IDS)
-        assert calls and 'replaced' in lm.engine, path
+        assert calls and 'replaced' in lm.backend, path
 
 
 def test_what_it_does_not_know_goes_to_transformers():
     lm = LM(made())
     lm.model.model.layers[0].mlp.up_proj = torch.nn.Sequential(lm.model.model.layers[0].mlp.up_proj)
-    assert right(lm) and 'Sequential' in lm.engine
+    assert right(lm) and 'Sequential' in lm.backend
     torch.nn.utils.parametrizations.weight_norm((lm := LM(made())).model.lm_head)
-    assert right(lm) and lm.engine.startswith("transformers' forward: ")
+    assert right(lm) and lm.backend.startswith("transformers' forward: ")
 
 
 @every
@@ -329,8 +329,8 @@ def test_two_lms_on_one_model_share_its_memory(config, kw):
     model = made(config, dtype=FLOAT, **kw)
     size, one = storage(model), LM(model)
     lies, two = [p.data_ptr() for p in model.parameters()], LM(model)
-    assert [p.data_ptr() for p in model.parameters()] == lies and storage(model) == size and right(one) and right(two) and one.lean.fresh() and two.lean.fresh()
-    for a, b in zip(one.lean.weights.layers, two.lean.weights.layers):
+    assert [p.data_ptr() for p in model.parameters()] == lies and storage(model) == size and right(one) and right(two) and one.native.is_current() and two.native.is_current()
+    for a, b in zip(one.native.weights.layers, two.native.weights.layers):
         assert [m.weight.data_ptr() for m in (*a.qkv, *a.up)] == [m.weight.data_ptr() for m in (*b.qkv, *b.up)]
 
 
@@ -338,9 +338,9 @@ def test_inference_mode():
     model = made(dtype=FLOAT)
     with torch.inference_mode():
         lm = LM(model)
-        assert right(lm) and lm.engine == 'lean forward'
+        assert right(lm) and lm.backend == 'native forward'
         made_there = LM(made(dtype=FLOAT))
-        assert right(made_there) and 'inference tensors' in made_there.engine
+        assert right(made_there) and 'inference tensors' in made_there.backend
     assert right(lm) and not any(p.is_inference() for p in model.parameters())
     model(torch.tensor([IDS])).logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
@@ -363,13 +363,13 @@ def derived(m): m.__class__ = type('Derived', (type(m),), {}); return m
 @pytest.mark.parametrize('why, make', REFUSED, ids=[why for why, _ in REFUSED])
 def test_reasons(why, make):
     lm = LM(make())
-    assert lm.lean is None and lm.engine.startswith("transformers' forward: ") and why in lm.engine
-    with pytest.raises(ValueError, match='only the lean forward can be'): lm.pack()
-    engine, before = lm.engine, lm.session().logits([3, 4, 5, 6], 2)
+    assert lm.native is None and lm.backend.startswith("transformers' forward: ") and why in lm.backend
+    with pytest.raises(ValueError, match='only the lean forward can be'): lm.pack_weights()
+    engine, before = lm.backend, lm.session().logits([3, 4, 5, 6], 2)
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter('always')
         lm.compile(width=1)
-    assert lm.engine == engine + ', compiled' or lm.engine.startswith(engine + ', not compiled: ') and sum('not compiled' in str(w.message) for w in heard) == 1
+    assert lm.backend == engine + ', compiled' or lm.backend.startswith(engine + ', not compiled: ') and sum('not compiled' in str(w.message) for w in heard) == 1
     session = lm.session()
     after = torch.cat([session.logits([3, 4, 5]), session.logits([3, 4, 5, 6])])
     assert torch.allclose(after.double(), before.double(), atol=.1 if after.dtype == torch.float32 else 1e-5)
@@ -379,20 +379,20 @@ def test_packed():
     wide = dict(hidden_size=256, intermediate_size=2048)
     model, plain = made(dtype=FLOAT, **wide), LM(made(dtype=FLOAT, **wide))
     lm, size = LM(model), storage(model)
-    if not lm.lean.weights.layers[0].down.fast: pytest.skip('a PyTorch without oneDNN')
-    lm.pack()
-    blocks = sum(m.weight.numel() * 4 for l in lm.lean.weights.layers for m in (*l.qkv, l.out, *l.up, l.down) if m.packed)
-    assert storage(model) + blocks <= size * 1.02 and storage(model) < .2 * size and lm.engine == 'lean forward, packed'   # blocks may be padded
+    if not lm.native.weights.layers[0].down.fast: pytest.skip('a PyTorch without oneDNN')
+    lm.pack_weights()
+    blocks = sum(m.weight.numel() * 4 for l in lm.native.weights.layers for m in (*l.qkv, l.out, *l.up, l.down) if m.packed)
+    assert storage(model) + blocks <= size * 1.02 and storage(model) < .2 * size and lm.backend == 'native forward, packed'   # blocks may be padded
     want, got = plain.session().logits(IDS, 8), lm.session().logits(IDS, 8)
     assert torch.allclose(got, want, atol=1e-4, rtol=0)
-    for strategy in (Greedy(), Speculative(PromptLookup())): assert decode(lm, IDS[:9], strategy, 16).tokens == decode(plain, IDS[:9], Greedy(), 16).tokens
+    for strategy in (Greedy(), Speculative(PromptLookupDrafter())): assert decode(lm, IDS[:9], strategy, 16).tokens == decode(plain, IDS[:9], Greedy(), 16).tokens
     assert [t.tokens for t in decode_batch(lm, TEXTS, Greedy(), 3, 8)] == [t.tokens for t in decode_batch(plain, TEXTS, Greedy(), 3, 8)]
     with pytest.raises(RuntimeError, match='load the model again'): model(torch.tensor([IDS]))
     with pytest.raises(RuntimeError, match='load the model again'): model.generate(torch.tensor([IDS]), max_new_tokens=2)
-    with pytest.raises(ValueError, match='float32'): LM(made()).pack()
+    with pytest.raises(ValueError, match='float32'): LM(made()).pack_weights()
 
 
-# Compiled
+# CompiledForward
 
 @pytest.fixture(scope='module')
 def compiled(): return LM(made()).compile(width=3), LM(made())
@@ -400,14 +400,14 @@ def compiled(): return LM(made()).compile(width=3), LM(made())
 
 def test_no_graph_is_added_after_the_warm_up(compiled):
     lm, plain = compiled
-    graphs, draft = set(lm.lean.graphs), LM(made(seed=1, num_hidden_layers=1))
+    graphs, draft = set(lm.native.graphs), LM(made(seed=1, num_hidden_layers=1))
     assert {g[0] for g in graphs} == {1, 2, 3}
-    for strategy in (Greedy(), *(Speculative(d, lookahead=FixedLookahead(2)) for d in (AssistantDrafter(draft), PromptLookup(), SyntheticDrafter(.7)))):
+    for strategy in (Greedy(), *(Speculative(d, lookahead=FixedLookahead(2)) for d in (AssistantDrafter(draft), PromptLookupDrafter(), SyntheticDrafter(.7)))):
         for size in (1, 3): assert said(lm, TEXTS, strategy, size) == said(plain, TEXTS, strategy, size)
         for p in TEXTS: assert decode(lm, p, strategy, 30).tokens == decode(plain, p, Greedy(), 30).tokens
-    assert set(lm.lean.graphs) == graphs
+    assert set(lm.native.graphs) == graphs
     found = certify(Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(2)), lm, TEXTS, max_new_tokens=8)
-    assert found.lossless and set(lm.lean.graphs) == graphs, found
+    assert found.lossless and set(lm.native.graphs) == graphs, found
 
 
 def test_a_compiled_model_hears_hooks_and_sees_edits(compiled):
@@ -418,14 +418,14 @@ def test_a_compiled_model_hears_hooks_and_sees_edits(compiled):
     session.logits(IDS[:13], 2)
     hook.remove()
     assert len(heard) == 1
-    assert torch.allclose(session.logits(IDS[:14]), LM(lm.model, lean=False).session().logits(IDS[:14]), atol=1e-6, rtol=0)   # sums in another order, in float32
+    assert torch.allclose(session.logits(IDS[:14]), LM(lm.model, native=False).session().logits(IDS[:14]), atol=1e-6, rtol=0)   # sums in another order, in float32
     for name, p in lm.model.named_parameters():
         with torch.no_grad(): p.mul_(1.1).add_(torch.linspace(-.1, .1, p.numel()).view(p.shape))
         session = lm.session()
         session.logits(IDS[:-2])
         with torch.no_grad(): want = lm.model(torch.tensor([IDS])).logits[0, -2:]
         assert ((session.logits(IDS, 2) - want).abs().max() / want.abs().max()) < 1e-6, name
-    assert lm.engine == 'lean forward, compiled'
+    assert lm.backend == 'native forward, compiled'
 
 
 def test_prompts_of_ten_lengths_compile_nothing_new():
@@ -446,8 +446,8 @@ def test_prompts_of_ten_lengths_compile_nothing_new():
 def test_transformers_forward_is_compiled_where_there_is_no_lean_one():
     lm, plain = random_lm('opt'), random_lm('opt')
     lm.compile(width=2)
-    assert lm.lean is None and lm.engine.endswith(', compiled') and len(lm.compiled) == 2
-    for strategy in (Greedy(), Speculative(PromptLookup(), lookahead=FixedLookahead(1))):
+    assert lm.native is None and lm.backend.endswith(', compiled') and len(lm.compiled) == 2
+    for strategy in (Greedy(), Speculative(PromptLookupDrafter(), lookahead=FixedLookahead(1))):
         assert decode(lm, [5, 6, 7, 5, 6], strategy, 20).tokens == decode(plain, [5, 6, 7, 5, 6], Greedy(), 20).tokens
     assert len(lm.compiled) == 2 and lm.compiled.passes.min() > 2
 

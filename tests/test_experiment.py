@@ -114,12 +114,12 @@ def test_what_is_missing_is_said_before_anything_runs(tmp_path):
 
 @pytest.mark.parametrize('path', notebooks('experiments'), ids=lambda p: p.stem)
 def test_every_experiment_says_what_it_needs_and_where_it_draws(path):
-    from decodelab.lab.notebook_runner import drawing, part_of
-    from decodelab.lab.requirements import assigned, needs_of
-    if assigned(path, 'NEEDS') is None: pytest.skip('repeats no source')
+    from decodelab.lab.notebook_runner import without_measuring, cell_sections
+    from decodelab.lab.requirements import assigned_literal, requirements
+    if assigned_literal(path, 'NEEDS') is None: pytest.skip('repeats no source')
     nb = nbformat.read(path, 4)
-    assert 'pico' in needs_of(path) and needs_of(path)['pico']['memory_gb'] <= 8
-    assert {'Claim', 'Measure', 'Figure', 'Agreement'} <= set(part_of(nb)) and len(drawing(nb).cells) < len(nb.cells)
+    assert 'pico' in requirements(path) and requirements(path)['pico']['memory_gb'] <= 8
+    assert {'Claim', 'Measure', 'Figure', 'Agreement'} <= set(cell_sections(nb)) and len(without_measuring(nb).cells) < len(nb.cells)
     source = '\n'.join(c.source for c in nb.cells if c.cell_type == 'code')
     assert f"Experiment('{path.stem}', NEEDS)" in source and 'ex.verdicts(' in source
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, MambaConfig, Qwen3NextConfig
 
-from decodelab import AssistantDrafter, FixedLookahead, Greedy, Guidance, LM, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, Temperature, TopP, decode, load, random_lm
-from decodelab.evaluate.certify import FAMILIES
+from decodelab import AssistantDrafter, FixedLookahead, Greedy, ClassifierFreeGuidance, LM, PromptLookupDrafter, RepetitionPenalty, Sample, Speculative, Stop, Temperature, TopP, decode, load, random_lm
+from decodelab.evaluate.certify import ARCHITECTURES
 
 PROMPTS = [[7], [3, 4, 5, 3, 4], list(range(1, 30))]
 NEW = 20
@@ -20,10 +20,10 @@ def theirs(lm, prompt, n=NEW, **kw):
 
 def fast(draft, **kw):
     "The speculative strategies, an unlike draft and lookup."
-    return [Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(4), **kw), Speculative(PromptLookup(), lookahead=FixedLookahead(6), **kw)]
+    return [Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(4), **kw), Speculative(PromptLookupDrafter(), lookahead=FixedLookahead(6), **kw)]
 
 
-@pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.parametrize('family', ARCHITECTURES)
 def test_tokens_equal_those_of_generate(family):
     lm, draft = random_lm(family), random_lm(family, seed=1, layers=1)
     for prompt in PROMPTS:
@@ -55,7 +55,7 @@ def test_guidance_survives_speculation():
     # transformers 5.23 loses it: 0 of 5 texts are those of plain guidance
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
     for prompt, scale in itertools.product(PROMPTS, (1.5, 3.)):
-        base = Greedy([Guidance(scale)])
+        base = Greedy([ClassifierFreeGuidance(scale)])
         plain = decode(lm, prompt, base, NEW)
         assert plain.tokens == theirs(lm, prompt, guidance_scale=scale)
         assert sum(s.target_passes for s in plain.steps) == 2 * NEW   # the second, unconditional text is read by the target too

@@ -187,10 +187,10 @@ def test_sounds_pass_through():
 
 def test_whisper_gives_back_what_its_own_generate_gives_back():
     "Short sound, long sound, times, segments, dictionaries: the embedded model, and a random one that knows languages and times."
-    from decodelab import hear
+    from decodelab import audio_features
     from decodelab.zoo.signals import sample
     lm, draft = load('pico-whisper', device='cpu'), load('pico-whisper-draft', device='cpu')
-    heard = torch.cat([hear(lm, sample(i, test=True).wave)['input_features'] for i in range(3)])
+    heard = torch.cat([audio_features(lm, sample(i, test=True).wave)['input_features'] for i in range(3)])
     for call in ({}, dict(max_new_tokens=4), dict(max_length=4), dict(max_length=3, force_unique_generate_call=True), dict(force_unique_generate_call=True), dict(decoder_input_ids=torch.tensor([[1, 5], [1, 6], [1, 7]]))):
         theirs = lm.model.generate(heard, **call)
         for more in ({}, dict(assistant_model=draft.model), dict(prompt_lookup_num_tokens=3)): assert torch.equal(generate(lm.model, heard, **call, **more), theirs), call
@@ -370,8 +370,8 @@ def test_recipes_from_a_folder(llama, tmp_path):
     for name in ('recipe', 'custom_generate'):
         assert generate(llama, input_ids=IDS, **{name: str(tmp_path)}, trust_remote_code=True, loud=2)[:, 7:].tolist() == [[7, 7]] * 3
         with pytest.raises(ValueError, match='trust_remote_code=True'): generate(llama, IDS, **{name: str(tmp_path)})
-    from decodelab import PromptLookup, Speculative, recipe
-    assert torch.equal(generate(llama, **BATCH, custom_generate=recipe(Speculative(PromptLookup()))), generate(llama, **BATCH))
+    from decodelab import PromptLookupDrafter, Speculative, as_custom_generate
+    assert torch.equal(generate(llama, **BATCH, custom_generate=as_custom_generate(Speculative(PromptLookupDrafter()))), generate(llama, **BATCH))
 
 
 # What is refused
@@ -402,10 +402,10 @@ def hooks(model): return [len(m._forward_hooks) + len(m._forward_pre_hooks) for 
 @pytest.mark.parametrize('value', ['x', -1, 1.5, [], {}, [[]], object(), float('nan'), torch.ones(2, 2)], ids=named)
 def test_no_argument_fails_in_the_depths(llama, value):
     "Whatever is given under whatever name: an answer, or a TypeError or ValueError, and a model that is as it was."
-    from decodelab.hf.settings import CALL, INPUTS, config_names
+    from decodelab.hf.settings import CALL_NAMES, INPUTS, config_names
     before, weights = (llama.generation_config.to_dict(), llama.config.to_dict()), [p.clone() for p in llama.parameters()]
     hung = hooks(llama)                                                     # transformers' own forward hangs some up for good where it was asked for states
-    for name in [*config_names(), *CALL, *INPUTS, 'inputs_embeds']:
+    for name in [*config_names(), *CALL_NAMES, *INPUTS, 'inputs_embeds']:
         try: generate(llama, **dict(input_ids=IDS[1:2], max_new_tokens=2) | {name: value})
         except (TypeError, ValueError) as error: assert str(error), name
     assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before and all(torch.equal(a, b) for a, b in zip(llama.parameters(), weights))
@@ -461,11 +461,11 @@ def test_the_arguments_of_removed_strategies(case):
     args, prompts = {k: v for k, v in case['args'].items() if k != 'low_memory'}, case['prompts']
     if case['strategy'] == 'constrained': args |= dict(force_words_ids=None, constraints=constraints(args), num_beams=args['num_beams'])
     lm, width = lm_of(case['model']), max(map(len, prompts))
-    behind = lm.start # an encoder's padding stands behind the text
+    behind = lm.decoder_start_ids # an encoder's padding stands behind the text
     pad = lambda x, fill: x + [fill] * (width - len(x)) if behind else [fill] * (width - len(x)) + x
     ids, mask = (torch.tensor([pad(x, 0) for x in rows]) for rows in (prompts, [[1] * len(p) for p in prompts]))
     want = said(case, mended=True)[0]
-    begin = [list(lm.start)] * len(want) if lm.start else [row for row in ids.tolist() for _ in range(len(want) // len(prompts))]
+    begin = [list(lm.decoder_start_ids)] * len(want) if lm.decoder_start_ids else [row for row in ids.tolist() for _ in range(len(want) // len(prompts))]
     longest = max(map(len, want))
     before = lm.model.generation_config.to_dict()
     assert generate(lm, ids, attention_mask=mask, **args).tolist() == [b + t + [args['pad_token_id']] * (longest - len(t)) for b, t in zip(begin, want)]

@@ -5,18 +5,18 @@ import pytest
 import torch
 from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
 
-from decodelab import AssistantDrafter, BlockVerifier, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, JsonGrammar, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, Temperature, TopP, UniversalDrafter, decode, decode_batch, load, random_lm
+from decodelab import AssistantDrafter, BlockVerifier, EarlyExitDrafter, ExactMatchVerifier, FixedLookahead, Greedy, ClassifierFreeGuidance, TokenIntersectionDrafter, JsonGrammar, PromptLookupDrafter, RepetitionPenalty, Sample, Speculative, Stop, SuffixDrafter, Temperature, TopP, UniversalDrafter, decode, decode_batch, load, random_lm
 from decodelab.logits import Mirostat
 from decodelab.evaluate.certify import g_test
 from decodelab.core.driver import Request, Rng
-from decodelab.logits.json_grammar import NEEDED, Lexicon, complete, said
-from decodelab.models.tokenizer_bytes import texts
+from decodelab.logits.json_grammar import REQUIRED_CHARACTERS, TokenTrie, complete, state_after
+from decodelab.models.tokenizer_bytes import token_texts
 from repo import ROOT
 
 TOKENIZERS = ROOT.parent/'shared'/'data'/'tokenizers'
 MODELS = ROOT.parent/'shared'/'data'/'models'
 PROMPTS = ['config = {"', 'text = """{"', "data = json.loads('{\"", 'x = {"']
-GRAMMAR = JsonGrammar(begun='{"', blanks=2)
+GRAMMAR = JsonGrammar(prefix='{"', max_whitespace=2)
 
 
 @pytest.fixture(scope='module')
@@ -32,19 +32,19 @@ def letters(names):
     return PreTrainedTokenizerFast(tokenizer_object=rust, unk_token=names[0], eos_token=names[1])
 
 
-def drafters(draft): return AssistantDrafter(draft), PromptLookup()
+def drafters(draft): return AssistantDrafter(draft), PromptLookupDrafter()
 
 
 def is_json(trace, begun='{"'):
     "A finished text is JSON, one that was cut is the beginning of some."
     whole = begun + ''.join(trace.token_texts)
     if trace.stopped == 'eos': return isinstance(json.loads(whole.removesuffix('<|end|>')), dict)
-    return said(whole.encode().decode('latin-1').removesuffix('\xef\xbf\xbd'), (64, 24)) is not None
+    return state_after(whole.encode().decode('latin-1').removesuffix('\xef\xbf\xbd'), (64, 24)) is not None
 
 
 def test_greedy_texts_are_those_of_plain_decoding_alone_and_in_batches(models):
     lm, draft = models
-    for rules in ([GRAMMAR], [RepetitionPenalty(1.3), GRAMMAR], [Guidance(1.5), RepetitionPenalty(1.2), GRAMMAR]):
+    for rules in ([GRAMMAR], [RepetitionPenalty(1.3), GRAMMAR], [ClassifierFreeGuidance(1.5), RepetitionPenalty(1.2), GRAMMAR]):
         base = Greedy(rules)
         plain = [decode(lm, p, base, 20) for p in PROMPTS]
         assert all(map(is_json, plain))
@@ -59,17 +59,17 @@ def test_every_other_drafter_and_strict_texts(models):
     lm, alt, half = models[0], load('pico-alt', device='cpu'), load('pico', device='cpu', dtype=torch.bfloat16)
     base = Greedy([RepetitionPenalty(1.3), GRAMMAR])
     plain = [decode(lm, p, base, 20).tokens for p in PROMPTS[:3]]
-    for drafter in (EarlyExit(2), SuffixDrafter(), UniversalDrafter(alt), IntersectionDrafter(alt)):
+    for drafter in (EarlyExitDrafter(2), SuffixDrafter(), UniversalDrafter(alt), TokenIntersectionDrafter(alt)):
         assert [t.tokens for t in decode_batch(lm, PROMPTS[:3], Speculative(drafter, base=base), 3, 20)] == plain, drafter
         assert is_json(decode(lm, PROMPTS[0], Speculative(drafter, base=Sample([GRAMMAR])), 16, seed=1))
-    for prompt in PROMPTS[:2]: assert decode(half, prompt, Speculative(PromptLookup(), base=base, strict=True), 20).tokens == decode(half, prompt, base, 20).tokens
+    for prompt in PROMPTS[:2]: assert decode(half, prompt, Speculative(PromptLookupDrafter(), base=base, deterministic=True), 20).tokens == decode(half, prompt, base, 20).tokens
 
 
 def test_drawn_texts_are_those_of_plain_decoding_where_they_can_be(models):
     lm, draft = models
     base = Sample([RepetitionPenalty(1.1), GRAMMAR, Temperature(.9), TopP(.95)])
-    for drafter in (PromptLookup(), AssistantDrafter(draft, base=Greedy([GRAMMAR]))):
-        strategy = Speculative(drafter, base=base, verifier=ExactMatch())
+    for drafter in (PromptLookupDrafter(), AssistantDrafter(draft, base=Greedy([GRAMMAR]))):
+        strategy = Speculative(drafter, base=base, verifier=ExactMatchVerifier())
         plain = [decode(lm, p, base, 20, seed=s).tokens for s, p in enumerate(PROMPTS)]
         assert [decode(lm, p, strategy, 20, seed=s).tokens for s, p in enumerate(PROMPTS)] == plain
         for size in (1, 3, 7): assert [t.tokens for t in decode_batch(lm, PROMPTS, strategy, size, 20)] == plain
@@ -84,9 +84,9 @@ def test_finished_texts_are_json(models):
 
 def law(lm, base, prompt, n, stop):
     "The probability of each text of at most `n` tokens under plain sampling, by reading every context."
-    reading, found, growing = base.start(Request(lm, prompt, n, Rng(), stop)), {}, {(): 1.}
+    reading, found, growing = base.bind(Request(lm, prompt, n, Rng(), stop)), {}, {(): 1.}
     for i in range(n):
-        longer = {ids + (t,): q * p for ids, q in growing.items() for t, p in enumerate(reading.rows(prompt + list(ids), 1)[0].tolist()) if p}
+        longer = {ids + (t,): q * p for ids, q in growing.items() for t, p in enumerate(reading.scores(prompt + list(ids), 1)[0].tolist()) if p}
         growing = {ids: p for ids, p in longer.items() if ids[-1] not in stop.eos and i + 1 < n}
         found |= {ids: p for ids, p in longer.items() if ids not in growing}
     return found
@@ -94,12 +94,12 @@ def law(lm, base, prompt, n, stop):
 
 @pytest.mark.parametrize('verifier', [None, BlockVerifier()], ids=repr)
 def test_the_law_of_drawn_texts_is_that_of_plain_sampling(verifier):
-    tokenizer = letters(['<unk>', '</s>', *NEEDED, '[', '[1', '"a', '1,'])
+    tokenizer = letters(['<unk>', '</s>', *REQUIRED_CHARACTERS, '[', '[1', '"a', '1,'])
     lm, draft = (random_lm(seed=s, vocab_size=20, layers=1, tokenizer=tokenizer) for s in (0, 1))
-    stop, prompt, base = Stop(eos=(1,)), [5, 8, 5], Sample([JsonGrammar(depth=2), Temperature(1.5)])
+    stop, prompt, base = Stop(eos=(1,)), [5, 8, 5], Sample([JsonGrammar(max_depth=2), Temperature(1.5)])
     chances = law(lm, base, prompt, 3, stop)
     assert abs(sum(chances.values()) - 1) < 1e-9
-    for drafter in (AssistantDrafter(draft), PromptLookup(max_ngram=1)):
+    for drafter in (AssistantDrafter(draft), PromptLookupDrafter(max_ngram=1)):
         strategy = Speculative(drafter, base=base, verifier=verifier)
         drawn = [tuple(decode(lm, prompt, strategy, 3, seed=s, stop=stop).tokens) for s in range(800)]
         assert set(drawn) <= set(chances)
@@ -108,16 +108,16 @@ def test_the_law_of_drawn_texts_is_that_of_plain_sampling(verifier):
 
 def test_random_models_of_every_kind_of_scores_write_json():
     # scores that know nothing of JSON: only the grammar keeps the text in order
-    tokenizer = letters(['<unk>', '</s>', *NEEDED, '[', '{', '.', '-', '1', '▁', '\\', '▁"', '":', '],', '[[', '{"', 'true', 'false', 'null', '\n'])
+    tokenizer = letters(['<unk>', '</s>', *REQUIRED_CHARACTERS, '[', '{', '.', '-', '1', '▁', '\\', '▁"', '":', '],', '[[', '{"', 'true', 'false', 'null', '\n'])
     size = len(tokenizer)
     for seed in range(6):
         lm, draft = (random_lm(seed=s, vocab_size=size, layers=1, tokenizer=tokenizer, scale=.4) for s in (seed, seed + 50))
         stop = Stop(eos=(1,))
-        for base in (Greedy([JsonGrammar(depth=3, blanks=1), RepetitionPenalty(1.5)]), Sample([JsonGrammar(depth=3, blanks=1)])):
+        for base in (Greedy([JsonGrammar(max_depth=3, max_whitespace=1), RepetitionPenalty(1.5)]), Sample([JsonGrammar(max_depth=3, max_whitespace=1)])):
             for drafter in drafters(draft):
                 trace = decode(lm, [5, 6], Speculative(drafter, base=base), 60, seed=seed, stop=stop)
-                text = ''.join(lm.lexicon_.texts[i] for i in trace.tokens[:-1 if trace.stopped == 'eos' else None])
-                assert (trace.stopped == 'eos') == (trace.tokens[-1] == 1) and said(text, (3, 1)), text
+                text = ''.join(lm.token_trie_.texts[i] for i in trace.tokens[:-1 if trace.stopped == 'eos' else None])
+                assert (trace.stopped == 'eos') == (trace.tokens[-1] == 1) and state_after(text, (3, 1)), text
                 if trace.stopped == 'eos': json.loads(text)
                 if base.greedy: assert trace.tokens == decode(lm, [5, 6], base, 60, stop=stop).tokens
 
@@ -125,13 +125,13 @@ def test_random_models_of_every_kind_of_scores_write_json():
 @pytest.mark.skipif(not (TOKENIZERS/'gpt2'/'vocab.json').is_file(), reason='no folder shared/data/tokenizers beside the checkout')
 def test_a_vocabulary_of_fifty_thousand():
     gpt2 = GPT2TokenizerFast(str(TOKENIZERS/'gpt2'/'vocab.json'), str(TOKENIZERS/'gpt2'/'merges.txt'))
-    written = texts(gpt2, len(gpt2))
+    written = token_texts(gpt2, len(gpt2))
     for sample in ('{"né": "😀 日本\\n", "x": [1.5e-3, null]}', ' {"a" : "b\\u00e9"}'):
         ids = gpt2.encode(sample)
         assert ''.join(written[i] for i in ids).encode('latin-1').decode() == sample == gpt2.decode(ids)
-        assert complete(said(''.join(written[i] for i in ids), (64, 24)))
+        assert complete(state_after(''.join(written[i] for i in ids), (64, 24)))
     lm = random_lm(vocab_size=len(gpt2) + 3, layers=1, tokenizer=gpt2)   # ids that the tokenizer does not know
-    lexicon = Lexicon(lm)
+    lexicon = TokenTrie(lm)
     free = lexicon.allowed('SW', (64, 24))
     assert not free[-3:].any() and free.sum() > 48000 and not free[gpt2.eos_token_id]
     assert {written[i] for i in lexicon.allowed('rueW', (64, 24)).nonzero()[:, 0].tolist()} == {'r', 'ru', 'rue'}
@@ -141,15 +141,15 @@ def test_a_vocabulary_of_fifty_thousand():
 @pytest.mark.parametrize('name', ['stories260K', 'babyllama361'])
 def test_sentencepiece_checkpoints(name):
     lm = load(MODELS/name, device='cpu')
-    written = texts(lm.tokenizer, lm.vocab_size)
+    written = token_texts(lm.tokenizer, lm.vocab_size)
     ids = lm.encode('Once upon a time, é😀 "x"') + [3 + b for b in 'é😀'.encode()]
     assert ''.join(written[i] or '' for i in ids).encode('latin-1').decode().strip() == lm.decode(ids).removeprefix('<s>').strip()
-    grammar = JsonGrammar(begun='{"title": "', blanks=1)
-    if missing := [c for c in NEEDED if c not in written]:
+    grammar = JsonGrammar(prefix='{"title": "', max_whitespace=1)
+    if missing := [c for c in REQUIRED_CHARACTERS if c not in written]:
         with pytest.raises(ValueError, match='cannot finish JSON'): decode(lm, 'Once', Greedy([grammar]), 4)
         assert missing
         return
     for base in (Greedy([grammar]), Greedy([RepetitionPenalty(1.2), grammar])):
         plain = decode(lm, 'Once upon a time', base, 32)
-        assert decode(lm, 'Once upon a time', Speculative(PromptLookup(), base=base), 32).tokens == plain.tokens
+        assert decode(lm, 'Once upon a time', Speculative(PromptLookupDrafter(), base=base), 32).tokens == plain.tokens
         assert is_json(plain, '{"title": "')

@@ -4,8 +4,8 @@ import os, signal, subprocess, sys, time
 import pytest
 import torch
 
-from decodelab import AssistantDrafter, DoLa, DraftTable, DynamicTreeDrafter, EagleDrafter, EarlyExit, FirstOf, FixedLookahead, Greedy, Guidance, MedusaDrafter, MinP, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, SynthID, Temperature, TopK, TreeDrafter, builtin_prompts, certify, decode, decode_batch, load, load_heads, random_lm, train_heads
-from decodelab.drafters import BranchDrafter, EagleHeads, MedusaHeads, StagedDrafter
+from decodelab import AssistantDrafter, DoLa, DraftTable, DynamicTreeDrafter, EagleDrafter, EarlyExitDrafter, FirstOfDrafter, FixedLookahead, Greedy, ClassifierFreeGuidance, MedusaDrafter, MinP, PromptLookupDrafter, RepetitionPenalty, Sample, Speculative, Stop, SynthID, Temperature, TopK, TreeDrafter, builtin_prompts, certify, decode, decode_batch, load, load_heads, random_lm, train_heads
+from decodelab.drafters import ParallelDrafter, EagleHeads, MedusaHeads, CascadeDrafter
 from decodelab.core.driver import Request, Rng
 from decodelab.models.session import LM
 
@@ -52,10 +52,10 @@ def test_batches_are_the_texts_one_by_one(pico, trained, kind, rules):
 
 
 @pytest.mark.parametrize('kind', KINDS)
-@pytest.mark.parametrize('base', [DoLa([1]), Greedy([Guidance(2.)])], ids=['DoLa', 'guidance'])
+@pytest.mark.parametrize('base', [DoLa([1]), Greedy([ClassifierFreeGuidance(2.)])], ids=['DoLa', 'guidance'])
 def test_bases_that_read_in_their_own_way(kind, base):
     lm = random_lm(seed=3, layers=3)
-    heads = KINDS[kind].of(lm).remade(lm)
+    heads = KINDS[kind].of(lm).randomized(lm)
     for drafter in drafters(heads):
         for prompt in ([1], [4, 5, 6, 4, 5]): assert decode(lm, prompt, Speculative(drafter, base), 14).tokens == decode(lm, prompt, base, 14).tokens
 
@@ -65,32 +65,32 @@ def test_targets_that_are_not_read_in_parts(kind):
     "By transformers' own forward: a model read by it on purpose, a recurrent one, an encoder–decoder."
     from transformers import MambaConfig, MambaForCausalLM
     slow = random_lm(seed=2, layers=2)
-    slow = LM(slow.model, None, 'slow', lean=False)
+    slow = LM(slow.model, None, 'slow', native=False)
     torch.manual_seed(0)
     mamba = LM(MambaForCausalLM(MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4, eos_token_id=None, pad_token_id=None, bos_token_id=None)).double().eval(), None, 'mamba')
     for lm in (slow, mamba):
-        heads = KINDS[kind].of(lm).remade(lm)
+        heads = KINDS[kind].of(lm).randomized(lm)
         for drafter in drafters(heads):
             for prompt in ([1, 2], [4, 5, 6, 4, 5]): assert decode(lm, prompt, Speculative(drafter), 12).tokens == decode(lm, prompt, Greedy(), 12).tokens, lm.name
     seq2seq = load('pico-seq2seq')
-    heads = KINDS[kind].of(seq2seq).remade(seq2seq)
+    heads = KINDS[kind].of(seq2seq).randomized(seq2seq)
     for drafter in drafters(heads): assert decode(seq2seq, 'forty-two', Speculative(drafter), 12).tokens == decode(seq2seq, 'forty-two', Greedy(), 12).tokens
 
 
 def test_low_precision_and_strict(trained):
     half, prompt = load('pico', device='cpu', dtype=torch.bfloat16), builtin_prompts()[1]
-    for heads in trained.values(): assert decode(half, prompt, Speculative(AssistantDrafter(heads), strict=True), 32).tokens == decode(half, prompt, Greedy(), 32).tokens
+    for heads in trained.values(): assert decode(half, prompt, Speculative(AssistantDrafter(heads), deterministic=True), 32).tokens == decode(half, prompt, Greedy(), 32).tokens
 
 
 def test_together_with_other_drafters(pico, trained):
     plain = decode(pico, builtin_prompts()[2], Greedy(), 32).tokens
-    both = FirstOf(MedusaDrafter(trained['medusa']), EagleDrafter(trained['eagle']))
+    both = FirstOfDrafter(MedusaDrafter(trained['medusa']), EagleDrafter(trained['eagle']))
     with pytest.raises(ValueError, match='use one kind of heads'): decode(pico, builtin_prompts()[2], Speculative(both), 32)
     session = pico.session()
-    session.keep_features(trained['eagle'].layers)
+    session.record_hidden_states(trained['eagle'].layers)
     session.logits([1, 2, 3])
-    with pytest.raises(ValueError, match='heads or an early exit, not both'): session.early([1, 2, 3, 4], 4)
-    for first in (FirstOf(PromptLookup(), EagleDrafter(trained['eagle'])), BranchDrafter(AssistantDrafter(trained['eagle']), PromptLookup())):
+    with pytest.raises(ValueError, match='heads or an early exit, not both'): session.exit_logits([1, 2, 3, 4], 4)
+    for first in (FirstOfDrafter(PromptLookupDrafter(), EagleDrafter(trained['eagle'])), ParallelDrafter(AssistantDrafter(trained['eagle']), PromptLookupDrafter())):
         assert decode(pico, builtin_prompts()[2], Speculative(first), 32).tokens == plain
 
 
@@ -114,13 +114,13 @@ def test_certificates(trained, kind):
 
 def test_a_state_from_the_wrong_place_would_be_noticed(pico, trained):
     "Not the text, which stays the target's own, but the acceptance falls where heads are fed the state before the newest."
-    class Late(type(trained['eagle']).Reading):
-        def opened(self):
+    class Late(type(trained['eagle']).Scorer):
+        def prepare_round(self):
             kept = self.features.room
             self.features.room = kept.roll(1, 0)
-            super().opened()
+            super().prepare_round()
             self.features.room = kept
-    class LateHeads(EagleHeads): Reading = Late
+    class LateHeads(EagleHeads): Scorer = Late
     late = LateHeads(**{k: v for k, v in trained['eagle'].config.items() if k != 'kind'})
     late.load_state_dict(trained['eagle'].state_dict())
     prompts = builtin_prompts()[:4]
@@ -163,7 +163,7 @@ def test_training_leaves_the_target_alone(tmp_path):
 def test_targets_of_any_precision_can_be_trained_for(tmp_path, dtype):
     toy = random_lm(seed=2, layers=2, scale=.3, dtype=dtype)
     for kind in KINDS.values():
-        heads = train_heads(toy, torch.randint(64, (4000,), generator=torch.Generator().manual_seed(0)), kind.of(toy), tmp_path/kind.__name__, tokens=2048, rows=4, length=64, own=1)
+        heads = train_heads(toy, torch.randint(64, (4000,), generator=torch.Generator().manual_seed(0)), kind.of(toy), tmp_path/kind.__name__, tokens=2048, rows=4, length=64, own_batches=1)
         assert all(p.dtype == torch.float32 for p in heads.parameters()) and decode(toy, [1, 2, 3], Speculative(AssistantDrafter(heads)), 8).steps
 
 
@@ -175,7 +175,7 @@ def test_bad_files(tmp_path):
 
 def test_tools_that_take_any_drafter(pico, trained):
     "Draft tables draft at every place what a text begun there would; watches see the heads; what means a draft model elsewhere refuses heads."
-    from decodelab.hf.generation_config import model_drafts
+    from decodelab.hf.generation_config import check_assistant
     from decodelab.tuning.round_breakdown import round_parts
     from decodelab.tuning.search import vllm_settings
     prompt = pico.encode(builtin_prompts()[1])
@@ -183,9 +183,9 @@ def test_tools_that_take_any_drafter(pico, trained):
         drafter = AssistantDrafter(heads)
         table, request = DraftTable.build(pico, drafter, [prompt], 20, k=4), Request(pico, prompt, 30, Rng(0))
         for n in (0, 3, 4, 11):
-            drafting = drafter.start(request, Greedy(), Greedy().start(request))
-            fresh = drafting.draft(prompt + table.texts[0][:n], lambda i, row, token: i < 4, Rng(0)).tokens
-            assert list(table.places[0][n].tokens)[:4] == fresh
+            drafting = drafter.start(request, Greedy(), Greedy().bind(request))
+            fresh = drafting.draft(prompt + table.sequences[0][:n], lambda i, row, token: i < 4, Rng(0)).tokens
+            assert list(table.records[0][n].tokens)[:4] == fresh
         assert 'draft forward' in str(round_parts(pico, [prompt], Speculative(drafter)))
-        for refuse in (lambda: StagedDrafter(heads, PromptLookup()), lambda: model_drafts(drafter, Greedy()), lambda: vllm_settings(FixedLookahead(4), drafter, FixedLookahead(4))):
+        for refuse in (lambda: CascadeDrafter(heads, PromptLookupDrafter()), lambda: check_assistant(drafter, Greedy()), lambda: vllm_settings(FixedLookahead(4), drafter, FixedLookahead(4))):
             with pytest.raises(ValueError): refuse()

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from decodelab import AssistantDrafter, BlockVerifier, ClassifierLookahead, ConfidenceLookahead, CostAwareLookahead, Costs, CumulativeLookahead, DraftTable, EarlyExit, EntropyLookahead, FixedLookahead, Greedy, HeuristicLookahead, LM, OracleLookahead, PromptLookup, RocLookahead, Sample, Speculative, Stop, Step, SuffixDrafter, SyntheticDrafter, TopK, decode, decode_batch, load, random_lm, replay
+from decodelab import AssistantDrafter, BlockVerifier, ClassifierLookahead, ConfidenceLookahead, CostAwareLookahead, RoundCosts, CumulativeLookahead, DraftTable, EarlyExitDrafter, EntropyLookahead, FixedLookahead, Greedy, HeuristicLookahead, LM, OracleLookahead, PromptLookupDrafter, RocLookahead, Sample, Speculative, Stop, Step, SuffixDrafter, SyntheticDrafter, TopK, decode, decode_batch, load, random_lm, replay
 from decodelab.speculative import BanditLookahead
 from decodelab.evaluate.certify import exact_check
-from decodelab.speculative.protocol import Row
+from decodelab.speculative.protocol import DraftProbs
 
-COSTS = Costs.ratio(.15, .05)
+COSTS = RoundCosts.from_ratio(.15, .05)
 K = 6
 
 
@@ -37,15 +37,15 @@ def table(models): return DraftTable.build(models[0], AssistantDrafter(models[1]
 
 RULES = dict(
     fixed=st.builds(FixedLookahead, st.integers(1, K)),
-    heuristic=st.builds(lambda k, up, down: HeuristicLookahead(k, up, down, most=K), st.integers(1, K), st.integers(0, 3), st.integers(0, 3)),
+    heuristic=st.builds(lambda k, up, down: HeuristicLookahead(k, up, down, max_k=K), st.integers(1, K), st.integers(0, 3), st.integers(0, 3)),
     confidence=st.builds(lambda t, k: ConfidenceLookahead(t, k), st.floats(0, 1), st.integers(1, K)),
     roc=st.builds(lambda t, w: RocLookahead(t, K, w), st.floats(0, 1), st.floats(.1, 9)),
     entropy=st.builds(lambda t, g: EntropyLookahead(t, K, g), st.floats(0, 1), st.floats(.01, 2)),
     cumulative=st.builds(lambda h, least: CumulativeLookahead(h, K, least), st.floats(0, 1), st.integers(1, K)),
     bandit=st.builds(lambda b, arms: BanditLookahead(COSTS, tuple(sorted(arms)), b), st.floats(0, 2), st.sets(st.integers(0, K), min_size=1, max_size=4)),
-    cost=st.builds(lambda c, s, p: CostAwareLookahead(Costs.ratio(c, s), K, p), st.floats(0, 1), st.floats(0, .5), st.floats(0, .1)))
+    cost=st.builds(lambda c, s, p: CostAwareLookahead(RoundCosts.from_ratio(c, s), K, p), st.floats(0, 1), st.floats(0, .5), st.floats(0, .1)))
 ANY = st.one_of(*RULES.values())
-DRAFTERS = dict(assistant=lambda t, d: AssistantDrafter(d), lookup=lambda t, d: PromptLookup(), suffix=lambda t, d: SuffixDrafter(), early=lambda t, d: EarlyExit(2))
+DRAFTERS = dict(assistant=lambda t, d: AssistantDrafter(d), lookup=lambda t, d: PromptLookupDrafter(), suffix=lambda t, d: SuffixDrafter(), early=lambda t, d: EarlyExitDrafter(2))
 
 
 def seen(steps): return [(s.tokens, s.drafted, s.accepted, s.rejected, s.draft_tokens, s.draft_passes, s.target_passes) for s in steps]
@@ -92,7 +92,7 @@ def test_every_rule_is_lossless_under_sampling_over_several_rounds(name, data):
 @given(c=st.floats(.02, 1.), wider=st.floats(0, .3), acceptance=st.floats(0, .04), seed=st.integers(0, 99))
 def test_a_poor_drafter_costs_at_most_three_percent(models, c, wider, acceptance, seed):
     target, near = models
-    costs, n = Costs.ratio(c, wider), 300
+    costs, n = RoundCosts.from_ratio(c, wider), 300
     text = decode(target, [1, 2, 3], Greedy(), n, stop=Stop(eos=())).tokens
     steps = decode(target, [1, 2, 3], Speculative(SyntheticDrafter(acceptance, text, seed=seed, cost=near), lookahead=CostAwareLookahead(costs)), n, stop=Stop(eos=())).steps
     assert costs.of(steps) <= 1.03 * n * costs.round(0)
@@ -103,7 +103,7 @@ def simulated(rule, acceptance, costs, tokens, seed):
     rule, rng, said, spent = rule.start(), np.random.default_rng(seed), 0, 0.
     while said < tokens:
         k = 0
-        while rule.go_on(k, None, 1 if k else None): k += 1
+        while rule.keep_drafting(k, None, 1 if k else None): k += 1
         right = next((i for i in range(k) if rng.random() >= acceptance), k)
         step = Step([1] * (right + 1), k, right, right < k, [1] * k, [], 1, k)
         rule.update(step)
@@ -114,7 +114,7 @@ def simulated(rule, acceptance, costs, tokens, seed):
 @pytest.mark.parametrize('acceptance', [.1, .3, .5, .7, .9, .97])
 @pytest.mark.parametrize('c,wider', [(.05, .02), (.15, .1), (.4, .05)])
 def test_the_cost_rule_is_near_the_best_fixed_length(acceptance, c, wider):
-    costs, n = Costs.ratio(c, wider), 3000
+    costs, n = RoundCosts.from_ratio(c, wider), 3000
     cost = lambda rule: np.mean([simulated(rule, acceptance, costs, n, s) for s in range(3)])
     best = min(n * costs.round(0), *(cost(FixedLookahead(k)) for k in (1, 2, 3, 4, 6, 8, 12, 16, 20)))
     assert cost(CostAwareLookahead(costs)) <= 1.05 * best # the price of finding out, of probing, and of noise
@@ -125,15 +125,15 @@ def test_the_oracle_is_never_beaten(table):
     passes = lambda rule: sum(map(len, replay(table, rule)))
     drafted = lambda rule: sum(s.drafted for steps in replay(table, rule) for s in steps)
     oracle = OracleLookahead(table)
-    for rule in (*map(FixedLookahead, range(1, K + 1)), ConfidenceLookahead(.3, K), HeuristicLookahead(2, most=K)): assert passes(oracle) <= passes(rule)
+    for rule in (*map(FixedLookahead, range(1, K + 1)), ConfidenceLookahead(.3, K), HeuristicLookahead(2, max_k=K)): assert passes(oracle) <= passes(rule)
     assert drafted(oracle) == sum(s.accepted for steps in replay(table, oracle) for s in steps)
 
 
 def test_sampling_tables_are_reproducible_and_of_their_own_seed(models):
     build = lambda seed: DraftTable.build(models[0], AssistantDrafter(models[1]), [[1, 2, 3], [4]], 12, 4, base=Sample([TopK(5)]), seed=seed)
     one, again, other = build(0), build(0), build(1)
-    assert one.texts == again.texts and [[p.tokens for p in ps] for ps in one.places] == [[p.tokens for p in ps] for ps in again.places]
-    assert other.texts != one.texts
+    assert one.sequences == again.sequences and [[p.tokens for p in ps] for ps in one.positions] == [[p.tokens for p in ps] for ps in again.positions]
+    assert other.sequences != one.sequences
     with pytest.raises(ValueError, match='greedy base'): OracleLookahead(one)
 
 
@@ -153,22 +153,22 @@ def test_rows_survive_the_way_to_disk(table, tmp_path):
 @given(values=st.lists(st.floats(-30, 30), min_size=2, max_size=40))
 def test_a_row_of_scores_and_of_probabilities_say_the_same(values):
     scores = torch.tensor(values, dtype=torch.float64)
-    one, other, token = Row(scores, False), Row(scores.softmax(-1), True), len(values) // 2
+    one, other, token = DraftProbs(scores, False), DraftProbs(scores.softmax(-1), True), len(values) // 2
     p = scores.softmax(-1)
-    assert one.chance(token) == pytest.approx(other.chance(token)) and one.top(3) == pytest.approx(other.top(3))
+    assert one.prob(token) == pytest.approx(other.prob(token)) and one.top(3) == pytest.approx(other.top(3))
     assert one.entropy() == pytest.approx(torch.special.entr(p).sum().item(), abs=1e-9)
 
 
-@pytest.mark.parametrize('make,words', [(lambda: ConfidenceLookahead(2), 'from 0 to 1'), (lambda: ConfidenceLookahead(k=0), 'whole number'), (lambda: HeuristicLookahead(5, most=3), 'limit'),
-    (lambda: CumulativeLookahead(k=2, least=3), 'at most k'), (lambda: BanditLookahead(COSTS, ()), 'arms'), (lambda: CostAwareLookahead(COSTS, probe=-1), 'from 0 to 1'), (lambda: Costs((), .1), r'T\(1\)'),
+@pytest.mark.parametrize('make,words', [(lambda: ConfidenceLookahead(2), 'from 0 to 1'), (lambda: ConfidenceLookahead(k=0), 'whole number'), (lambda: HeuristicLookahead(5, max_k=3), 'limit'),
+    (lambda: CumulativeLookahead(k=2, min_k=3), 'at most k'), (lambda: BanditLookahead(COSTS, ()), 'arms'), (lambda: CostAwareLookahead(COSTS, probe=-1), 'from 0 to 1'), (lambda: RoundCosts((), .1), r'T\(1\)'),
     (lambda: RocLookahead(weight=0), 'above 0'), (lambda: EntropyLookahead(gamma=0), 'above 0'), (lambda: ClassifierLookahead(features=()), 'choose from'), (lambda: CostAwareLookahead(COSTS, weight=0), 'above 0')])
 def test_bad_settings_say_what_to_give(make, words):
     with pytest.raises(ValueError, match=words): make()
 
 
 def test_nan_is_found_by_every_rule_that_looks(table):
-    row = Row(torch.tensor([torch.nan, 1.]), True)
+    row = DraftProbs(torch.tensor([torch.nan, 1.]), True)
     for rule in (ConfidenceLookahead(), RocLookahead(), CumulativeLookahead(), CostAwareLookahead(COSTS), ClassifierLookahead(None, .5, K).fit(table), EntropyLookahead()):
         started = rule.start()
-        assert started.go_on(0, None, None)
-        with pytest.raises(ValueError, match='NaN'): started.go_on(1, row, 0)
+        assert started.keep_drafting(0, None, None)
+        with pytest.raises(ValueError, match='NaN'): started.keep_drafting(1, row, 0)

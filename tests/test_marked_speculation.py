@@ -8,17 +8,17 @@ import torch
 from scipy import stats
 from transformers import SynthIDTextWatermarkingConfig, T5Config, T5ForConditionalGeneration, logging
 
-from decodelab import LM, AssistantDrafter, BeamSample, BeamSearch, BlockVerifier, ConfidenceLookahead, EarlyExit, FixedLookahead, GreenList, Greedy, Gumbel, PromptLookup, Sample, Speculative, Stop, SuffixDrafter, SynthID, Temperature, TokenVerifier, TopK, Unigram, decode, decode_batch, random_lm
-from decodelab.watermark import SBW, DiPmark, DualGumbel, EitherGumbel, HardList, MarkedDrafter, MarkedVerifier, RoundsHash, TripleGumbel, dual_key
+from decodelab import LM, AssistantDrafter, BeamSample, BeamSearch, BlockVerifier, ConfidenceLookahead, EarlyExitDrafter, FixedLookahead, GreenList, Greedy, Gumbel, PromptLookupDrafter, Sample, Speculative, Stop, SuffixDrafter, SynthID, Temperature, TokenVerifier, TopK, Unigram, decode, decode_batch, random_lm
+from decodelab.watermark import SBW, DiPmark, DualGumbel, HarmonicGumbel, HardList, WatermarkedDrafter, WatermarkedVerifier, IteratedHash, TripleGumbel, dual_key_speculation
 from decodelab.core import Rng
-from decodelab.watermark.null import null_of
+from decodelab.watermark.null import null_distribution
 from decodelab.core.driver import Request
-from decodelab.evaluate.exact import ExactGreedy, ExactLM, ExactSample, completed, joint, total_variation
+from decodelab.evaluate.exact import ExactGreedy, ExactLM, ExactSample, completions, exact_distribution, total_variation
 from decodelab.speculative.protocol import Draft
 
 SECRET = tuple((1 + torch.randperm(60_000, generator=torch.Generator().manual_seed(0))[:30]).tolist())
-MARKS = [GreenList(42, .5, 2.), GreenList(42, .5, 2., 3, 'min'), GreenList(42, .5, 3., 2, 'self'), Unigram(42, delta=3.), HardList(42), SBW(42), Gumbel(42), SynthID(SECRET), SynthID(SECRET, 3, RoundsHash(), leaves=3), DiPmark(42)]
-KEYED = [DualGumbel(42, alpha=.5), EitherGumbel(42, alpha=.5), TripleGumbel(42, alpha=.5)]
+MARKS = [GreenList(42, .5, 2.), GreenList(42, .5, 2., 3, 'min'), GreenList(42, .5, 3., 2, 'self'), Unigram(42, delta=3.), HardList(42), SBW(42), Gumbel(42), SynthID(SECRET), SynthID(SECRET, 3, IteratedHash(), leaves=3), DiPmark(42)]
+KEYED = [DualGumbel(42, alpha=.5), HarmonicGumbel(42, alpha=.5), TripleGumbel(42, alpha=.5)]
 PROMPTS = [[1, 2, 3], [9], [4, 5, 6, 7]]
 name = lambda mark: repr(mark)
 
@@ -31,12 +31,12 @@ def target(): return random_lm(seed=0, vocab_size=200)
 def drafters():
     draft = random_lm(seed=1, vocab_size=200, layers=1)
     return {'assistant': AssistantDrafter(draft), 'unmarked assistant': AssistantDrafter(draft, base=Sample()), 'greedy assistant': AssistantDrafter(draft, base=Greedy()),
-            'early exit': EarlyExit(1), 'prompt lookup': PromptLookup(), 'suffix': SuffixDrafter()}
+            'early exit': EarlyExitDrafter(1), 'prompt lookup': PromptLookupDrafter(), 'suffix': SuffixDrafter()}
 
 
 def p_value(mark, trace):
-    found = mark.evidence(trace.prompt + trace.tokens, len(trace.prompt))
-    return null_of(mark).tail(found.total, found.count)
+    found = mark.score_tokens(trace.prompt + trace.tokens, len(trace.prompt))
+    return null_distribution(mark).tail(found.total, found.count)
 
 
 def read_by_transformers(tokens):
@@ -93,7 +93,7 @@ def test_marks_are_kept_in_beams(target):
     chance, synthid = .5 / (86 * 30) ** .5, decode(target, PROMPTS[0], BeamSample(4, [SynthID(SECRET)]), 90)
     assert read_by_transformers(synthid.tokens) > .5 + 10 * chance
     green, bare = GreenList(42, .25, 4.), decode(target, PROMPTS[0], BeamSearch(4), 60)
-    z = lambda trace: null_of(green).z(*(lambda e: (e.total, e.count))(green.evidence(trace.prompt + trace.tokens, 3)))
+    z = lambda trace: null_distribution(green).z(*(lambda e: (e.total, e.count))(green.score_tokens(trace.prompt + trace.tokens, 3)))
     assert z(decode(target, PROMPTS[0], BeamSearch(4, [green]), 60)) > 6 and abs(z(bare)) < 4 and z(decode_batch(target, PROMPTS, BeamSearch(4, [green]), 3, 60)[0]) > 6
 
 
@@ -102,34 +102,34 @@ def test_marks_are_kept_in_beams(target):
 @pytest.mark.parametrize('mark', KEYED[::2], ids=name)
 def test_two_and_three_keys_with_every_drafter_alone_and_in_a_batch(target, drafters, mark):
     for about, drafter in drafters.items():
-        strategy = dual_key(drafter, mark, [Temperature(.9)], ConfidenceLookahead(.2, 5) if about == 'assistant' else FixedLookahead(3))
+        strategy = dual_key_speculation(drafter, mark, [Temperature(.9)], ConfidenceLookahead(.2, 5) if about == 'assistant' else FixedLookahead(3))
         batch = decode_batch(target, PROMPTS[:2], strategy, 2, 50)
         assert batch[1].tokens == decode(target, PROMPTS[1], strategy, 50, seed=1).tokens, about
-        assert max(p_value(mark, t) for t in batch) < 1e-4 and max(p_value(EitherGumbel(42, alpha=.5), t) for t in batch) < 1e-4, about
+        assert max(p_value(mark, t) for t in batch) < 1e-4 and max(p_value(HarmonicGumbel(42, alpha=.5), t) for t in batch) < 1e-4, about
         assert min(p_value(type(mark)(43, alpha=.5), t) for t in batch) > 1e-3, about
 
 
 def test_published_form_block_verification_and_rules(target, drafters):
-    mark = EitherGumbel(7, alpha=.5)
+    mark = HarmonicGumbel(7, alpha=.5)
     plain = Sample([TopK(50)])
-    for verifier in (MarkedVerifier(mark.b, mark.b), MarkedVerifier(mark.a, mark.b, verifier=BlockVerifier())):
-        trace = decode(target, PROMPTS[0], Speculative(MarkedDrafter(drafters['assistant'], mark.a), plain, verifier, FixedLookahead(3)), 80)
+    for verifier in (WatermarkedVerifier(mark.b, mark.b), WatermarkedVerifier(mark.a, mark.b, verifier=BlockVerifier())):
+        trace = decode(target, PROMPTS[0], Speculative(WatermarkedDrafter(drafters['assistant'], mark.a), plain, verifier, FixedLookahead(3)), 80)
         assert p_value(mark, trace) < 1e-5
-    reading = plain.start(Request(target, PROMPTS[0], 80, Rng(0)))
-    assert (reading.rows(trace.prompt + trace.tokens[:-1], 80)[range(80), trace.tokens] > 0).all()      # nothing that the rules forbid
+    reading = plain.bind(Request(target, PROMPTS[0], 80, Rng(0)))
+    assert (reading.scores(trace.prompt + trace.tokens[:-1], 80)[range(80), trace.tokens] > 0).all()      # nothing that the rules forbid
 
 
 def test_third_key_leaves_nothing_to_the_seed(target, drafters):
     "Until a context comes back, which is drawn by chance."
     mark = TripleGumbel(11, context=3, alpha=.5)
     for about in ('assistant', 'early exit', 'prompt lookup'):
-        texts = {tuple(decode(target, PROMPTS[0], dual_key(drafters[about], mark, lookahead=FixedLookahead(3)), 40, seed=s).tokens) for s in range(3)}
+        texts = {tuple(decode(target, PROMPTS[0], dual_key_speculation(drafters[about], mark, lookahead=FixedLookahead(3)), 40, seed=s).tokens) for s in range(3)}
         assert len(texts) == 1, about
 
 
 def test_stops_and_ends_cut_marked_text_where_they_should(target, drafters):
     mark = TripleGumbel(11, context=3, alpha=.5)
-    strategy = dual_key(drafters['assistant'], mark, lookahead=FixedLookahead(4))
+    strategy = dual_key_speculation(drafters['assistant'], mark, lookahead=FixedLookahead(4))
     whole = decode(target, PROMPTS[0], strategy, 40).tokens
     end = whole[17]
     assert decode(target, PROMPTS[0], strategy, 40, stop=Stop(eos=(end,))).tokens == whole[:whole.index(end) + 1]
@@ -142,10 +142,10 @@ def test_an_encoder_decoder_is_marked_too():
         t5 = LM(T5ForConditionalGeneration(T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0, initializer_factor=1.)).double().eval())
     t5.eos = ()
     for mark in (Gumbel(5, 2), SynthID(SECRET, 3), DiPmark(5, context=2)):
-        trace = decode(t5, [3, 4, 5], Speculative(PromptLookup(), Sample([mark])), 60)
+        trace = decode(t5, [3, 4, 5], Speculative(PromptLookupDrafter(), Sample([mark])), 60)
         assert p_value(mark, trace) < 1e-3, mark
-    mark = EitherGumbel(5, 2, .5)
-    assert p_value(mark, decode(t5, [3, 4, 5], dual_key(PromptLookup(), mark), 60)) < 1e-5
+    mark = HarmonicGumbel(5, 2, .5)
+    assert p_value(mark, decode(t5, [3, 4, 5], dual_key_speculation(PromptLookupDrafter(), mark), 60)) < 1e-5
 
 
 # The law over keys, exactly
@@ -153,7 +153,7 @@ def test_an_encoder_decoder_is_marked_too():
 class Ideal:
     "A key whose numbers are chance, asked once for each text before it."
     def __init__(self, role): self.role = role
-    def start(self, request):
+    def bind(self, request):
         asked = vars(request.rng).setdefault('asked', set())
 
         def applied(ids, rows):
@@ -165,36 +165,36 @@ class Ideal:
 
 class UntilUnsure(FixedLookahead):
     "Stops after a token that the drafter gave less than a third."
-    def go_on(self, i, row, token): return i < self.k and (row is None or row.p[token] >= Fraction(1, 3))
+    def keep_drafting(self, i, row, token): return i < self.k and (row is None or row.p[token] >= Fraction(1, 3))
 
 
 @pytest.mark.parametrize('seed', range(3))
 def test_over_keys_the_law_is_the_targets(seed):
     "Over several rounds, by the code that decodes; tables with zeros in them."
     table, draft = ExactLM(3, 50 + seed), AssistantDrafter(ExactLM(3, 70 + seed))
-    want = dict(completed(table, [0, 1], (), 3))
+    want = dict(completions(table, [0, 1], (), 3))
     for lookahead, verifier in itertools.product((FixedLookahead(2), UntilUnsure(3)), (TokenVerifier(), BlockVerifier())):
         a, b = Ideal('A'), Ideal('B')
-        for own in (a, b): assert total_variation(joint(Speculative(MarkedDrafter(draft, a), ExactSample(), MarkedVerifier(own, b, verifier=verifier), lookahead), table, [0, 1], 3), want) == 0
-    guess = Speculative(AssistantDrafter(draft.lm, base=ExactGreedy()), ExactSample(), MarkedVerifier(Ideal('A'), Ideal('B')), FixedLookahead(2))
-    assert total_variation(joint(guess, table, [0, 1], 3), want) == 0
+        for own in (a, b): assert total_variation(exact_distribution(Speculative(WatermarkedDrafter(draft, a), ExactSample(), WatermarkedVerifier(own, b, verifier=verifier), lookahead), table, [0, 1], 3), want) == 0
+    guess = Speculative(AssistantDrafter(draft.lm, base=ExactGreedy()), ExactSample(), WatermarkedVerifier(Ideal('A'), Ideal('B')), FixedLookahead(2))
+    assert total_variation(exact_distribution(guess, table, [0, 1], 3), want) == 0
 
 
 def test_one_key_for_both_draws_is_caught():
     table, draft, a = ExactLM(3, 50), AssistantDrafter(ExactLM(3, 70)), Ideal('A')
-    with pytest.raises(AssertionError, match='asked twice'): joint(Speculative(MarkedDrafter(draft, a), ExactSample(), MarkedVerifier(None, a), FixedLookahead(2)), table, [0, 1], 4)
+    with pytest.raises(AssertionError, match='asked twice'): exact_distribution(Speculative(WatermarkedDrafter(draft, a), ExactSample(), WatermarkedVerifier(None, a), FixedLookahead(2)), table, [0, 1], 4)
 
 
 # Detectors that do not cry wolf
 
 def test_false_alarms_come_as_often_as_promised():
     "One unmarked text, 5,000 keys, three ways to read them: the counts at three levels in their binomial intervals, and p uniform."
-    ids, p = torch.randint(900, (60,), generator=torch.Generator().manual_seed(3)).tolist(), {kind: [] for kind in (DualGumbel, EitherGumbel, TripleGumbel)}
+    ids, p = torch.randint(900, (60,), generator=torch.Generator().manual_seed(3)).tolist(), {kind: [] for kind in (DualGumbel, HarmonicGumbel, TripleGumbel)}
     for k in range(5000):
-        a, b = (m.evidence(ids) for m in (DualGumbel(k, 2, .3).a, DualGumbel(k, 2, .3).b))
+        a, b = (m.score_tokens(ids) for m in (DualGumbel(k, 2, .3).a, DualGumbel(k, 2, .3).b))
         for kind, found in p.items():
             mark = kind(k, 2, .3)
-            found.append(null_of(mark).tail(mark.together(a.values, b.values, a.contexts)[a.scored].sum(), a.count))
+            found.append(null_distribution(mark).tail(mark.combine_scores(a.values, b.values, a.contexts)[a.scored].sum(), a.count))
     for kind, found in p.items():
         assert stats.kstest(found, 'uniform').pvalue > .001, kind
         for level in (.1, .01, .001):
@@ -204,8 +204,8 @@ def test_false_alarms_come_as_often_as_promised():
 
 def test_repeats_and_short_texts_give_no_evidence(target):
     for mark in KEYED:
-        assert mark.evidence([7] * 200).count == 1 and mark.evidence([1, 2, 3]).count == 0
-        assert null_of(mark).tail(0., 0) == 1. and math.isfinite(mark.evidence(list(range(50))).total)
+        assert mark.score_tokens([7] * 200).count == 1 and mark.score_tokens([1, 2, 3]).count == 0
+        assert null_distribution(mark).tail(0., 0) == 1. and math.isfinite(mark.score_tokens(list(range(50))).total)
 
 
 # Bad input
@@ -213,8 +213,8 @@ def test_repeats_and_short_texts_give_no_evidence(target):
 def test_what_does_not_fit_is_one_sentence(target, drafters):
     mark = DualGumbel(1)
     for base in (Greedy(), Greedy([Temperature(.5)])):
-        with pytest.raises(ValueError, match='base that samples'): decode(target, [1], Speculative(MarkedDrafter(drafters['assistant'], mark.a), base, MarkedVerifier(mark.a, mark.b)), 4)
-    with pytest.raises(ValueError, match='above 0, or decode with Greedy'): dual_key(drafters['assistant'], mark, [Temperature(0)])
-    with pytest.raises(ValueError, match='cannot be keyed'): MarkedVerifier(coin=TripleGumbel(1), verifier=BlockVerifier())
-    with pytest.raises(TypeError, match='two keys'): dual_key(drafters['assistant'], GreenList(1))
-    with pytest.raises(ValueError, match='inside a Speculative'): MarkedVerifier().verify(torch.ones(1, 4) / 4, Draft([]), Rng(0))
+        with pytest.raises(ValueError, match='base that samples'): decode(target, [1], Speculative(WatermarkedDrafter(drafters['assistant'], mark.a), base, WatermarkedVerifier(mark.a, mark.b)), 4)
+    with pytest.raises(ValueError, match='above 0, or decode with Greedy'): dual_key_speculation(drafters['assistant'], mark, [Temperature(0)])
+    with pytest.raises(ValueError, match='cannot be keyed'): WatermarkedVerifier(acceptance_watermark=TripleGumbel(1), verifier=BlockVerifier())
+    with pytest.raises(TypeError, match='two keys'): dual_key_speculation(drafters['assistant'], GreenList(1))
+    with pytest.raises(ValueError, match='inside a Speculative'): WatermarkedVerifier().verify(torch.ones(1, 4) / 4, Draft([]), Rng(0))

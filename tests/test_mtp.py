@@ -5,9 +5,9 @@ from transformers import (AutoConfig, AutoModelForCausalLM, Gemma4AssistantConfi
 from transformers.modeling_layers import MtpModel
 
 from decodelab import AssistantDrafter, FixedLookahead, Greedy, LM, RepetitionPenalty, Sample, Speculative, Temperature, TopP, decode, decode_batch
-from decodelab.evaluate.certify import base_law, check_drafter, g_test, power, sample_counts
+from decodelab.evaluate.certify import sequence_distribution, check_drafter, g_test, g_test_power, sample_counts
 from decodelab.drafters.mtp import MtpDrafter, MtpHeads, mtp_of
-from decodelab.drafters.single_position import SinglePositionDrafter, SinglePositionHeads, all_reuse
+from decodelab.drafters.single_position import SinglePositionDrafter, SinglePositionHeads, reuse_config
 
 SIZES = dict(vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
              initializer_range=.15, eos_token_id=None, bos_token_id=None, pad_token_id=None)
@@ -43,17 +43,17 @@ def gemma(shared=2, seed=0, dtype=torch.float64, ordered=False, **sizes):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         target = Gemma4ForCausalLM(text(4, shared, 32, 8 * bool(shared))).to(dtype).eval()
-        assistant = Gemma4AssistantForCausalLM(all_reuse(Gemma4AssistantConfig(text_config=text(2, 2, 16, 0), backbone_hidden_size=32, **more))).to(dtype).eval()
+        assistant = Gemma4AssistantForCausalLM(reuse_config(Gemma4AssistantConfig(text_config=text(2, 2, 16, 0), backbone_hidden_size=32, **more))).to(dtype).eval()
         if ordered: assistant.masked_embedding.token_ordering.copy_(torch.randperm(sizes['vocab_size']))
     return LM(target, name='gemma4'), assistant
 
 
 def certified(strategy, lm, prompt, n, samples):
     "G-test of the first `n` tokens together; and how likely it is to notice one temperature of 0.8 too many."
-    law = base_law(strategy.base, lm, prompt, n)
+    law = sequence_distribution(strategy.base, lm, prompt, n)
     counts = sample_counts(strategy, lm, prompt, n, samples, 0)
     sharper = law ** 1.25 / (law ** 1.25).sum()
-    return g_test(counts, law)[0], power(law, sharper, samples)
+    return g_test(counts, law)[0], g_test_power(law, sharper, samples)
 
 
 def names_of_glm(mtp, depth):
@@ -158,7 +158,7 @@ def test_low_precision_and_strict():
     model, mtp = glm(dtype=torch.bfloat16)
     pairs = [(LM(model), MtpDrafter(mtp))] + [(lm, SinglePositionDrafter(a)) for lm, a in (gemma(2, dtype=torch.bfloat16), gemma(0, dtype=torch.bfloat16))]
     for lm, drafter in pairs:
-        trace = decode(lm, PROMPT, Speculative(drafter, lookahead=FixedLookahead(3), strict=True), 24)
+        trace = decode(lm, PROMPT, Speculative(drafter, lookahead=FixedLookahead(3), deterministic=True), 24)
         assert trace.tokens == decode(lm, PROMPT, Greedy(), 24).tokens and trace.metrics()['drafted'] > 0
 
 

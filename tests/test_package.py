@@ -13,8 +13,8 @@ MODULES = [module_name(p) for p in notebooks()]
 # What a user is promised to find at the top, as far as it exists.
 PROMISED = '''load pair LM Session decode decode_batch generate Trace Step Stop Request
     Greedy Sample BeamSearch DiverseBeamSearch ConstrainedBeamSearch ContrastiveSearch DoLa ContrastiveDecoding Speculative
-    AssistantDrafter PromptLookup SuffixDrafter EarlyExit UniversalDrafter TreeDrafter LookaheadDrafter SyntheticDrafter
-    ExactMatch TokenVerifier BlockVerifier MultiDraftVerifier TypicalAcceptance Lenience
+    AssistantDrafter PromptLookupDrafter SuffixDrafter EarlyExitDrafter UniversalDrafter TreeDrafter LookaheadDecodingDrafter SyntheticDrafter
+    ExactMatchVerifier TokenVerifier BlockVerifier MultiDraftVerifier TypicalAcceptanceVerifier Lenience
     FixedLookahead HeuristicLookahead ConfidenceLookahead RocLookahead EntropyLookahead CumulativeLookahead ClassifierLookahead
     CostAwareLookahead OracleLookahead Temperature TopK TopP MinP RepetitionPenalty Rules
     GreenList Gumbel SynthID Unigram detect bench summary certify tune_lookahead DraftTable'''.split()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd, pytest
 
-from decodelab.lab.requirements import needs_of
+from decodelab.lab.requirements import requirements
 from repo import ROOT, notebooks
 from stand_ins import snapshot, write_data
 
@@ -39,12 +39,12 @@ def shelf(tmp_path_factory):
 
 
 def test_who_has_no_such_scale():
-    assert {p.stem for p in notebooks('experiments') if 'paper' not in needs_of(p)} == WITHOUT
+    assert {p.stem for p in notebooks('experiments') if 'paper' not in requirements(p)} == WITHOUT
 
 
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
 def test_runs_with_the_names_of_the_source(path, shelf, tmp_path):
-    need = needs_of(path)['paper']
+    need = requirements(path)['paper']
     for name in need['models']: snapshot(name, shelf / 'hub')
     for name in need['data']: write_data(name, shelf / 'data')
     env = {k: v for k, v in os.environ.items() if not k.startswith(('DECODELAB_', 'HF_', 'HUGGINGFACE_', 'TRANSFORMERS_'))}

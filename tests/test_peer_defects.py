@@ -7,12 +7,12 @@ import torch
 from transformers import StoppingCriteria
 from transformers.generation import logits_process as hf
 
-from decodelab import AssistantDrafter, EarlyExit, ExactMatch, FixedLookahead, Greedy, Guidance, IntersectionDrafter, PromptLookup, Sample, SequenceBias, Speculative, Stop, Temperature, TokenVerifier, TopP, TypicalAcceptance, UniversalDrafter, certify, check_rule, check_verifier, decode, decode_batch, load, random_lm
-from decodelab.logits import BadWords, Rules, TopH, Typical, XTC
+from decodelab import AssistantDrafter, EarlyExitDrafter, ExactMatchVerifier, FixedLookahead, Greedy, ClassifierFreeGuidance, TokenIntersectionDrafter, PromptLookupDrafter, Sample, SequenceBias, Speculative, Stop, Temperature, TokenVerifier, TopP, TypicalAcceptanceVerifier, UniversalDrafter, certify, check_processor, check_verifier, decode, decode_batch, load, random_lm
+from decodelab.logits import NoBadWords, LogitsProcessorList, TopH, TypicalP, XTC
 from decodelab.evaluate.certify import statistical_check
 from decodelab.core.driver import Request, Rng
 from decodelab.evaluate.exact import ExactSample
-from decodelab.speculative.protocol import Verdict
+from decodelab.speculative.protocol import Verification
 from decodelab.speculative.verifiers import residual
 from repo import ROOT
 from test_grammar import letters
@@ -172,9 +172,9 @@ def test_assisted_texts_can_be_batched(lm, draft):
 
 def test_nothing_acts_that_was_not_asked_for():
     lm = random_lm(vocab_size=128, scale=.02)   # flat scores
-    rows = Sample().start(Request(lm, PROMPT, 4, Rng())).rows(PROMPT, 1)
+    rows = Sample().bind(Request(lm, PROMPT, 4, Rng())).scores(PROMPT, 1)
     assert (rows > 0).all() and torch.allclose(rows, lm.session().logits(PROMPT).softmax(-1))
-    assert len(Sample().rules) == len(Greedy().rules) == 0
+    assert len(Sample().processors) == len(Greedy().processors) == 0
     with torch.random.fork_rng(devices=[]):
         out = lm.model.generate(torch.tensor([PROMPT]), do_sample=True, max_new_tokens=1, output_scores=True, return_dict_in_generate=True, pad_token_id=0)
     mended(out.scores[0].isfinite().sum() != 50)
@@ -190,7 +190,7 @@ def test_the_number_of_drafted_tokens_is_honoured(lm, draft):
 
 
 def test_an_identical_draft_is_always_accepted(lm):
-    for rules in ([Temperature(.5)], [Temperature(2.)], [TopP(.8)], [Typical(.7)], [TopH(.5)], [Guidance(1.5), Temperature(.7)], [XTC(.05)]):
+    for rules in ([Temperature(.5)], [Temperature(2.)], [TopP(.8)], [TypicalP(.7)], [TopH(.5)], [ClassifierFreeGuidance(1.5), Temperature(.7)], [XTC(.05)]):
         for seed in range(2):
             drafted, accepted = rounds(decode(lm, PROMPT, Speculative(AssistantDrafter(lm), base=Sample(rules)), 40, seed=seed))
             assert drafted == accepted and sum(drafted) > 30
@@ -211,7 +211,7 @@ def test_the_pad_id_is_a_token_like_others(lm):
 def test_lookup_guesses_do_not_depend_on_the_rules(lm):
     def first(rules):
         request, base = Request(lm, PROMPT * 3, 9, Rng()), Sample(rules)
-        return PromptLookup().start(request, base, base.start(request)).draft(request.prompt, lambda i, row, token: i < 5, Rng()).tokens
+        return PromptLookupDrafter().start(request, base, base.bind(request)).draft(request.prompt, lambda i, row, token: i < 5, Rng()).tokens
     assert first([]) == first([TopP(.5)]) == first([TopH(.4)]) == [3, 4, 5, 3, 4]
     from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
     def guesses(processors):
@@ -241,17 +241,17 @@ def test_cache_settings_of_the_model_do_not_matter(lm, draft):
 
 def test_guidance_survives(lm, draft):
     plain, found = theirs(lm, guidance_scale=1.5)[0], []
-    for drafter in (AssistantDrafter(draft), PromptLookup()):
-        assert decode(lm, PROMPT, Speculative(drafter, base=Greedy([Guidance(1.5)])), 40).tokens == plain
+    for drafter in (AssistantDrafter(draft), PromptLookupDrafter()):
+        assert decode(lm, PROMPT, Speculative(drafter, base=Greedy([ClassifierFreeGuidance(1.5)])), 40).tokens == plain
     for options in (dict(assistant_model=twin(draft)), dict(prompt_lookup_num_tokens=3)): found.append(theirs(lm, guidance_scale=1.5, **options)[0] == plain)
     mended(any(found))
 
 
 def test_guided_samples_follow_the_guided_law():
     lm, draft = (random_lm(seed=s, vocab_size=8, layers=1, scale=.3) for s in (0, 1))
-    for drafter in (AssistantDrafter(draft), PromptLookup()):
-        check = statistical_check(Speculative(drafter, base=Sample([Guidance(2.)])), lm, [1, 2, 1], samples=500)
-        assert check.passed, check.says
+    for drafter in (AssistantDrafter(draft), PromptLookupDrafter()):
+        check = statistical_check(Speculative(drafter, base=Sample([ClassifierFreeGuidance(2.)])), lm, [1, 2, 1], samples=500)
+        assert check.passed, check.message
 
 
 def test_processors_that_remember_calls_are_found_out():
@@ -260,11 +260,11 @@ def test_processors_that_remember_calls_are_found_out():
         def __call__(self, ids, scores):
             self.calls += 1
             return scores + self.calls * torch.arange(scores.shape[-1])
-    with pytest.raises(AssertionError, match='treats a block of rows otherwise|remembers'): check_rule(Counts())
+    with pytest.raises(AssertionError, match='treats a block of rows otherwise|remembers'): check_processor(Counts())
     synthid = hf.SynthIDTextWatermarkLogitsProcessor(ngram_len=3, keys=[1, 2], sampling_table_size=64, sampling_table_seed=0, context_history_size=8, device='cpu')
     cfg = hf.UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, random_lm().model)
     for processor in (synthid, cfg):
-        with pytest.raises(TypeError, match='remembers calls'): Rules([processor])
+        with pytest.raises(TypeError, match='remembers calls'): LogitsProcessorList([processor])
 
 
 # Stops
@@ -297,7 +297,7 @@ def test_stop_strings_work_with_a_draft():
 def test_early_exit_leaves_the_model_whole():
     lm = random_lm('gpt2', layers=3)
     plain = theirs(lm)[0]
-    assert decode(lm, PROMPT, Speculative(EarlyExit(1)), 40).tokens == plain == theirs(lm)[0]
+    assert decode(lm, PROMPT, Speculative(EarlyExitDrafter(1)), 40).tokens == plain == theirs(lm)[0]
     broken, after = theirs(lm, assistant_early_exit=1)[0], theirs(lm)[0]
     mended(broken == after == plain)
     assert isinstance(broken, IndexError) and isinstance(after, IndexError)
@@ -313,9 +313,9 @@ def test_shared_tokens_keep_their_names_and_the_draft_its_modules():
     target, draft = two_alphabets()
     keys, modules = list(draft.model.state_dict()), [id(m) for m in draft.model.modules()]
     small, odd = random_lm(vocab_size=6, layers=1, scale=.3, tokenizer=letters(['<unk>', '</s>', *'abcd'])), random_lm(seed=1, vocab_size=5, layers=1, scale=.3, tokenizer=letters(['<unk>', '</s>', *'dza']))
-    check = statistical_check(Speculative(IntersectionDrafter(odd), base=Sample()), small, [2, 3, 2], samples=500)
-    assert check.passed, check.says
-    decode(target, [5, 6, 7], Speculative(IntersectionDrafter(draft), base=Sample([Temperature(.7)])), 20)
+    check = statistical_check(Speculative(TokenIntersectionDrafter(odd), base=Sample()), small, [2, 3, 2], samples=500)
+    assert check.passed, check.message
+    decode(target, [5, 6, 7], Speculative(TokenIntersectionDrafter(draft), base=Sample([Temperature(.7)])), 20)
     assert list(draft.model.state_dict()) == keys and [id(m) for m in draft.model.modules()] == modules
     from transformers.generation.candidate_generator import AssistantToTargetTranslator
     other = copy.deepcopy(draft.model)
@@ -328,14 +328,14 @@ def test_shared_tokens_keep_their_names_and_the_draft_its_modules():
 
 def test_any_two_vocabularies_can_be_paired():
     target, draft = two_alphabets()
-    base = Greedy([BadWords([[7]]), SequenceBias({(9,): -2.})])
+    base = Greedy([NoBadWords([[7]]), SequenceBias({(9,): -2.})])
     plain = decode(target, [5, 6, 7], base, 20).tokens
     second = random_lm(seed=7, layers=1, vocab_size=draft.vocab_size, tokenizer=draft.tokenizer)          # another draft, the same tokenizer
     subset = random_lm(seed=8, layers=1, vocab_size=12, tokenizer=letters(['<unk>', '</s>', *'jihgfedcba']))
     equal = random_lm(seed=9, layers=1, vocab_size=28, tokenizer=letters(['<unk>', '</s>', *'zyxwvutsrqponmlkjihgfedcba']))   # as many, in another order
     padded = random_lm(seed=10, layers=1, vocab_size=40, tokenizer=target.tokenizer)                      # the same tokenizer, more rows
     for other in (draft, second, subset, equal, padded):
-        for kind in (UniversalDrafter, IntersectionDrafter):
+        for kind in (UniversalDrafter, TokenIntersectionDrafter):
             assert decode(target, [5, 6, 7], Speculative(kind(other), base=base), 20).tokens == plain, (kind, other)
     options = dict(tokenizer=target.tokenizer, assistant_tokenizer=subset.tokenizer, do_sample=True, assistant_model=copy.deepcopy(subset.model))
     mended(not isinstance(theirs(target, [5, 6, 7], 12, **options)[0], Exception))
@@ -347,14 +347,14 @@ def test_tokens_are_counted_not_guessed_from_text():
     lm = load('pico', device='cpu')
     odd = lm.tokenizer.encode('a')[:1] + [lm.tokenizer.encode(c)[0] for c in 'bcd']   # ids that the tokenizer itself would not choose
     assert len(lm.tokenizer.encode(lm.decode(odd))) < len(odd)
-    trace = decode(lm, odd, Speculative(PromptLookup()), 16, stop=Stop(eos=()))
+    trace = decode(lm, odd, Speculative(PromptLookupDrafter()), 16, stop=Stop(eos=()))
     assert trace.metrics()['new_tokens'] == len(trace.tokens) == 16
 
 
 def test_lookup_takes_the_newest_match_and_what_there_is_of_it(lm):
     def guess(ids, k=6):
         request, base = Request(lm, ids, 9, Rng()), Greedy()
-        return PromptLookup(max_ngram=2).start(request, base, base.start(request)).draft(ids, lambda i, row, token: i < k, Rng()).tokens
+        return PromptLookupDrafter(max_ngram=2).start(request, base, base.bind(request)).draft(ids, lambda i, row, token: i < k, Rng()).tokens
     assert guess([1, 2, 9, 9, 1, 2, 8, 7, 1, 2], 2) == [8, 7]                    # the first match would say 9, 9
     assert guess([5, 6, 7, 5, 6], 6) == [7, 5, 6, 7, 5, 6]                       # three are there, and are copied on into themselves
     assert guess([1, 2, 3], 6) == []
@@ -368,9 +368,9 @@ def test_block_efficiency_counts_the_bonus_token(lm):
 
 
 def test_what_is_lossy_says_so():
-    assert not TypicalAcceptance().lossless and ExactMatch().lossless
-    found = certify(Speculative(AssistantDrafter(random_lm()), base=Sample(), verifier=TypicalAcceptance()), samples=200)
-    assert not found.lossless and 'LOSSY, as declared by TypicalAcceptance' in repr(found) and found.distance > 0
+    assert not TypicalAcceptanceVerifier().lossless and ExactMatchVerifier().lossless
+    found = certify(Speculative(AssistantDrafter(random_lm()), base=Sample(), verifier=TypicalAcceptanceVerifier()), samples=200)
+    assert not found.lossless and 'LOSSY, as declared by TypicalAcceptanceVerifier' in repr(found) and found.distance > 0
 
 
 def sampling(verifier, q): return Speculative(AssistantDrafter(q), base=ExactSample(), verifier=verifier, lookahead=FixedLookahead(2))
@@ -382,8 +382,8 @@ def test_a_reused_uniform_is_caught():
         def verify(self, p, draft, rng):
             u = rng.uniform()
             for i, (x, q) in enumerate(zip(draft.tokens, draft.q)):
-                if not u < p[i][x] / q[x]: return Verdict(i, rng.categorical(residual(p[i], q, x)))
-            return Verdict(len(draft.tokens), rng.categorical(p[len(draft.tokens)]))
+                if not u < p[i][x] / q[x]: return Verification(i, rng.categorical(residual(p[i], q, x)))
+            return Verification(len(draft.tokens), rng.categorical(p[len(draft.tokens)]))
     check_verifier(TokenVerifier(), sampling)
     with pytest.raises(AssertionError, match='lossy'): check_verifier(OneUniform(), sampling)
 
@@ -391,6 +391,6 @@ def test_a_reused_uniform_is_caught():
 def test_token_0_is_a_token(lm, draft):
     only = lambda ids, scores: scores.masked_fill(torch.arange(scores.shape[-1]) > 1, -torch.inf)   # 0 or 1
     for base in (Greedy([only]), Sample([only])):
-        for drafter in (AssistantDrafter(draft), PromptLookup()):
+        for drafter in (AssistantDrafter(draft), PromptLookupDrafter()):
             assert 0 in decode(lm, PROMPT, Speculative(drafter, base=base), 24).tokens
     assert Rng().categorical(torch.tensor([1., 0.])) == 0

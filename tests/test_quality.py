@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from decodelab import Greedy, RepetitionPenalty, Sample, Temperature, TopK, decode, load
-from decodelab.evaluate import coherence, coverage, distinct_n, diversity, edit_distance, evaluate_choices, factor, isotropy
-from decodelab.evaluate import mc1, mc2, mc3, mean_distance, rep_n, self_bleu, truthfulqa
-from decodelab.evaluate.multiple_choice import Among, further_space, scores
+from decodelab.evaluate import coherence, coverage, distinct_n, diversity, edit_distance, evaluate_choices, load_factor, isotropy
+from decodelab.evaluate import mc1, mc2, mc3, mean_edit_distance, rep_n, self_bleu, load_truthfulqa
+from decodelab.evaluate.multiple_choice import FilteredBase, further_space, continuation_scores
 from decodelab.evaluate.text_quality import bleu
 from repo import ROOT
 
@@ -33,7 +33,7 @@ def test_the_edit_distance_is_a_distance(a, b, c):
 @law
 @given(st.lists(texts, min_size=2, max_size=5))
 def test_shares_are_shares_and_order_does_not_matter(some):
-    for measure in (lambda t: rep_n(t, 2), lambda t: distinct_n(t, 2), self_bleu, mean_distance, lambda t: rep_n(t, 1, 'simctg')):
+    for measure in (lambda t: rep_n(t, 2), lambda t: distinct_n(t, 2), self_bleu, mean_edit_distance, lambda t: rep_n(t, 1, 'simctg')):
         value = measure(some)
         assert math.isnan(value) or 0 <= value <= 1
         assert math.isnan(value) or math.isclose(value, measure(some[::-1]))
@@ -67,7 +67,7 @@ def forward(lm, prompt, answer, temperature=1.):
 
 @real
 def test_all_of_truthfulqa_is_read():
-    questions = truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv', 'Answer.\n\n')
+    questions = load_truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv', 'Answer.\n\n')
     assert (len(questions), sum(len(q.true) for q in questions), sum(len(q.false) for q in questions)) == (817, 2589, 3298)
     assert all(a.startswith(' ') and a.endswith('.') and not a.endswith('..') for q in questions for a in q.true + q.false if not a.endswith('...'))
     first = questions[0]
@@ -77,7 +77,7 @@ def test_all_of_truthfulqa_is_read():
 
 @real
 def test_truthfulqa_scores_are_those_of_whole_forwards(lm):
-    questions = truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv', 'Q: Is it cold?\nA: Yes.\n\n')[::120]
+    questions = load_truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv', 'Q: Is it cold?\nA: Yes.\n\n')[::120]
     for base, temperature in ((Greedy(), 1.), (Sample([Temperature(2.)]), 2.)):
         frame = evaluate_choices(lm, questions, base)
         for q, row in zip(questions, frame.itertuples()):
@@ -91,7 +91,7 @@ def test_truthfulqa_scores_are_those_of_whole_forwards(lm):
 @real
 @pytest.mark.parametrize('column,join,mean', [('turncated_prefixes', None, True), ('full_prefix', further_space, False)])
 def test_both_scorers_of_factor(lm, column, join, mean):
-    questions = factor(DATA/'factor'/'expert_factor.csv', column, **dict(join=join) if join else {})
+    questions = load_factor(DATA/'factor'/'expert_factor.csv', column, **dict(join=join) if join else {})
     assert len(questions) == 236 and all(len(q.true) == 1 and len(q.false) == 3 for q in questions)
     short = [q for q in questions if len(q.prompt) < 120][:6]
     frame = evaluate_choices(lm, short, mean=mean, ties=True)
@@ -106,11 +106,11 @@ def test_both_scorers_of_factor(lm, column, join, mean):
 @real
 def test_kept_sessions_change_no_score(lm):
     "Rules with a view of the whole text, and tokens ruled out, over questions of several lengths in turn."
-    questions = truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv', 'Q: Is it cold?\nA: Yes.\n\n')[:40:10]
+    questions = load_truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv', 'Q: Is it cold?\nA: Yes.\n\n')[:40:10]
     for base in (Greedy([RepetitionPenalty(1.3)]), Sample([RepetitionPenalty(1.3), TopK(40)])):
         frame = evaluate_choices(lm, questions + questions[::-1], base, floor=-1000.)
         for q, row in zip(questions + questions[::-1], frame.itertuples()):
-            assert np.allclose(row.true + row.false, scores(lm, q.prompt, q.true + q.false, base, floor=-1000.), atol=1e-8)
+            assert np.allclose(row.true + row.false, continuation_scores(lm, q.prompt, q.true + q.false, base, floor=-1000.), atol=1e-8)
 
 
 # Text of people and of models
@@ -174,19 +174,19 @@ def lm_score(lm, prompt, answer, layers, relative_top, post_softmax):
 @real
 def test_dola_scores_truthfulqa_as_its_authors_do(lm):
     DoLa = pytest.importorskip('decodelab.strategies.dola').DoLa
-    questions = truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv')[:40:10]
-    base = DoLa([0, 2, 4], divergence='official', relative_top=0, repetition_penalty=None)
+    questions = load_truthfulqa(DATA/'truthfulqa'/'TruthfulQA.csv')[:40:10]
+    base = DoLa([0, 2, 4], divergence='original', relative_top=0, repetition_penalty=None)
     frame = evaluate_choices(lm, questions, base, post_softmax=False)
     for q, row in zip(questions, frame.itertuples()):
         want = [lm_score(lm, q.prompt, a, [0, 2, 4], 0, False) for a in q.true + q.false]
-        assert np.allclose(row.true + row.false, want, atol=1e-7) and not np.allclose(want, scores(lm, q.prompt, q.true + q.false), atol=.1)
+        assert np.allclose(row.true + row.false, want, atol=1e-7) and not np.allclose(want, continuation_scores(lm, q.prompt, q.true + q.false), atol=.1)
 
 
 @real
 def test_dola_scores_factor_as_its_authors_do(lm):
     DoLa = pytest.importorskip('decodelab.strategies.dola').DoLa
-    questions = [q for q in factor(DATA/'factor'/'expert_factor.csv', join=further_space) if len(q.prompt) < 120][:4]
-    low = dict(layers=[0, 2, 4], divergence='official', repetition_penalty=None)
-    frame = evaluate_choices(lm, questions, Among(DoLa(**low, relative_top=0), DoLa(**low)), ties=True, post_softmax=False, floor=-1000.)
+    questions = [q for q in load_factor(DATA/'factor'/'expert_factor.csv', join=further_space) if len(q.prompt) < 120][:4]
+    low = dict(layers=[0, 2, 4], divergence='original', repetition_penalty=None)
+    frame = evaluate_choices(lm, questions, FilteredBase(DoLa(**low, relative_top=0), DoLa(**low)), ties=True, post_softmax=False, floor=-1000.)
     for q, row in zip(questions, frame.itertuples()):
         assert np.allclose(row.true + row.false, [lm_score(lm, q.prompt, a, [0, 2, 4], .1, True) for a in q.true + q.false], atol=1e-7)

@@ -4,8 +4,8 @@ import json
 import pytest
 import torch
 
-from decodelab import AssistantDrafter, ConfidenceLookahead, CostAwareLookahead, Costs, DraftTable, EarlyExit, FixedLookahead, Greedy, PromptLookup, Speculative, SuffixDrafter, SyntheticDrafter, UniversalDrafter, certify, decode, load, replay
-from decodelab.models import pair
+from decodelab import AssistantDrafter, ConfidenceLookahead, CostAwareLookahead, RoundCosts, DraftTable, EarlyExitDrafter, FixedLookahead, Greedy, PromptLookupDrafter, Speculative, SuffixDrafter, SyntheticDrafter, UniversalDrafter, certify, decode, load, replay
+from decodelab.models import check_same_tokenizer
 from decodelab.lab.bench_report import read_prompts
 from repo import ROOT
 
@@ -24,7 +24,7 @@ def test_texts_are_those_of_generate_and_of_plain_greedy(lm):
         theirs = lm.model.generate(torch.tensor([ids]), max_new_tokens=48, do_sample=False, pad_token_id=0)[0, len(ids):].tolist()
         plain = decode(lm, prompt, Greedy(), 48)
         assert plain.tokens == theirs and plain.text and lm.decode(ids + plain.tokens).endswith(plain.text)
-        for drafter in (PromptLookup(), SuffixDrafter(), EarlyExit(2), SyntheticDrafter(.7), AssistantDrafter(lm)):
+        for drafter in (PromptLookupDrafter(), SuffixDrafter(), EarlyExitDrafter(2), SyntheticDrafter(.7), AssistantDrafter(lm)):
             fast = decode(lm, prompt, Speculative(drafter, lookahead=FixedLookahead(4)), 48)
             assert (fast.tokens, fast.text) == (plain.tokens, plain.text)
         assert sum(s.accepted for s in fast.steps) == sum(s.drafted for s in fast.steps) > 0   # a draft that is the target
@@ -32,9 +32,9 @@ def test_texts_are_those_of_generate_and_of_plain_greedy(lm):
 
 def test_stop_rules_change_passes_and_not_texts_and_replay_knows_how_many(lm):
     other = load(DATA/'models'/('babyllama361' if lm.vocab_size == 512 else 'stories260K'), device='cpu', dtype=torch.float64)
-    for drafter in (PromptLookup(), EarlyExit(2), UniversalDrafter(other)):
+    for drafter in (PromptLookupDrafter(), EarlyExitDrafter(2), UniversalDrafter(other)):
         table = DraftTable.build(lm, drafter, PROMPTS, 24, 8)
-        for rule in (ConfidenceLookahead(.3, 8), CostAwareLookahead(Costs.ratio(.2, .1), 8)):
+        for rule in (ConfidenceLookahead(.3, 8), CostAwareLookahead(RoundCosts.from_ratio(.2, .1), 8)):
             for prompt, steps in zip(PROMPTS, replay(table, rule)):
                 live = decode(lm, prompt, Speculative(drafter, lookahead=rule), 24)
                 assert live.tokens == decode(lm, prompt, Greedy(), 24).tokens
@@ -42,19 +42,19 @@ def test_stop_rules_change_passes_and_not_texts_and_replay_knows_how_many(lm):
 
 
 def test_a_certificate_on_a_real_model(lm):
-    found = certify(Speculative(PromptLookup()), lm, PROMPTS, max_new_tokens=16)
-    assert found.lossless and found.checks[-1].says.startswith('3 of 3')
+    found = certify(Speculative(PromptLookupDrafter()), lm, PROMPTS, max_new_tokens=16)
+    assert found.lossless and found.checks[-1].message.startswith('3 of 3')
 
 
 def test_strangers_are_refused(lm):
     other = load(DATA/'models'/('babyllama361' if lm.vocab_size == 512 else 'stories260K'), device='cpu')
-    with pytest.raises(ValueError, match='UniversalDrafter'): pair(lm, other)
+    with pytest.raises(ValueError, match='UniversalDrafter'): check_same_tokenizer(lm, other)
     with pytest.raises(ValueError, match='cannot draft for'): decode(lm, 'Once', Speculative(AssistantDrafter(load('pico-draft', device='cpu'))), 4)
     # as many tokens as the target, in another order: what a check of sizes lets pass
     twin = load(DATA/'models'/lm.name.split('/')[-1], device='cpu')
     vocab = twin.tokenizer.get_vocab()
     twin.tokenizer.get_vocab = lambda: {t: len(vocab) - 1 - i for t, i in vocab.items()}
-    with pytest.raises(ValueError, match='have other ids'): pair(lm, twin)
+    with pytest.raises(ValueError, match='have other ids'): check_same_tokenizer(lm, twin)
 
 
 def test_prompts_of_real_benchmarks_are_read():

@@ -4,9 +4,9 @@ import ast, json, os, subprocess, sys
 import pytest
 import torch
 
-from decodelab import BeamSearch, ConstrainedBeamSearch, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead, Greedy, PhrasalConstraint, PromptLookup, Sample, Speculative, Temperature, TopP, decode, export_recipe, load, recipe
+from decodelab import BeamSearch, ConstrainedBeamSearch, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead, Greedy, PhrasalConstraint, PromptLookupDrafter, Sample, Speculative, Temperature, TopP, decode, export_custom_generate, load, as_custom_generate
 from decodelab.models.session import EMBEDDED
-from decodelab.hf.custom_generate_export import needed, portable, source_of, try_bare
+from decodelab.hf.custom_generate_export import required_modules, portable_source, source_of, run_without_decodelab
 from repo import ROOT
 
 MODELS = ROOT.parent/'shared'/'data'/'models'
@@ -18,16 +18,16 @@ def lm(): return load('pico', device='cpu', dtype=torch.float32)
 
 def test_exported_strategies_say_the_same_where_decodelab_is_not(lm, tmp_path):
     path = lm.encode(' path')
-    made = dict(dola=DoLa(), low=DoLa('low', repetition_penalty=None), contrastive=ContrastiveSearch(.5, 5), diverse=DiverseBeamSearch(4, 2, .6), lookup=Speculative(PromptLookup(), lookahead=FixedLookahead(4)),
-        fast_dola=Speculative(PromptLookup(), base=DoLa()), constrained=ConstrainedBeamSearch([PhrasalConstraint(path), DisjunctiveConstraint([lm.encode(' file'), lm.encode(' line')])], 4))
-    for name, strategy in made.items(): export_recipe(strategy, tmp_path/name)
+    made = dict(dola=DoLa(), low=DoLa('low', repetition_penalty=None), contrastive=ContrastiveSearch(.5, 5), diverse=DiverseBeamSearch(4, 2, .6), lookup=Speculative(PromptLookupDrafter(), lookahead=FixedLookahead(4)),
+        fast_dola=Speculative(PromptLookupDrafter(), base=DoLa()), constrained=ConstrainedBeamSearch([PhrasalConstraint(path), DisjunctiveConstraint([lm.encode(' file'), lm.encode(' line')])], 4))
+    for name, strategy in made.items(): export_custom_generate(strategy, tmp_path/name)
     prompt = lm.encode('def read_lines(path):\n    """Return')
     (tmp_path/'cache').mkdir()
-    assert try_bare([tmp_path/n for n in made], EMBEDDED/'pico', prompt, 16, tmp_path/'cache') == [decode(lm, prompt, s, 16).tokens for s in made.values()]
+    assert run_without_decodelab([tmp_path/n for n in made], EMBEDDED/'pico', prompt, 16, tmp_path/'cache') == [decode(lm, prompt, s, 16).tokens for s in made.values()]
 
 
 def test_an_exported_recipe_takes_arguments_batches_streamers_and_stop_strings(lm, tmp_path):
-    folder = export_recipe(ContrastiveSearch(.6, 4), tmp_path/'contrastive')
+    folder = export_custom_generate(ContrastiveSearch(.6, 4), tmp_path/'contrastive')
     texts = [lm.encode(t) for t in ('import os\nimport', 'def add(a, b):')]
     longest = max(map(len, texts))
     inputs = dict(input_ids=[[1] * (longest - len(t)) + t for t in texts], attention_mask=[[0] * (longest - len(t)) + [1] * len(t) for t in texts])
@@ -64,8 +64,8 @@ print(json.dumps(dict(rows=rows[:, n:].tolist(), one=one[0, n:].tolist(), stream
 
 def test_what_is_bundled_is_what_the_notebooks_say():
     defined = lambda text: [n.name for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
-    for module in needed(['recipe', 'dola', 'contrastive', 'diverse_beam', 'constrained_beam', 'prompt_lookup', 'verifiers']):
-        text = portable(source_of(module))
+    for module in required_modules(['recipe', 'dola', 'contrastive', 'diverse_beam', 'constrained_beam', 'prompt_lookup', 'verifiers']):
+        text = portable_source(source_of(module))
         assert defined(text) == defined(source_of(module)) and 'from decodelab' not in text and 'import decodelab' not in text
         assert len(set(text.split('\n')) - set(source_of(module).split('\n'))) <= 8, module # the rest of it is as it was
 
@@ -83,11 +83,11 @@ def test_a_trainer_evaluates_with_any_strategy(tmp_path):
     trainer = Seq2SeqTrainer(model=model, args=args, train_dataset=data, data_collator=collate)
     def says(**kw): return trainer.predict(data, **kw).predictions.tolist()
     before = says(num_beams=1)
-    assert says(custom_generate=recipe(Speculative(PromptLookup())), num_beams=1) == before
+    assert says(custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())), num_beams=1) == before
     trainer.train()
     after = says(num_beams=1)
-    assert after != before and says(custom_generate=recipe(Speculative(PromptLookup())), num_beams=1) == after # the weights of now, not of then
-    assert says(custom_generate=recipe(BeamSearch(3)), num_beams=3) == says(num_beams=3)
+    assert after != before and says(custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())), num_beams=1) == after # the weights of now, not of then
+    assert says(custom_generate=as_custom_generate(BeamSearch(3)), num_beams=3) == says(num_beams=3)
 
 
 def test_a_pipeline_of_texts_with_padding(lm):
@@ -96,21 +96,21 @@ def test_a_pipeline_of_texts_with_padding(lm):
     try:
         pipe, texts = pipeline('text-generation', model=lm.model, tokenizer=lm.tokenizer), ['import os\nimport', 'def add(a, b):\n    return', 'for']
         told = dict(max_new_tokens=10, return_full_text=False, batch_size=3)
-        assert pipe(texts, **told, do_sample=False) == pipe(texts, **told, do_sample=False, custom_generate=recipe(Speculative(PromptLookup())))
+        assert pipe(texts, **told, do_sample=False) == pipe(texts, **told, do_sample=False, custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())))
         warm = Sample([Temperature(.7), TopP(.9)])
-        found = [o[0]['generated_text'] for o in pipe(texts, **told, do_sample=False, custom_generate=recipe(warm, seed=2))]
+        found = [o[0]['generated_text'] for o in pipe(texts, **told, do_sample=False, custom_generate=as_custom_generate(warm, seed=2))]
         assert found == [lm.tokenizer.decode(decode(lm, t, warm, 10, seed=2 + i).tokens, skip_special_tokens=True) for i, t in enumerate(texts)]
     finally: lm.tokenizer.padding_side = side
 
 
 def test_the_model_and_its_configuration_are_as_before(lm):
     before, ids = lm.model.generation_config.to_dict(), torch.tensor([lm.encode('import os')])
-    lm.model.generate(ids, max_new_tokens=4, custom_generate=recipe(DoLa()))
+    lm.model.generate(ids, max_new_tokens=4, custom_generate=as_custom_generate(DoLa()))
     for wrong in (dict(num_beams=2), dict(do_sample=True), dict(dola_layers='low')):
-        with pytest.raises(ValueError): lm.model.generate(ids, max_new_tokens=4, custom_generate=recipe(Greedy()), **wrong)
+        with pytest.raises(ValueError): lm.model.generate(ids, max_new_tokens=4, custom_generate=as_custom_generate(Greedy()), **wrong)
     class Broken(Greedy):
         def decode(self, request): raise RuntimeError('broken inside')
-    with pytest.raises(RuntimeError, match='broken inside'): lm.model.generate(ids, max_new_tokens=4, custom_generate=recipe(Broken()))
+    with pytest.raises(RuntimeError, match='broken inside'): lm.model.generate(ids, max_new_tokens=4, custom_generate=as_custom_generate(Broken()))
     assert lm.model.generation_config.to_dict() == before and not lm.model.training
 
 
@@ -121,5 +121,5 @@ def test_speech_goes_through_the_hook():
     model = WhisperForConditionalGeneration.from_pretrained(MODELS/'whisper-fsdd-target', dtype=torch.float32).eval()
     sound = torch.randn(2, model.config.num_mel_bins, 2 * model.config.max_source_positions, generator=torch.Generator().manual_seed(0))
     plain = model.generate(sound, max_new_tokens=12)
-    for strategy in (Greedy(), Speculative(PromptLookup())): assert torch.equal(model.generate(sound, max_new_tokens=12, custom_generate=recipe(strategy)), plain)
-    assert torch.equal(model.generate(sound, max_new_tokens=12, num_beams=3, custom_generate=recipe(BeamSearch(3))), model.generate(sound, max_new_tokens=12, num_beams=3))
+    for strategy in (Greedy(), Speculative(PromptLookupDrafter())): assert torch.equal(model.generate(sound, max_new_tokens=12, custom_generate=as_custom_generate(strategy)), plain)
+    assert torch.equal(model.generate(sound, max_new_tokens=12, num_beams=3, custom_generate=as_custom_generate(BeamSearch(3))), model.generate(sound, max_new_tokens=12, num_beams=3))

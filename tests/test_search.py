@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import (AutoModelForCausalLM, BartConfig, BartForConditionalGeneration, MambaConfig, Qwen3NextConfig, T5Config, T5ForConditionalGeneration)
 
-from decodelab import LM, AssistantDrafter, BeamSample, BeamSearch, ConstrainedBeamSearch, ContrastiveDecoding, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead, Greedy, JsonGrammar, NoRepeatNgram, PhrasalConstraint, PromptLookup, RepetitionPenalty, Sample, Speculative, Stop, TopK, decode, decode_batch, load, random_lm
-from decodelab.logits import Mirostat, Rules
+from decodelab import LM, AssistantDrafter, BeamSample, BeamSearch, ConstrainedBeamSearch, ContrastiveDecoding, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, FixedLookahead, Greedy, JsonGrammar, NoRepeatNGram, PhrasalConstraint, PromptLookupDrafter, RepetitionPenalty, Sample, Speculative, Stop, TopK, decode, decode_batch, load, random_lm
+from decodelab.logits import Mirostat, LogitsProcessorList
 from decodelab.strategies import hypotheses
 from decodelab.strategies.beam_search import Search
-from decodelab.evaluate.certify import FAMILIES
+from decodelab.evaluate.certify import ARCHITECTURES
 from decodelab.core.driver import Request, Rng
 
 PROMPTS = [[7], [3, 4, 5, 3, 4], list(range(1, 30))]
@@ -20,7 +20,7 @@ WORDS = [PhrasalConstraint([5, 6]), DisjunctiveConstraint([[9], [11, 12]])]
 def strategies(lm):
     "Every strategy of this layer, with settings that matter."
     amateur = random_lm(seed=1, layers=1, vocab_size=lm.vocab_size)
-    return {'beam': BeamSearch(4, [NoRepeatNgram(3)], length_penalty=.5, num_return_sequences=2), 'beam sample': BeamSample(3, [TopK(30)]), 'diverse': DiverseBeamSearch(4, 2, .7, num_return_sequences=4),
+    return {'beam': BeamSearch(4, [NoRepeatNGram(3)], length_penalty=.5, num_return_sequences=2), 'beam sample': BeamSample(3, [TopK(30)]), 'diverse': DiverseBeamSearch(4, 2, .7, num_return_sequences=4),
             'constrained': ConstrainedBeamSearch(WORDS, 4), 'contrastive': ContrastiveSearch(.6, 4), 'contrastive, rules': ContrastiveSearch(.4, 3, [RepetitionPenalty(1.3)]),
             'dola': DoLa([0, 1]), 'dola, sampled': DoLa([0, 1], Sample([TopK(20)])), 'contrastive decoding': ContrastiveDecoding(amateur)}
 
@@ -46,23 +46,23 @@ def recurrent():
 def said(trace): return [h['tokens'] for h in hypotheses(trace)] if 'hypotheses' in trace.steps[-1].info else trace.tokens
 
 
-@pytest.mark.parametrize('family', FAMILIES)
+@pytest.mark.parametrize('family', ARCHITECTURES)
 def test_a_batch_says_what_each_text_says_alone(family):
     lm = random_lm(family)
     for name, strategy in strategies(lm).items():
         batch = decode_batch(lm, PROMPTS, strategy, batch_size=2, max_new_tokens=10, stop=Stop(eos=(2,)))
         for i, (prompt, trace) in enumerate(zip(PROMPTS, batch)): assert said(trace) == said(decode(lm, prompt, strategy, 10, seed=i, stop=Stop(eos=(2,)))), name
-        assert not batch.alone and any(c['rows'] > c['passes'] for c in batch.costs), name
+        assert not batch.unbatched and any(c['rows'] > c['passes'] for c in batch.costs), name
 
 
 @pytest.mark.parametrize('lm', [*encoder_decoders(), *recurrent()], ids=lambda lm: lm.name)
 def test_models_without_trees_are_read_in_rows(lm):
     alone = {}
     for name, strategy in strategies(lm).items():
-        if 'dola' in name or lm.start and 'decoding' in name: continue
+        if 'dola' in name or lm.decoder_start_ids and 'decoding' in name: continue
         alone[name] = decode(lm, PROMPTS[1], strategy, 8, stop=Stop(eos=()))
         batch = decode_batch(lm, PROMPTS[:2], strategy, max_new_tokens=8, seed=-1, stop=Stop(eos=()))
-        assert said(batch[1]) == said(alone[name]) and batch.alone, name
+        assert said(batch[1]) == said(alone[name]) and batch.unbatched, name
     greedy = decode(lm, PROMPTS[1], Greedy(), 8, stop=Stop(eos=())).tokens
     assert greedy == decode(lm, PROMPTS[1], BeamSearch(1), 8, stop=Stop(eos=())).tokens == decode(lm, PROMPTS[1], ContrastiveSearch(0., 3), 8, stop=Stop(eos=())).tokens
     with pytest.raises(ValueError): decode(lm, PROMPTS[1], DoLa([0, 1]), 4)
@@ -81,8 +81,8 @@ def test_beams_equal_those_of_generate_on_text():
     lm = load('pico', device='cpu', dtype=torch.float64)
     for text in ('class Stack:\n    def __init__(self', 'import os\n\ndef main(', 'for line in open(path):\n'):
         ids = torch.tensor([lm.encode(text)])
-        for ours, theirs in ((dict(num_beams=4), {}), (dict(num_beams=3, rules=[NoRepeatNgram(2)]), dict(no_repeat_ngram_size=2)), (dict(num_beams=2, length_penalty=0.), dict(stop_strings=['):'], tokenizer=lm.tokenizer))):
-            kw = {k: v for k, v in ours.items() if k != 'rules'} | theirs
+        for ours, theirs in ((dict(num_beams=4), {}), (dict(num_beams=3, processors=[NoRepeatNGram(2)]), dict(no_repeat_ngram_size=2)), (dict(num_beams=2, length_penalty=0.), dict(stop_strings=['):'], tokenizer=lm.tokenizer))):
+            kw = {k: v for k, v in ours.items() if k != 'processors'} | theirs
             want = lm.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False, eos_token_id=None, pad_token_id=0, **kw)[0, ids.shape[1]:].tolist()
             got = decode(lm, text, BeamSearch(**ours), 20, stop='):' if 'stop_strings' in theirs else Stop(eos=())).tokens
             assert got == want[:len(got)] and not any(want[len(got):])
@@ -107,10 +107,10 @@ def test_stops_end_hypotheses():
 
 def test_a_grammar_holds_in_beams():
     "Every token of every hypothesis is one that the grammar allows there, by itself."
-    lm, rules = load('pico', device='cpu'), Rules([JsonGrammar()])
+    lm, rules = load('pico', device='cpu'), LogitsProcessorList([JsonGrammar()])
     found = hypotheses(decode(lm, 'data = ', BeamSearch(3, rules, num_return_sequences=3), 24))
     for h in found:
-        applied, ids = rules.start(Request(lm, lm.encode('data = '), 24, Rng())), lm.encode('data = ')
+        applied, ids = rules.bind(Request(lm, lm.encode('data = '), 24, Rng())), lm.encode('data = ')
         for t in h['tokens']:
             assert applied(ids, torch.zeros(1, lm.vocab_size))[0, t] > -math.inf
             ids = ids + [t]
@@ -154,17 +154,17 @@ def test_the_prompt_is_stored_once():
     request = Request(lm, request_prompt, 20, Rng(0), Stop(eos=()))
     search = Search(strategy, request, strategy.groups(request))
     with torch.inference_mode():
-        while not search.over: search.grown(search.advance())
-    places = max(b.shape[2] for b in search.fan.session.stores())
-    assert search.fan.tree and places <= 512                                   # eight rows of 167 tokens would be 1336 places
+        while not search.over: search.tree_nodes(search.advance())
+    places = max(b.shape[2] for b in search.branches.session._kv_buffers())
+    assert search.branches.tree and places <= 512                                   # eight rows of 167 tokens would be 1336 places
 
 
 def test_drafts_speed_up_layers_and_amateurs():
     lm, draft = random_lm(layers=3), random_lm(seed=1, layers=1)
-    for base in (DoLa([0, 1]), DoLa('high', Greedy([NoRepeatNgram(2)])), ContrastiveDecoding(draft)):
+    for base in (DoLa([0, 1]), DoLa('high', Greedy([NoRepeatNGram(2)])), ContrastiveDecoding(draft)):
         plain = decode(lm, PROMPTS[1], base, 16).tokens
-        for drafter in (AssistantDrafter(draft, base=Greedy()), PromptLookup()): assert decode(lm, PROMPTS[1], Speculative(drafter, base=base, lookahead=FixedLookahead(3)), 16).tokens == plain
-    with pytest.raises(TypeError, match='give an object such as Greedy'): decode(lm, PROMPTS[1], Speculative(PromptLookup(), base=BeamSearch(4)), 8)
+        for drafter in (AssistantDrafter(draft, base=Greedy()), PromptLookupDrafter()): assert decode(lm, PROMPTS[1], Speculative(drafter, base=base, lookahead=FixedLookahead(3)), 16).tokens == plain
+    with pytest.raises(TypeError, match='give an object such as Greedy'): decode(lm, PROMPTS[1], Speculative(PromptLookupDrafter(), base=BeamSearch(4)), 8)
 
 
 def test_what_an_encoder_reads_is_never_ignored():

@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from decodelab import ConstrainedBeamSearch, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, Greedy, LM, NoRepeatNgram, PhrasalConstraint, RepetitionPenalty, Stop, decode
-from decodelab.strategies import force_words
+from decodelab import ConstrainedBeamSearch, ContrastiveSearch, DisjunctiveConstraint, DiverseBeamSearch, DoLa, Greedy, LM, NoRepeatNGram, PhrasalConstraint, RepetitionPenalty, Stop, decode
+from decodelab.strategies import from_force_words_ids
 from decodelab.strategies.beam_search import hypotheses
-from decodelab.strategies.constraints import fulfilled
+from decodelab.strategies.constraints import fulfilled_at
 from decodelab.logits.processors import MinNewTokens
 from golden.tiny import build, fingerprint
 from repo import ROOT
@@ -53,24 +53,24 @@ def lm_of(name):
 def rules(args, penalty=True):
     "The processors that `generate` makes of these arguments, in its order."
     found = [RepetitionPenalty(args['repetition_penalty'])] if penalty and args.get('repetition_penalty', 1.) != 1. else []
-    found += [NoRepeatNgram(args['no_repeat_ngram_size'])] if 'no_repeat_ngram_size' in args else []
+    found += [NoRepeatNGram(args['no_repeat_ngram_size'])] if 'no_repeat_ngram_size' in args else []
     return found + ([MinNewTokens(args['min_new_tokens'])] if 'min_new_tokens' in args else [])
 
 
 def constraints(args):
     objects = [PhrasalConstraint(c['phrasal']) if 'phrasal' in c else DisjunctiveConstraint(c['disjunctive']) for c in args.get('constraints', ())]
-    return objects + (force_words(args['force_words_ids']) if 'force_words_ids' in args else [])
+    return objects + (from_force_words_ids(args['force_words_ids']) if 'force_words_ids' in args else [])
 
 
 def strategy(case, mended):
     "Ours, for the arguments of a case; an argument that it has not is a TypeError."
     args = case['args']
     beams = {n: args[n] for n in ('num_beams', 'length_penalty', 'early_stopping', 'num_return_sequences') if n in args}
-    if case['strategy'] == 'diverse': return DiverseBeamSearch(num_beam_groups=args['num_beam_groups'], diversity_penalty=args['diversity_penalty'], rules=rules(args), **beams)
+    if case['strategy'] == 'diverse': return DiverseBeamSearch(num_beam_groups=args['num_beam_groups'], diversity_penalty=args['diversity_penalty'], processors=rules(args), **beams)
     other = {n: args[n] for n in ('num_beam_groups', 'diversity_penalty') if n in args}
-    if case['strategy'] == 'constrained': return ConstrainedBeamSearch(constraints(args), rules=rules(args), keep_complete=mended, **beams, **other)
+    if case['strategy'] == 'constrained': return ConstrainedBeamSearch(constraints(args), processors=rules(args), keep_complete=mended, **beams, **other)
     if case['strategy'] == 'contrastive': return ContrastiveSearch(args['penalty_alpha'], args['top_k'], rules(args))
-    return DoLa(args['dola_layers'], Greedy(rules(args, penalty=False)), divergence='jsd' if mended else 'official', repetition_penalty=args['repetition_penalty'], **beams)
+    return DoLa(args['dola_layers'], Greedy(rules(args, penalty=False)), divergence='jsd' if mended else 'original', repetition_penalty=args['repetition_penalty'], **beams)
 
 
 def ends(args):
@@ -95,7 +95,7 @@ def alike(tokens, case):
     return [[*t[:-1], 'end'] if t and t[-1] in eos else t for t in tokens]
 
 
-def meets(tokens, args): return None not in fulfilled(constraints(args), tokens)
+def meets(tokens, args): return None not in fulfilled_at(constraints(args), tokens)
 
 
 def demanded(case, mended=False):

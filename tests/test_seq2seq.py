@@ -7,9 +7,9 @@ from transformers import (BartConfig, BartForConditionalGeneration, MarianConfig
                           T5ForConditionalGeneration)
 from transformers.utils import logging
 
-from decodelab import AssistantDrafter, EarlyExit, Sample, SharedEncoder, Speculative, decode, generate, load
+from decodelab import AssistantDrafter, EarlyExitDrafter, Sample, SharedEncoder, Speculative, decode, generate, load
 from decodelab.evaluate.certify import g_test
-from decodelab.drafters.early_exit import shallow
+from decodelab.drafters.early_exit import first_layers
 from decodelab.models.session import LM
 
 logging.set_verbosity_error()
@@ -124,9 +124,9 @@ def test_the_first_layers_of_its_decoder_draft(family):
     lm = LM(model, name=kind)
     runs = []
     hook = model.get_encoder().register_forward_hook(lambda *_: runs.append(1))
-    trace = decode(lm, IDS[0].tolist(), Speculative(EarlyExit(1)), 10)
+    trace = decode(lm, IDS[0].tolist(), Speculative(EarlyExitDrafter(1)), 10)
     hook.remove()
-    assert len(runs) == 1 and trace.metrics()['draft_passes'] > 0 and shallow(lm, 1).model.get_output_embeddings().weight is model.get_output_embeddings().weight
+    assert len(runs) == 1 and trace.metrics()['draft_passes'] > 0 and first_layers(lm, 1).model.get_output_embeddings().weight is model.get_output_embeddings().weight
     assert torch.equal(*(generate(model, **BATCH, assistant_early_exit=1, do_sample=True, seed=4) for _ in 'ab'))
     assert torch.equal(generate(model, **BATCH), plain)                     # the model is as it was
 

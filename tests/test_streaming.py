@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import TextIteratorStreamer
 
-from decodelab import AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExit, Greedy, IntersectionDrafter, PromptLookup, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter, Temperature, TopP, UniversalDrafter, decode, decode_batch, generate, load, stream
+from decodelab import AssistantDrafter, BeamSearch, ContrastiveSearch, DoLa, EarlyExitDrafter, Greedy, TokenIntersectionDrafter, PromptLookupDrafter, Sample, Speculative, Stop, SuffixDrafter, SyntheticDrafter, Temperature, TopP, UniversalDrafter, decode, decode_batch, generate, load, stream
 from decodelab.strategies import astream, stream_batch
 from repo import ROOT
 
@@ -19,10 +19,10 @@ def family(): return [load(name, device='cpu') for name in ('pico', 'pico-draft'
 
 
 def strategies(lm, draft, alt):
-    for drafter in (AssistantDrafter(draft), PromptLookup(), EarlyExit(2), SuffixDrafter(), UniversalDrafter(alt)):
+    for drafter in (AssistantDrafter(draft), PromptLookupDrafter(), EarlyExitDrafter(2), SuffixDrafter(), UniversalDrafter(alt)):
         yield Speculative(drafter)
         yield Speculative(drafter, base=WARM)
-    yield from (Speculative(SyntheticDrafter(.7)), Speculative(IntersectionDrafter(alt), base=WARM), Speculative(PromptLookup(), base=DoLa()), Greedy(), WARM, ContrastiveSearch())
+    yield from (Speculative(SyntheticDrafter(.7)), Speculative(TokenIntersectionDrafter(alt), base=WARM), Speculative(PromptLookupDrafter(), base=DoLa()), Greedy(), WARM, ContrastiveSearch())
 
 
 def test_batches_of_every_drafter_say_what_they_say_without_streaming(family):
@@ -47,7 +47,7 @@ def test_awaited_texts_are_the_same_and_several_run_side_by_side(family):
 def test_tokenizers_of_others(name):
     lm = load(MODELS/name, device='cpu')
     for prompt in ('Once upon a time', 'The sun was'):
-        for strategy in (Greedy(), Speculative(PromptLookup()), Sample([Temperature(1.5)])):
+        for strategy in (Greedy(), Speculative(PromptLookupDrafter()), Sample([Temperature(1.5)])):
             for stop in (None, 'the', ['. ', 'and a']):
                 assert ''.join(stream(lm, prompt, strategy, 40, stop=stop)) == decode(lm, prompt, strategy, 40, stop=stop).text
 
@@ -67,7 +67,7 @@ def test_a_stream_that_is_dropped_lets_its_caches_go(family):
 
 def test_a_search_is_refused_wherever_it_could_be_streamed(family):
     for make in (lambda: stream(family[0], 'x', BeamSearch(2)), lambda: astream(family[0], 'x', BeamSearch(2)), lambda: stream_batch(family[0], ['x'], BeamSearch(2))):
-        with pytest.raises(ValueError, match='say certain=True'): make()
+        with pytest.raises(ValueError, match='pass agreed_only=True'): make()
 
 
 def test_a_thread_generates_into_an_iterator_of_texts(family):

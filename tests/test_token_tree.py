@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from decodelab import LM, Greedy, decode, decode_batch, random_lm
-from decodelab.evaluate.certify import FAMILIES
+from decodelab.evaluate.certify import ARCHITECTURES
 from decodelab.core.trace import Step
-from decodelab.models.compile import Compiled
+from decodelab.models.compile import CompiledForward
 from decodelab.models.tree_attention import TokenTree
 
 LOOSE = ('gemma2',) # its eager attention takes the softmax in float32
-ENGINES = [(family, lean) for family in FAMILIES for lean in ((True, False) if family in ('llama', 'mistral', 'qwen3', 'phi3', 'gpt2', 'gpt_neox') else (True,))]
+ENGINES = [(family, lean) for family in ARCHITECTURES for lean in ((True, False) if family in ('llama', 'mistral', 'qwen3', 'phi3', 'gpt2', 'gpt_neox') else (True,))]
 every = pytest.mark.parametrize('family, lean', ENGINES, ids=lambda v: str(v))
 
 
-def lm_of(family, lean, layers=2): return LM(random_lm(family, layers=layers).model, name=f'random-{family}', lean=lean)
+def lm_of(family, lean, layers=2): return LM(random_lm(family, layers=layers).model, name=f'random-{family}', native=lean)
 
 
 def path_to(parents, j): return [] if j < 0 else path_to(parents, parents[j]) + [j]
@@ -43,14 +43,14 @@ def test_random_trees(family, lean):
     for _ in range(14):
         tokens, parents = random_tree(draw, 8)
         passes = s.passes
-        assert close(s.tree(text, tokens, parents), by_chains(lm, text, tokens, parents), family) and s.passes == passes + 1 and s.rows == [text]
+        assert close(s.tree_logits(text, tokens, parents), by_chains(lm, text, tokens, parents), family) and s.passes == passes + 1 and s.rows == [text]
         if draw.random() < .7:
             path = path_to(parents, draw.randrange(-1, len(tokens)))
-            assert s.keep_path(path) is s and s.rows == [text + [tokens[j] for j in path]] and s.passes == passes + 1
+            assert s.accept_path(path) is s and s.rows == [text + [tokens[j] for j in path]] and s.passes == passes + 1
             if draw.random() < .7: text = list(s.rows[0])
         what = draw.randrange(4)
         if what == 0: assert close(s.logits(text + [7, 8], last=3), lm.session().logits(text + [7, 8], last=3), family)
-        if what == 1: assert close(s.early(text + [9], 1), lm.session().early(text + [9], 1), family)
+        if what == 1: assert close(s.exit_logits(text + [9], 1), lm.session().exit_logits(text + [9], 1), family)
         if what == 2: s.rollback(draw.randrange(len(s)))
         text = text[:max(1, len(text) - draw.randrange(4))] + [draw.randrange(64) for _ in range(draw.randrange(4))]
     assert close(s.logits(text), lm.session().logits(text), family)
@@ -64,8 +64,8 @@ def test_only_the_path_is_moved(family):
     layer = next(m for m in lm.model.modules() if isinstance(m, torch.nn.ModuleList))[0]
     hook = layer.register_forward_hook(lambda module, args, kwargs, out: fed.append((args[0] if args else kwargs['hidden_states']).shape[1]), with_kwargs=True)
     s.logits(ids)
-    s.tree(ids + [4], [1, 2, 3, 4, 5], [-1, -1, 1, 0, 2])
-    s.keep_path([1, 2, 4])
+    s.tree_logits(ids + [4], [1, 2, 3, 4, 5], [-1, -1, 1, 0, 2])
+    s.accept_path([1, 2, 4])
     got = s.logits(ids + [4, 2, 3, 5, 6])
     hook.remove()
     assert fed == [19, 6, 1] and close(got, lm.session().logits(ids + [4, 2, 3, 5, 6]), family)
@@ -75,30 +75,30 @@ def test_only_the_path_is_moved(family):
 def test_a_chain_is_a_verification(lean):
     "A tree without branches gives the rows of logits(ids + tokens, last); an empty one those of logits(ids)."
     lm, ids = lm_of('llama', lean), list(range(1, 12))
-    chain = lm.session().tree(ids, [5, 6, 7], [-1, 0, 1])
-    assert close(chain, lm.session().logits(ids + [5, 6, 7], last=4), 'llama') and close(lm.session().tree(ids, [], []), lm.session().logits(ids), 'llama')
+    chain = lm.session().tree_logits(ids, [5, 6, 7], [-1, 0, 1])
+    assert close(chain, lm.session().logits(ids + [5, 6, 7], last=4), 'llama') and close(lm.session().tree_logits(ids, [], []), lm.session().logits(ids), 'llama')
 
 
 def test_wide_trees_outgrow_the_buffer():
     lm, ids = lm_of('llama', True), list(range(1, 60))
     tokens, parents = list(range(64)), [(j - 1) // 3 if j > 2 else -1 for j in range(64)]
     s = lm.session()
-    assert close(s.tree(ids, tokens, parents), by_chains(lm, ids, tokens, parents), 'llama')
+    assert close(s.tree_logits(ids, tokens, parents), by_chains(lm, ids, tokens, parents), 'llama')
     path = path_to(parents, 63)
     longer = ids + [tokens[j] for j in path]
-    assert len(path) > 3 and close(s.keep_path(path).logits(longer + [1]), lm.session().logits(longer + [1]), 'llama')
+    assert len(path) > 3 and close(s.accept_path(path).logits(longer + [1]), lm.session().logits(longer + [1]), 'llama')
 
 
 def test_float32_and_a_compiled_forward():
     "Trees run uncompiled between compiled passes; no graph is made for them."
     lm = random_lm('gpt2', dtype=torch.float32)
-    lm.lean = Compiled(lm.lean, width=1)
-    lm.lean.by_graph = lambda x, *args: None # no compiler needed: that graphs read the same cache is tested with them
+    lm.native = CompiledForward(lm.native, width=1)
+    lm.native.run_graph = lambda x, *args: None # no compiler needed: that graphs read the same cache is tested with them
     ids = list(range(1, 30))
     s = lm.session()
-    got = s.tree(ids, [5, 6, 7], [-1, 0, 0])
-    assert got.dtype == torch.float32 and torch.allclose(got, by_chains(lm, ids, [5, 6, 7], [-1, 0, 0]), atol=1e-4) and not lm.lean.graphs
-    assert torch.allclose(s.keep_path([0, 2]).logits(ids + [5, 7, 1]), lm.session().logits(ids + [5, 7, 1]), atol=1e-4)
+    got = s.tree_logits(ids, [5, 6, 7], [-1, 0, 0])
+    assert got.dtype == torch.float32 and torch.allclose(got, by_chains(lm, ids, [5, 6, 7], [-1, 0, 0]), atol=1e-4) and not lm.native.graphs
+    assert torch.allclose(s.accept_path([0, 2]).logits(ids + [5, 7, 1]), lm.session().logits(ids + [5, 7, 1]), atol=1e-4)
 
 
 class Looking:
@@ -109,14 +109,14 @@ class Looking:
         second = request.session() if len(ids) % 3 == 0 else s # opened while others are in the middle of a pass
         while True:
             layers = self.layers if draw.random() < .7 else [1]
-            got, fresh = s.hidden(ids, layers, last=1), self.lm.session()
-            assert torch.allclose(got, fresh.hidden(ids, layers, last=1), atol=1e-6, rtol=1e-6)
+            got, fresh = s.hidden_states(ids, layers, last=1), self.lm.session()
+            assert torch.allclose(got, fresh.hidden_states(ids, layers, last=1), atol=1e-6, rtol=1e-6)
             what, (tokens, parents) = draw.randrange(4), random_tree(draw, 6)
-            if what == 0: assert torch.allclose(second.early(ids, 1), fresh.early(ids, 1), atol=1e-6)
+            if what == 0: assert torch.allclose(second.exit_logits(ids, 1), fresh.exit_logits(ids, 1), atol=1e-6)
             if what == 1:
-                assert torch.allclose(second.tree(ids, tokens, parents), fresh.tree(ids, tokens, parents), atol=1e-6)
+                assert torch.allclose(second.tree_logits(ids, tokens, parents), fresh.tree_logits(ids, tokens, parents), atol=1e-6)
                 path = path_to(parents, len(tokens) - 1)
-                second.keep_path(path)
+                second.accept_path(path)
                 longer = ids + [tokens[j] for j in path] + [3]
                 assert torch.allclose(second.logits(longer), fresh.logits(longer), atol=1e-6)
             ids.append(int(second.logits(ids).argmax()))
@@ -129,7 +129,7 @@ def test_in_a_batch(family, lean):
     texts = [[draw.randrange(64) for _ in range(n)] for n in (1, 3, 70, 5, 12, 6, 140)]
     for size in (1, 3, 7):
         batch = decode_batch(lm, texts, Looking(lm, [2, 3]), size, 8)
-        assert [t.tokens for t in batch] == [decode(lm, p, Greedy(), 8).tokens for p in texts] and not batch.alone
+        assert [t.tokens for t in batch] == [decode(lm, p, Greedy(), 8).tokens for p in texts] and not batch.unbatched
     assert sum(c['passes'] for c in batch.costs) < .8 * sum(c['rows'] for c in batch.costs) # though they seldom ask for the same
 
 
@@ -140,9 +140,9 @@ def test_texts_that_look_at_the_same_layers_are_joined(size):
         def decode(self, request):
             ids, s = list(request.prompt), request.session()
             while True:
-                passes, state = s.passes, s.hidden(ids, [1, 3])[:, -1]
+                passes, state = s.passes, s.hidden_states(ids, [1, 3])[:, -1]
                 assert s.passes == passes + 1
-                ids.append(int(self.lm.parts.head(state[None])[0, 0].argmax()))
+                ids.append(int(self.lm.layers.head(state[None])[0, 0].argmax()))
                 yield Step(ids[-1:])
     Both.lm = lm
     batch = decode_batch(lm, texts, Both(), size, 6)
@@ -158,9 +158,9 @@ def test_a_slot_that_moves_keeps_its_tree():
             ids, s = list(request.prompt), request.session()
             while True:
                 best = int(lm.session().logits(ids).argmax())
-                s.tree(ids, [1, best, 2], [-1, -1, 1])
+                s.tree_logits(ids, [1, best, 2], [-1, -1, 1])
                 if len(request.prompt) > 2: request.session().logits([5] * 90) # others end, and the pool grows, before the path is kept
-                s.keep_path([1])
+                s.accept_path([1])
                 ids.append(best)
                 assert torch.allclose(s.logits(ids + [9]), lm.session().logits(ids + [9]), atol=1e-10)
                 yield Step([best])
@@ -176,10 +176,10 @@ def test_a_pool_that_is_laid_out_anew_keeps_the_nodes():
         def decode(self, request):
             ids, far = list(request.prompt), replace(request, lm=other).session()
             s = request.session() if len(ids) > 3 else None
-            if s is not None: s.tree(ids, list(range(20)), list(range(-1, 19)))
+            if s is not None: s.tree_logits(ids, list(range(20)), list(range(-1, 19)))
             for n in (1, 2, 3)[:2 + (s is not None)]: far.logits([1] * n)
             s = request.session() if s is None else s # opened while the first text holds its tree
-            if len(ids) > 3: s.keep_path(range(20))
+            if len(ids) > 3: s.accept_path(range(20))
             else: s.logits(ids)
             longer = s.rows[0] + [9]
             assert torch.allclose(s.logits(longer), lm.session().logits(longer), atol=1e-10)
@@ -196,20 +196,20 @@ def test_hidden_states(family, lean):
     for _ in range(12):
         n = draw.randrange(1, 41)
         last, layers = draw.randrange(1, min(n, 6) + 1), [draw.randrange(1, 5) for _ in range(draw.randrange(1, 4))]
-        got = s.hidden(text[:n], layers, last)
+        got = s.hidden_states(text[:n], layers, last)
         for i, layer in enumerate(layers):
-            mine, theirs = (lm.parts.head(got[None, :, i])[0], want.logits) if layer == 4 else (got[:, i], want.hidden_states[layer])
+            mine, theirs = (lm.layers.head(got[None, :, i])[0], want.logits) if layer == 4 else (got[:, i], want.hidden_states[layer])
             assert close(mine, theirs[0, n - last:n], family)
-        if n > 1: s.tree(text[:n - 1], [5, 6], [-1, -1])
+        if n > 1: s.tree_logits(text[:n - 1], [5, 6], [-1, -1])
 
 
 def test_what_is_refused():
     lm = lm_of('llama', True)
     for parents in ([-1, 1], [0, 0], [-2, 0], [-1]):
-        with pytest.raises(ValueError, match='parent'): lm.session().tree([1], [1, 2], parents)
+        with pytest.raises(ValueError, match='parent'): lm.session().tree_logits([1], [1, 2], parents)
     s = lm.session()
-    with pytest.raises(ValueError, match='no tree was read last'): s.keep_path([])
-    s.tree([1, 2], [3, 4, 5], [-1, 0, 0])
+    with pytest.raises(ValueError, match='no tree was read last'): s.accept_path([])
+    s.tree_logits([1, 2], [3, 4, 5], [-1, 0, 0])
     for nodes in ([1], [0, 0], [0, 1, 2], [3], [-1]):
-        with pytest.raises(ValueError, match='no path'): s.keep_path(nodes)
-    assert s.keep_path([]).rows == [[1, 2]] and len(TokenTree([1], [-1])) == 1
+        with pytest.raises(ValueError, match='no path'): s.accept_path(nodes)
+    assert s.accept_path([]).rows == [[1, 2]] and len(TokenTree([1], [-1])) == 1

@@ -7,10 +7,10 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from decodelab import AssistantDrafter, FixedLookahead, Greedy, IntersectionDrafter, RepetitionPenalty, Sample, SequenceBias, Speculative, Stop, Temperature, UniversalDrafter, certify, decode, load, random_lm
+from decodelab import AssistantDrafter, FixedLookahead, Greedy, TokenIntersectionDrafter, RepetitionPenalty, Sample, SequenceBias, Speculative, Stop, Temperature, UniversalDrafter, certify, decode, load, random_lm
 from decodelab.drafters import StringRejectionDrafter, overlap
-from decodelab.models.tokenizer_bytes import Spelling, shared
-from decodelab.drafters.universal import PATIENCE, Dictionary, Translation
+from decodelab.models.tokenizer_bytes import TokenizerBytes, shared_tokens
+from decodelab.drafters.universal import PATIENCE, VocabMap, Retokenizer
 from repo import ROOT
 
 DATA = ROOT.parent/'shared'/'data'
@@ -28,7 +28,7 @@ def letters(text, merges=()):
 
 def test_greedy_certificates_over_the_families():
     draft = random_lm(seed=3, layers=1)
-    for kind in (UniversalDrafter, IntersectionDrafter, StringRejectionDrafter):
+    for kind in (UniversalDrafter, TokenIntersectionDrafter, StringRejectionDrafter):
         assert certify(Speculative(kind(draft), lookahead=FixedLookahead(3)), max_new_tokens=8).lossless, kind
 
 
@@ -48,9 +48,9 @@ def test_the_lookahead_is_never_exceeded_and_asked_in_terms_of_the_target(k):
     target, alt = load('pico-draft', device='cpu', dtype=torch.float64), load('pico-alt', device='cpu', dtype=torch.float64)
     class Watching(FixedLookahead):
         asked = []
-        def go_on(self, i, row, token):
+        def keep_drafting(self, i, row, token):
             self.asked.append(i)
-            return super().go_on(i, row, token)
+            return super().keep_drafting(i, row, token)
     for pair in ((target, alt), (alt, target)):
         trace = decode(pair[0], 'import os\nimport sys\n\ndef main', Speculative(UniversalDrafter(pair[1]), lookahead=Watching(k)), 24, stop=Stop(eos=()))
         assert all(s.drafted <= k for s in trace.steps) and max(Watching.asked) <= k and sum(s.drafted for s in trace.steps) > 0
@@ -63,7 +63,7 @@ def test_an_interrupted_call_alters_nothing():
                           [(n, w.clone()) for n, w in lm.model.state_dict().items()], [id(m) for m in lm.model.modules()]) for lm in (target, alt)]
     def interrupt(ids): raise KeyboardInterrupt
     before = state()
-    for kind, base in ((UniversalDrafter, Greedy()), (IntersectionDrafter, Sample([RepetitionPenalty(1.2), Temperature(.7)]))):
+    for kind, base in ((UniversalDrafter, Greedy()), (TokenIntersectionDrafter, Sample([RepetitionPenalty(1.2), Temperature(.7)]))):
         with pytest.raises(KeyboardInterrupt): decode(target, 'def f', Speculative(kind(alt), base=base), 12, stop=interrupt)
         decode(target, 'def f', Speculative(kind(alt), base=base), 12)
     for a, b in zip(before, state()):
@@ -139,12 +139,12 @@ def real():
 
 def test_real_vocabularies_spell_what_they_say(real):
     for name, tokenizer in real.items():
-        spelling = Spelling(tokenizer)
+        spelling = TokenizerBytes(tokenizer)
         ids = spelling.encode(MIXED.encode(), start=True)
-        assert spelling.text(ids).removeprefix(b' ' if spelling.dummy else b'') == MIXED.encode() and not set(ids) & set(spelling.special), name
+        assert spelling.text(ids).removeprefix(b' ' if spelling.adds_space else b'') == MIXED.encode() and not set(ids) & set(spelling.special), name
         plain = MIXED.replace('</s>', '').replace('<|endoftext|>', '')
         assert spelling.encode(plain.encode(), start=True) == tokenizer(plain, add_special_tokens=False)['input_ids'], name
-        assert tokenizer.decode(spelling.encode(b' hello')).strip() == 'hello' and spelling.dummy == (name == 'mistral')
+        assert tokenizer.decode(spelling.encode(b' hello')).strip() == 'hello' and spelling.adds_space == (name == 'mistral')
         for cut in range(len(MIXED.encode())): # cut anywhere, also inside a character
             left, right = MIXED.encode()[:cut], MIXED.encode()[cut:]
             assert spelling.text(spelling.encode(left) + spelling.encode(right)) == MIXED.encode()
@@ -159,17 +159,17 @@ def test_the_overlap_of_real_vocabularies(real):
     known = len({n.replace('▁', 'Ġ') for n in names['mistral'] - byte if n.isascii() or n.lstrip('▁').isascii()} & names['gpt2'])
     assert known * .98 <= frame.shared['mistral', 'gpt2'] <= known + 256 + 2000                                  # by bytes: also what is not ASCII
     assert (frame.text_share > .5).all() and (frame.shared > 8000).all()
-    table = shared(Spelling(real['mistral']), Spelling(real['gpt2']))
+    table = shared_tokens(TokenizerBytes(real['mistral']), TokenizerBytes(real['gpt2']))
     assert real['mistral'].convert_ids_to_tokens(2) == '</s>' and real['gpt2'].convert_ids_to_tokens(table[2]) == '<|endoftext|>' and 1 not in table
 
 
 def test_a_text_is_followed_through_real_vocabularies(real):
-    spelled = {name: Spelling(t) for name, t in real.items()}
+    spelled = {name: TokenizerBytes(t) for name, t in real.items()}
     plain = MIXED.replace('</s>', '').replace('<|endoftext|>', '')
     for a in real:
         for b in real:
-            words, ids = Dictionary(spelled[a], spelled[b]), spelled[a].encode(plain.encode(), start=True)
-            text = Translation(words, ids[:1])
+            words, ids = VocabMap(spelled[a], spelled[b]), spelled[a].encode(plain.encode(), start=True)
+            text = Retokenizer(words, ids[:1])
             for n in range(1, len(ids) + 1):
                 own = text.follow(ids[:n])
                 if a == b: assert own == ids[:n]
@@ -189,14 +189,14 @@ PROMPTS = ['Once upon a time', 'One day, a little girl named Lily', 'The sun was
 @pytest.mark.parametrize('order', [('babyllama361', 'stories260K'), ('stories260K', 'babyllama361')])
 def test_real_checkpoints_with_two_tokenizers(stories, order):
     target, draft = (stories[name] for name in order)
-    for kind, least in ((UniversalDrafter, .2), (IntersectionDrafter, .02)): # tokens that both have are seldom what the other would say
+    for kind, least in ((UniversalDrafter, .2), (TokenIntersectionDrafter, .02)): # tokens that both have are seldom what the other would say
         steps = []
         for prompt in PROMPTS:
             fast = decode(target, prompt, Speculative(kind(draft), lookahead=FixedLookahead(4)), 40)
             assert fast.tokens == decode(target, prompt, Greedy(), 40).tokens, (kind, prompt)
             steps += fast.steps
         assert sum(s.accepted for s in steps) > least * sum(s.drafted for s in steps) > 0
-    found = certify(Speculative(IntersectionDrafter(draft), base=Sample([Temperature(.8)])), target, PROMPTS[:2], samples=300)
+    found = certify(Speculative(TokenIntersectionDrafter(draft), base=Sample([Temperature(.8)])), target, PROMPTS[:2], samples=300)
     assert found.lossless, found
 
 
@@ -204,7 +204,7 @@ def test_a_checkpoint_drafts_for_itself_through_text(stories):
     for lm in stories.values():
         for prompt in (*PROMPTS[:3], lm.encode('Once upon')[1:], lm.encode('Once up')[:-1]):
             counts = []
-            for drafter in (UniversalDrafter(lm), IntersectionDrafter(lm), AssistantDrafter(lm)):
+            for drafter in (UniversalDrafter(lm), TokenIntersectionDrafter(lm), AssistantDrafter(lm)):
                 steps = decode(lm, prompt, Speculative(drafter, lookahead=FixedLookahead(4)), 40).steps
                 assert not any(s.rejected for s in steps), (drafter, prompt)
                 counts.append((sum(s.target_passes for s in steps), sum(s.drafted for s in steps)))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['counts', 'mean', 'rates', 'draft_cost', 'metrics', 'expected_tokens', 'position_acceptance', 'speeds',
-           'ratio_of_medians', 'mean_of_ratios', 'pooled', 'paired', 'Interval', 'speedup', 'identical',
+           'ratio_of_medians', 'mean_of_ratios', 'ratio_of_totals', 'pair_runs', 'Interval', 'speedup', 'identical',
            'prompt_ratios', 'slowdowns']
 
 # %% ../../nbs/01_core/04_metrics.ipynb #ba345512
@@ -97,12 +97,12 @@ def mean_of_ratios(ours:np.ndarray, theirs:np.ndarray) -> float:
     "Mean over texts of the ratio of speeds."
     return np.mean(speeds(ours) / speeds(theirs))
 
-def pooled(ours:np.ndarray, theirs:np.ndarray) -> float:
+def ratio_of_totals(ours:np.ndarray, theirs:np.ndarray) -> float:
     "All tokens over all seconds, ours over theirs."
     return (ours[0].sum() / ours[1].sum()) / (theirs[0].sum() / theirs[1].sum())
 
 # %% ../../nbs/01_core/04_metrics.ipynb #2ade85c6
-def paired(
+def pair_runs(
     frame, # columns strategy, prompt, repeat, new_tokens, seconds: one row per run (notebook `evaluate.bench`)
     strategy:str,
     baseline:str,
@@ -134,7 +134,7 @@ def speedup(
     seed:int=0, # same seed, same interval
 ) -> Interval:
     "How many times faster, over paired runs, with a percentile bootstrap interval over prompts."
-    both = paired(frame, strategy, baseline)
+    both = pair_runs(frame, strategy, baseline)
     ours, theirs = (both[['new_tokens' + end, 'seconds' + end]].to_numpy(float).T for end in ('', '_baseline'))
     groups = list(both.groupby('prompt').indices.values())
     if len(groups) == 1: return Interval(float(variant(ours, theirs)))
@@ -152,7 +152,7 @@ def identical(
     baseline:str,
 ) -> float:
     "Share of prompts on which the tokens equal the baseline's in all paired runs; NaN where the baseline itself varies."
-    both = paired(frame, strategy, baseline)
+    both = pair_runs(frame, strategy, baseline)
     texts = both.tokens_baseline.map(tuple).groupby(both.prompt).nunique()
     if (texts > 1).any(): return math.nan
     same = both.tokens.map(tuple) == both.tokens_baseline.map(tuple)
@@ -160,7 +160,7 @@ def identical(
 
 def prompt_ratios(frame, strategy:str, baseline:str):
     "Series by prompt: median tokens per second over its repeats, ours over the baseline's."
-    both = paired(frame, strategy, baseline)
+    both = pair_runs(frame, strategy, baseline)
     both = both.assign(speed=both.new_tokens / both.seconds, speed_baseline=both.new_tokens_baseline / both.seconds_baseline)
     medians = both.groupby('prompt')[['speed', 'speed_baseline']].median()
     return (medians.speed / medians.speed_baseline).rename('ratio')

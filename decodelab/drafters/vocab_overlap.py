@@ -8,7 +8,7 @@ __all__ = ['overlap', 'plot_overlap']
 # %% ../../nbs/08_drafters/06_vocab_overlap.ipynb #0a3ed81e
 from itertools import permutations
 
-from ..models.tokenizer_bytes import shared, Spelling
+from ..models.tokenizer_bytes import shared_tokens, TokenizerBytes
 
 # %% ../../nbs/08_drafters/06_vocab_overlap.ipynb #20cd4b47
 def overlap(
@@ -17,11 +17,11 @@ def overlap(
 ):
     "A DataFrame with a row per ordered pair (target, draft): shared tokens, and shares of each vocabulary and of `text`."
     import pandas as pd
-    spelled = {name: Spelling(getattr(v, 'tokenizer', v), getattr(v, 'vocab_size', None) if hasattr(v, 'tokenizer') else None) for name, v in vocabularies.items()}
+    spelled = {name: TokenizerBytes(getattr(v, 'tokenizer', v), getattr(v, 'vocab_size', None) if hasattr(v, 'tokenizer') else None) for name, v in vocabularies.items()}
     rows = []
     for target, draft in permutations(spelled, 2):
         t, d = spelled[target], spelled[draft]
-        table, sizes = shared(t, d), [len(s.special) + sum(map(bool, s.pieces)) for s in (t, d)]
+        table, sizes = shared_tokens(t, d), [len(s.special) + sum(map(bool, s.pieces)) for s in (t, d)]
         row = dict(target=target, draft=draft, target_tokens=sizes[0], draft_tokens=sizes[1], shared=len(table),
                    target_share=len(table) / sizes[0], draft_share=len(table) / sizes[1])
         ids = t.encode(text.encode(), start=True) if text else []

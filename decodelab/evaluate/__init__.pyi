@@ -1,5 +1,5 @@
 # The names of this part, imported when they are first used; also what editors and type checkers read.
-from .jobs import collect as collect
+from .jobs import run_jobs as run_jobs
 from .bench import summary as summary
 from .bench import load_run as load_run
 from .datasets import read_dataset as read_dataset
@@ -9,19 +9,19 @@ from .text_quality import distinct_n as distinct_n
 from .text_quality import bleu as bleu
 from .text_quality import self_bleu as self_bleu
 from .text_quality import edit_distance as edit_distance
-from .text_quality import mean_distance as mean_distance
+from .text_quality import mean_edit_distance as mean_edit_distance
 from .text_quality import coherence as coherence
 from .text_quality import similarity as similarity
 from .text_quality import isotropy as isotropy
 from .text_quality import plot_similarity as plot_similarity
 from .text_quality import occurrences as occurrences
 from .text_quality import coverage as coverage
-from .mauve import text_states as text_states
-from .multiple_choice import Question as Question
+from .mauve import final_states as final_states
+from .multiple_choice import MultipleChoiceQuestion as MultipleChoiceQuestion
 from .multiple_choice import evaluate_choices as evaluate_choices
 from .multiple_choice import choice_summary as choice_summary
-from .multiple_choice import truthfulqa as truthfulqa
-from .multiple_choice import factor as factor
+from .multiple_choice import load_truthfulqa as load_truthfulqa
+from .multiple_choice import load_factor as load_factor
 from .multiple_choice import mc1 as mc1
 from .multiple_choice import mc2 as mc2
 from .multiple_choice import mc3 as mc3
@@ -29,6 +29,6 @@ from .transformers_reference import TransformersGenerate as TransformersGenerate
 from .certify import Certificate as Certificate
 from .certify import random_lm as random_lm
 from .certify import check_strategy as check_strategy
-from .certify import check_rule as check_rule
+from .certify import check_processor as check_processor
 from .certify import check_drafter as check_drafter
 from .certify import check_verifier as check_verifier

@@ -2,8 +2,8 @@
 from .session import LM as LM
 from .session import Session as Session
 from .session import load as load
-from .session import pair as pair
+from .session import check_same_tokenizer as check_same_tokenizer
 from .batching import decode_batch as decode_batch
 from .batching import Batch as Batch
-from .audio import hear as hear
+from .audio import audio_features as audio_features
 from .audio import read_wav as read_wav

@@ -1,13 +1,13 @@
 # The names of this part, imported when they are first used; also what editors and type checkers read.
 from .protocol import Draft as Draft
-from .protocol import Verdict as Verdict
-from .protocol import ExactMatch as ExactMatch
+from .protocol import Verification as Verification
+from .protocol import ExactMatchVerifier as ExactMatchVerifier
 from .protocol import FixedLookahead as FixedLookahead
 from .verifiers import TokenVerifier as TokenVerifier
 from .verifiers import BlockVerifier as BlockVerifier
 from .verifiers import MultiDraftVerifier as MultiDraftVerifier
-from .lossy_verifiers import TypicalAcceptance as TypicalAcceptance
-from .lossy_verifiers import Lenience as Lenience
+from .lossy_verifiers import TypicalAcceptanceVerifier as TypicalAcceptanceVerifier
+from .lossy_verifiers import LenientVerifier as LenientVerifier
 from .loop import Speculative as Speculative
 from .lookahead import HeuristicLookahead as HeuristicLookahead
 from .lookahead import ConfidenceLookahead as ConfidenceLookahead
@@ -16,4 +16,4 @@ from .lookahead import EntropyLookahead as EntropyLookahead
 from .lookahead import CumulativeLookahead as CumulativeLookahead
 from .cost_aware import CostAwareLookahead as CostAwareLookahead
 from .cost_aware import BanditLookahead as BanditLookahead
-from .cost_aware import Costs as Costs
+from .cost_aware import RoundCosts as RoundCosts

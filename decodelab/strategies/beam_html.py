@@ -9,26 +9,26 @@ __all__ = ['PLAIN', 'LINES', 'DRAWN', 'STYLE', 'LEGEND', 'SCRIPT', 'EVENTS', 'VI
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #e33cb1fe
 import base64
 
-from .beam_plot import CHAR, COLORS, ROW, TOP, Edge, cells, columns, labelled, runs, shown
+from .beam_plot import CHAR, COLORS, ROW, TOP, Edge, display_width, layout_columns, labelled_frame, layout_runs, display_text
 from ..core.trace import Trace
-from ..core.plot import PAGE, escape, write_whole
+from ..core.plot import PAGE, escape, write_atomic
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #0fe218bc
 PLAIN = dict.fromkeys(map(ord, '·↵⇥…×■□'))
 
 def text_svg(x:float, y:float, text:str, kind:str='') -> str:
     "One text; what is not plain is fitted into its cells."
-    fit = '' if text.translate(PLAIN).isascii() else f' textLength="{7.2 * cells(text):.0f}" lengthAdjust="spacingAndGlyphs"'
+    fit = '' if text.translate(PLAIN).isascii() else f' textLength="{7.2 * display_width(text):.0f}" lengthAdjust="spacingAndGlyphs"'
     return f'<text{kind} x="{x:.0f}" y="{y:.0f}"{fit}>{escape(text)}</text>'
 
 def edge_svg(e:Edge, px:float, py:float, inner:bool, first:bool, still:bool) -> str:
     "An edge from its parent's end (px, py); `inner`: others follow; `still`: without what needs a living page."
-    y, stop = TOP + ROW * e.y, e.x + CHAR * max(cells(e.text), .84 * cells(e.note))
+    y, stop = TOP + ROW * e.y, e.x + CHAR * max(display_width(e.text), .84 * display_width(e.caption))
     bend, end = (px + e.x) / 2, e.end if inner else stop
-    live = f' data-n="{e.node}" data-p="{e.parent}" role="treeitem" aria-level="{e.step}" tabindex="{0 if first else -1}"><title>{escape(e.about)}</title>'
+    live = f' data-n="{e.node}" data-p="{e.parent}" role="treeitem" aria-level="{e.step}" tabindex="{0 if first else -1}"><title>{escape(e.tooltip)}</title>'
     way = f'<path d="M{px:.0f} {py:.0f}C{bend:.0f} {py:.0f} {bend:.0f} {y:.0f} {e.x:.0f} {y:.0f}H{end:.0f}"/>'
-    marks = text_svg(stop + CHAR, y + 4, e.mark, ' class="dl-mark"') if e.mark else ''
-    said = text_svg(e.x + 2, y - 5, e.text) + text_svg(e.x + 2, y + 12, e.note, ' class="dl-sum"') + marks
+    marks = text_svg(stop + CHAR, y + 4, e.end_label, ' class="dl-mark"') if e.end_label else ''
+    said = text_svg(e.x + 2, y - 5, e.text) + text_svg(e.x + 2, y + 12, e.caption, ' class="dl-sum"') + marks
     return f'<g class="{e.classes}"' + ('>' if still else live) + way + said + '</g>'
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #90a5e213
@@ -144,7 +144,7 @@ class BeamView:
     def save(self, path):
         "Write a page that needs no other file, whole or not at all."
         wide = '<style>body{max-width:none!important}</style>'
-        write_whole(path, PAGE.format(title=escape(self.title), body=wide + self.html))
+        write_atomic(path, PAGE.format(title=escape(self.title), body=wide + self.html))
 
 VIEWS = dict(all='all {} candidates', beams='the {} that were not pruned at once', hypotheses='what finished ({}), as runs of text')
 
@@ -166,15 +166,15 @@ def beam_html(
     trace:Trace, # of a beam search
     decode=None, # a model, or ids → text; without it, ids are shown
     show:str='all', # what shows first: `all` candidates, `beams` (not the pruned ones) or `hypotheses`
-    most:int=12, # longer tokens are cut to this many cells; hovering shows them whole
+    max_width:int=12, # longer tokens are cut to this many cells; hovering shows them whole
 ) -> BeamView:
     "The search tree of a trace as an interactive page that needs no other file; raises `ValueError` for a trace without one."
     if show not in VIEWS: raise ValueError(f'show is {show!r}: give one of {", ".join(map(repr, VIEWS))}')
-    if not isinstance(most, int) or most < 2: raise ValueError(f'most is {most!r}: give a whole number of cells, 2 or more')
-    frame, name = labelled(trace, decode), str(trace.about.get('strategy', 'beam search'))
-    edges = dict(all=columns(frame, most), beams=columns(frame[frame.kind != 'pruned'], most), hypotheses=runs(frame))
+    if not isinstance(max_width, int) or max_width < 2: raise ValueError(f'max_width is {max_width!r}: give a whole number of cells, 2 or more')
+    frame, name = labelled_frame(trace, decode), str(trace.metadata.get('strategy', 'beam search'))
+    edges = dict(all=layout_columns(frame, max_width), beams=layout_columns(frame[frame.kind != 'pruned'], max_width), hypotheses=layout_runs(frame))
     best = frame[frame.on_best]
-    label = f'{name}: {len(frame)} candidates in {frame.step.max()} steps; the best text, score {best.final.iloc[-1]:.4f}: {shown("".join(best.text))}'
+    label = f'{name}: {len(frame)} candidates in {frame.step.max()} steps; the best text, score {best.final.iloc[-1]:.4f}: {display_text("".join(best.text))}'
     pictures = {k: tree_svg(e, label, ruler=k != 'hypotheses') for k, e in edges.items()}
     many = {k: len(e) for k, e in edges.items()} | dict(hypotheses=int((frame.kind == 'finished').sum()))
     return BeamView(page_html(pictures, tree_svg(edges[show], label, show != 'hypotheses', still=True), form_html(show, many), label), name)

@@ -2,11 +2,11 @@
 from .replay import DraftTable as DraftTable
 from .replay import OracleLookahead as OracleLookahead
 from .cost_model import measure_costs as measure_costs
-from .cost_model import width_curve as width_curve
-from .cost_model import forecasts as forecasts
+from .cost_model import verification_cost_curve as verification_cost_curve
+from .cost_model import predict_speedups as predict_speedups
 from .round_breakdown import round_parts as round_parts
 from .round_breakdown import roofline as roofline
-from .diagnose import explain as explain
+from .diagnose import diagnose_run as diagnose_run
 from .classifier import ClassifierLookahead as ClassifierLookahead
 from .search import tune_lookahead as tune_lookahead
-from .search import Tuned as Tuned
+from .search import TuningResult as TuningResult

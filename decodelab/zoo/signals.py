@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RATE', 'SECONDS', 'MORSE', 'KEYS', 'ROWS', 'COLUMNS', 'WORDS', 'WPM', 'PITCH', 'TONE', 'units', 'elements', 'Signal',
-           'tones', 'morse', 'dtmf', 'pitches_of', 'noisy', 'held_out', 'a_message', 'some_keys', 'sample']
+           'tones', 'morse', 'dtmf', 'pitches_of', 'add_noise', 'held_out', 'random_message', 'random_keys', 'sample']
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #4c4b34e5
 import hashlib, math
@@ -41,13 +41,13 @@ class Signal:
     text: str
     kind: str # 'morse' or 'dtmf'
     wave: np.ndarray # float32, at 16 kHz, within ±1
-    marks: list # (begin, end, name, number of the character), times in seconds
-    about: dict = field(default_factory=dict) # speed, pitch, …
+    segments: list # (begin, end, name, number of the character), times in seconds
+    metadata: dict = field(default_factory=dict) # speed, pitch, …
 
     @property
     def spans(self) -> list[tuple[float, float]]:
         "When each character begins and ends, in seconds."
-        return [(min(a for a, _, _, i in self.marks if i == j), max(b for _, b, _, i in self.marks if i == j)) for j in range(len(self.text))]
+        return [(min(a for a, _, _, i in self.segments if i == j), max(b for _, b, _, i in self.segments if i == j)) for j in range(len(self.text))]
 
 def tones(pieces:list[tuple[float, tuple[float, ...]]], before:float, after:float, ramp:float=.004) -> tuple[np.ndarray, np.ndarray]:
     "`(wave, edges)`: the sum of sines of the given Hz (none: silence) for so many seconds each; `edges`: where pieces begin and end."
@@ -79,8 +79,8 @@ def morse(
     parts, unit = elements(text), 1.2 / wpm
     hand = np.exp(jitter * rng.standard_normal(len(parts))) if jitter else np.ones(len(parts))
     wave, edges = tones([(n * unit * h, (pitch,) if name.strip() else ()) for (n, name, _), h in zip(parts, hand)], before, after)
-    marks = [(float(a), float(b), name, i) for (_, name, i), a, b in zip(parts, edges, edges[1:]) if name]
-    return Signal(text, 'morse', wave, marks, dict(wpm=wpm, pitch=pitch, jitter=jitter))
+    segments = [(float(a), float(b), name, i) for (_, name, i), a, b in zip(parts, edges, edges[1:]) if name]
+    return Signal(text, 'morse', wave, segments, dict(wpm=wpm, pitch=pitch, jitter=jitter))
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #73d79cba
 KEYS, ROWS, COLUMNS = '123A456B789C*0#D', (697., 770., 852., 941.), (1209., 1336., 1477., 1633.) # Hz, ITU-T Q.23
@@ -109,7 +109,7 @@ def pitches_of(key:str) -> tuple[float, float]:
     return ROWS[row], COLUMNS[column]
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #c214838a
-def noisy(
+def add_noise(
     signal:Signal,
     snr:float, # decibels
     rng:np.random.Generator,
@@ -118,7 +118,7 @@ def noisy(
     sounds = np.abs(signal.wave) > 1e-3
     power = float((signal.wave[sounds] ** 2).mean())
     wave = signal.wave + rng.standard_normal(len(signal.wave), dtype=np.float32) * np.float32(math.sqrt(power / 10 ** (snr / 10)))
-    return Signal(signal.text, signal.kind, wave / max(1., float(np.abs(wave).max())), signal.marks, signal.about | dict(snr=snr))
+    return Signal(signal.text, signal.kind, wave / max(1., float(np.abs(wave).max())), signal.segments, signal.metadata | dict(snr=snr))
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #1a37a2f7
 WORDS = 'ALL AND ANT BEST BK CALL CITY COPY CQ DAY DE DX EAST END FB FINE FOR FROM GOOD HAM HOW HR HW IN IS KEY LOUD MEET MORSE MY NAME NICE NIGHT NORTH NOT NOW OM ON OP OVER PARIS PSE PWR QRM QRZ QSL QSO QTH RADIO RAIN RIG RST SEND SKY SOS SOUTH SUN TEST THE TIME TNX TO TODAY TU UP UR VY WEST WIND WITH WX YOU 5NN 73 88'.split()
@@ -128,17 +128,17 @@ def held_out(text:str) -> bool:
     "Whether this transcript is kept for testing: one in ten."
     return hashlib.sha256(text.encode()).digest()[0] < 26
 
-def a_message(rng, most:int) -> str:
+def random_message(rng, max_units:int) -> str:
     "Words and groups of letters and digits, of at most so many units."
     words = []
     for _ in range(1 + int(rng.integers(4))):
         word = WORDS[rng.integers(len(WORDS))] if rng.random() < .4 else ''.join(rng.choice(list(MORSE), 1 + int(rng.integers(5))))
-        if units(' '.join([*words, word])) <= most: words.append(word)
+        if units(' '.join([*words, word])) <= max_units: words.append(word)
     return ' '.join(words) or 'ET'[rng.integers(2)]
 
-def some_keys(rng, most:int) -> str:
+def random_keys(rng, max_keys:int) -> str:
     "One to so many keys."
-    return ''.join(rng.choice(list(KEYS), 1 + int(rng.integers(most))))
+    return ''.join(rng.choice(list(KEYS), 1 + int(rng.integers(max_keys))))
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #cdcc6fbf
 def sample(
@@ -154,11 +154,11 @@ def sample(
     rng = np.random.default_rng([seed, test, number])
     kind = kind or ('morse', 'morse', 'dtmf')[rng.integers(3)]
     noise = (math.inf if rng.random() < 1 / 3 else rng.uniform(0, 30)) if snr is None else snr
-    given = dict(jitter=rng.uniform(0, .1), before=rng.uniform(.02, .3), after=rng.uniform(.02, .3), rng=rng)
+    options = dict(jitter=rng.uniform(0, .1), before=rng.uniform(.02, .3), after=rng.uniform(.02, .3), rng=rng)
     speed, tone, gap = wpm or rng.uniform(*WPM), rng.uniform(*TONE), rng.uniform(*TONE)
-    room = .93 * (SECONDS - given['before'] - given['after'])
+    room = .93 * (SECONDS - options['before'] - options['after'])
     while True:
-        if kind == 'morse': signal = morse(a_message(rng, int(room / (1.2 / speed))), speed, rng.uniform(*PITCH), **given)
-        else: signal = dtmf(some_keys(rng, min(16, int(room / (tone + gap)))), tone, gap, **given)
+        if kind == 'morse': signal = morse(random_message(rng, int(room / (1.2 / speed))), speed, rng.uniform(*PITCH), **options)
+        else: signal = dtmf(random_keys(rng, min(16, int(room / (tone + gap)))), tone, gap, **options)
         if held_out(signal.text) == test and len(signal.wave) <= SECONDS * RATE: break
-    return signal if noise == math.inf else noisy(signal, noise, rng)
+    return signal if noise == math.inf else add_noise(signal, noise, rng)
