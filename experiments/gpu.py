@@ -7,101 +7,214 @@ what is done and what is left; the same call goes on, also after a kill, until i
 would take longer is put off, and goes on at the end if there is time left. Results are in DIR (notebooks, rows, verdicts; small), weights in --nano.
 With --toy: a miniature of the family and the short forms, on a CPU, to try the machinery.
 """
-import argparse, json, os, signal, subprocess, sys, threading, time
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-if (HERE.parent/'decodelab/__init__.py').exists(): sys.path.insert(0, str(HERE.parent)) # a checkout need not be installed
+if (HERE.parent / 'decodelab/__init__.py').exists():
+    sys.path.insert(0, str(HERE.parent))  # a checkout need not be installed
 
-TRAINED = {'nano': 6., 'nano-draft': 1.2, 'nano-small': .8, 'nano-alt': .8} # minutes of training
-EXPERIMENTS = ('19_gpu_costs', '01_assisted_generation', '04_early_exit', '02_prompt_lookup', '05_universal_assisted_generation', '03_dynamic_lookahead', '14_batch', '11_compiled_generation', '13_block_verification', '16_drafters', '20_trees', '12_how_to_generate')
-LONGEST = 4. # minutes of one experiment before the next has its turn
-LEAST = 40. # seconds that a task is begun with
-ENDING = 12. # seconds to stop in
-TRIES = 2 # of a task that fails
+TRAINED = {
+    'nano': 6.0,
+    'nano-draft': 1.2,
+    'nano-small': 0.8,
+    'nano-alt': 0.8,
+}  # minutes of training
+EXPERIMENTS = (
+    '19_gpu_costs',
+    '01_assisted_generation',
+    '04_early_exit',
+    '02_prompt_lookup',
+    '05_universal_assisted_generation',
+    '03_dynamic_lookahead',
+    '14_batch',
+    '11_compiled_generation',
+    '13_block_verification',
+    '16_drafters',
+    '20_trees',
+    '12_how_to_generate',
+)
+LONGEST = 4.0  # minutes of one experiment before the next has its turn
+LEAST = 40.0  # seconds that a task is begun with
+ENDING = 12.0  # seconds to stop in
+TRIES = 2  # of a task that fails
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--out', required=True, metavar='DIR', help='where results go, and where a stopped run goes on')
-    parser.add_argument('--minutes', type=float, default=9., metavar='M', help='of this call (default: 9)')
-    parser.add_argument('--total', type=float, default=30., metavar='M', help='of all calls together (default: 30)')
-    parser.add_argument('--nano', default=os.environ.get('DECODELAB_NANO', 'zoo-runs'), metavar='DIR', help='where the nano family lives (default: DECODELAB_NANO, or zoo-runs)')
-    parser.add_argument('--only', metavar='A,B', help='these tasks: models of the family, experiments')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--out',
+        required=True,
+        metavar='DIR',
+        help='where results go, and where a stopped run goes on',
+    )
+    parser.add_argument(
+        '--minutes', type=float, default=9.0, metavar='M', help='of this call (default: 9)'
+    )
+    parser.add_argument(
+        '--total', type=float, default=30.0, metavar='M', help='of all calls together (default: 30)'
+    )
+    parser.add_argument(
+        '--nano',
+        default=os.environ.get('DECODELAB_NANO', 'zoo-runs'),
+        metavar='DIR',
+        help='where the nano family lives (default: DECODELAB_NANO, or zoo-runs)',
+    )
+    parser.add_argument(
+        '--only', metavar='A,B', help='these tasks: models of the family, experiments'
+    )
     parser.add_argument('--experiments', default=str(HERE), metavar='DIR', help=argparse.SUPPRESS)
     parser.add_argument('--toy', action='store_true', help='a miniature, on a CPU')
-    parser.add_argument('--task', help=argparse.SUPPRESS) # do this one, in this process
-    parser.add_argument('--pause', type=float, default=0., help=argparse.SUPPRESS)
+    parser.add_argument('--task', help=argparse.SUPPRESS)  # do this one, in this process
+    parser.add_argument('--pause', type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument('--eager', action='store_true', help=argparse.SUPPRESS)
-    parser.add_argument('--tokens', type=int, help=argparse.SUPPRESS) # that each model reads, for a test
+    parser.add_argument(
+        '--tokens', type=int, help=argparse.SUPPRESS
+    )  # that each model reads, for a test
     return parser
 
 
 def planned(args):
     "The tasks in their order; raises `ValueError` for unknown ones."
     from decodelab.lab.requirements import experiments
+
     table = experiments(args.experiments)
-    known = [name for name in dict.fromkeys([*EXPERIMENTS, *table.name]) if name in set(table.name[table.scale == 'gpu'])]
-    tasks = [*TRAINED, *(known if args.experiments != str(HERE) else [n for n in known if n in EXPERIMENTS])]
-    if not args.only: return tasks
+    known = [
+        name
+        for name in dict.fromkeys([*EXPERIMENTS, *table.name])
+        if name in set(table.name[table.scale == 'gpu'])
+    ]
+    tasks = [
+        *TRAINED,
+        *(known if args.experiments != str(HERE) else [n for n in known if n in EXPERIMENTS]),
+    ]
+    if not args.only:
+        return tasks
     wanted = args.only.split(',')
-    if unknown := [n for n in wanted if n not in [*TRAINED, *known]]: raise ValueError(f'no task {unknown[0]!r}: choose from {", ".join([*TRAINED, *known])}')
+    if unknown := [n for n in wanted if n not in [*TRAINED, *known]]:
+        raise ValueError(f'no task {unknown[0]!r}: choose from {", ".join([*TRAINED, *known])}')
     return [n for n in [*TRAINED, *known] if n in wanted]
 
 
 # One task, in a process of its own
 
+
 def work(args):
     "Do one task; 0 if it is done, 1 if it failed, 3 if it is to go on."
     parent = os.getppid()
+
     def watch():
-        while os.getppid() == parent: time.sleep(.3)
-        os._exit(9) # whoever started this is gone
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(9)  # whoever started this is gone
+
     threading.Thread(target=watch, daemon=True).start()
     import torch
+
     if args.task in TRAINED:
         from decodelab.zoo.nano import train
+
         compiled = torch.cuda.is_available() and not args.eager and not args.toy
-        folder = train(args.task, Path(args.nano)/args.task, args.tokens, minutes=TRAINED[args.task], pause=args.pause/60, toy=args.toy, compile=compiled)
-        return 0 if (folder/'config.json').exists() else 3
+        folder = train(
+            args.task,
+            Path(args.nano) / args.task,
+            args.tokens,
+            minutes=TRAINED[args.task],
+            pause=args.pause / 60,
+            toy=args.toy,
+            compile=compiled,
+        )
+        return 0 if (folder / 'config.json').exists() else 3
     from decodelab.lab.runner import run_experiment
-    ran = run_experiment(Path(args.experiments)/f'{args.task}.ipynb', args.out, 'gpu', quick=args.toy, resume=True)
-    if ran.failure: print(ran.failure, ran.failure.trace, sep='\n')
+
+    ran = run_experiment(
+        Path(args.experiments) / f'{args.task}.ipynb', args.out, 'gpu', quick=args.toy, resume=True
+    )
+    if ran.failure:
+        print(ran.failure, ran.failure.trace, sep='\n')
     return 1 if ran.failure else 0
 
 
 def started(args, task, pause, eager):
     "The process of a task; what it says goes to logs/TASK.log."
-    command = [sys.executable, str(Path(__file__).resolve()), '--out', args.out, '--nano', args.nano, '--experiments', args.experiments, '--task', task, '--pause', str(pause)]
-    env = os.environ | dict(DECODELAB_NANO=args.nano, DECODELAB_SCALE='gpu', HF_HUB_OFFLINE='1', PYTHONUNBUFFERED='1')
-    with open(Path(args.out)/'logs'/f'{task}.log', 'a') as log:
-        return subprocess.Popen(command + (['--tokens', str(args.tokens)] if args.tokens else []) + ['--toy']*args.toy + ['--eager']*eager, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    command = [
+        sys.executable,
+        str(Path(__file__).resolve()),
+        '--out',
+        args.out,
+        '--nano',
+        args.nano,
+        '--experiments',
+        args.experiments,
+        '--task',
+        task,
+        '--pause',
+        str(pause),
+    ]
+    env = os.environ | dict(
+        DECODELAB_NANO=args.nano, DECODELAB_SCALE='gpu', HF_HUB_OFFLINE='1', PYTHONUNBUFFERED='1'
+    )
+    with open(Path(args.out) / 'logs' / f'{task}.log', 'a') as log:
+        return subprocess.Popen(
+            command
+            + (['--tokens', str(args.tokens)] if args.tokens else [])
+            + ['--toy'] * args.toy
+            + ['--eager'] * eager,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 def stop(child):
     "Ask a process to end, then end it, with all it has started."
     child.send_signal(signal.SIGINT)
-    try: child.wait(ENDING - 4)
-    except subprocess.TimeoutExpired: pass
-    try: os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError: pass
+    try:
+        child.wait(ENDING - 4)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
     child.wait()
 
 
 # All of them
 
+
 class State:
     "What is known of the tasks, in DIR/gpu.json, written whole."
+
     def __init__(self, out):
-        self.path = Path(out)/'gpu.json'
-        known = json.loads(self.path.read_text()) if self.path.exists() else dict(seconds=0., tasks={})
+        self.path = Path(out) / 'gpu.json'
+        known = (
+            json.loads(self.path.read_text()) if self.path.exists() else dict(seconds=0.0, tasks={})
+        )
         self.seconds, self.tasks = known['seconds'], known['tasks']
 
-    def of(self, task): return self.tasks.setdefault(task, dict(status='left', seconds=0., failures=0))
+    def of(self, task):
+        return self.tasks.setdefault(task, dict(status='left', seconds=0.0, failures=0))
 
     def save(self):
         from decodelab.core.files import write_atomic
-        write_atomic(self.path, json.dumps(dict(seconds=round(self.seconds, 1), tasks=self.tasks), indent=1) + '\n')
+
+        write_atomic(
+            self.path,
+            json.dumps(dict(seconds=round(self.seconds, 1), tasks=self.tasks), indent=1) + '\n',
+        )
 
 
 def next_task(tasks, state):
@@ -109,53 +222,117 @@ def next_task(tasks, state):
     for status in ('left', 'put off'):
         for task in tasks:
             known = state.of(task)
-            if known['status'] == status and (task in TRAINED or not any(state.of(t)['status'] in ('left', 'put off') for t in tasks if t in TRAINED)): return task
+            if known['status'] == status and (
+                task in TRAINED
+                or not any(
+                    state.of(t)['status'] in ('left', 'put off') for t in tasks if t in TRAINED
+                )
+            ):
+                return task
     return None
 
 
 def do(args, task, state, seconds):
     "Give a task so many seconds, and write down what came of it."
     known, begun = state.of(task), time.monotonic()
-    child, spent, total = started(args, task, max(1., .9*seconds - 10), known['failures'] > 0), known['seconds'], state.seconds
+    child = started(args, task, max(1.0, 0.9 * seconds - 10), known['failures'] > 0)
+    spent = known['seconds']
+    total = state.seconds
     while (gone := time.monotonic() - begun) < seconds and child.poll() is None:
         known['seconds'], state.seconds = round(spent + gone, 1), total + gone
         state.save()
-        try: child.wait(min(2., max(.05, seconds - gone)))
-        except subprocess.TimeoutExpired: pass
+        try:
+            child.wait(min(2.0, max(0.05, seconds - gone)))
+        except subprocess.TimeoutExpired:
+            pass
     code = child.poll()
-    if code is None: stop(child)
-    known['seconds'], state.seconds = round(spent + time.monotonic() - begun, 1), total + time.monotonic() - begun
-    if code == 0: known['status'] = 'done'
-    elif code in (None, 3): known['status'] = 'left' if task in TRAINED or known['seconds'] < 60*LONGEST else 'put off'
+    if code is None:
+        stop(child)
+    known['seconds'], state.seconds = (
+        round(spent + time.monotonic() - begun, 1),
+        total + time.monotonic() - begun,
+    )
+    if code == 0:
+        known['status'] = 'done'
+    elif code in (None, 3):
+        known['status'] = (
+            'left' if task in TRAINED or known['seconds'] < 60 * LONGEST else 'put off'
+        )
     else:
-        lines = (Path(args.out)/'logs'/f'{task}.log').read_text(errors='replace').strip().splitlines()
-        known |= dict(failures=known['failures'] + 1, error=next((l for l in reversed(lines) if 'Error' in l), lines[-1] if lines else f'status {code}')[:300])
-        known['status'] = 'failed' if known['failures'] >= TRIES else 'put off' if task not in TRAINED else 'left'
+        lines = (
+            (Path(args.out) / 'logs' / f'{task}.log')
+            .read_text(errors='replace')
+            .strip()
+            .splitlines()
+        )
+        known |= dict(
+            failures=known['failures'] + 1,
+            error=next(
+                (l for l in reversed(lines) if 'Error' in l),
+                lines[-1] if lines else f'status {code}',
+            )[:300],
+        )
+        known['status'] = (
+            'failed' if known['failures'] >= TRIES else 'put off' if task not in TRAINED else 'left'
+        )
     state.save()
 
 
 def main(argv=None):
     args = arguments().parse_args(argv)
-    args.out, args.nano, args.experiments = (str(Path(p).resolve()) for p in (args.out, args.nano, args.experiments))
-    if args.task: return work(args)
+    args.out, args.nano, args.experiments = (
+        str(Path(p).resolve()) for p in (args.out, args.nano, args.experiments)
+    )
+    if args.task:
+        return work(args)
     from decodelab.lab.runner import lock
+
     begun = time.monotonic()
-    for folder in (Path(args.out)/'logs', Path(args.nano)): folder.mkdir(parents=True, exist_ok=True)
-    held, tasks, state = lock(Path(args.out), 'gpu'), planned(args), State(args.out)
-    left = lambda: min(60*args.minutes - (time.monotonic() - begun), 60*args.total - state.seconds) - ENDING
-    while (task := next_task(tasks, state)) and left() >= min(LEAST, 60*args.minutes/3):
-        turn = 60*LONGEST - state.of(task)['seconds'] if task not in TRAINED and state.of(task)['status'] == 'left' else left()
-        do(args, task, state, max(1., min(left(), turn)))
-        print(f'{task}: {state.of(task)["status"]}, {state.of(task)["seconds"]:.0f} s', file=sys.stderr, flush=True)
+    for folder in (Path(args.out) / 'logs', Path(args.nano)):
+        folder.mkdir(parents=True, exist_ok=True)
+    held = lock(Path(args.out), 'gpu')
+    tasks = planned(args)
+    state = State(args.out)
+    left = lambda: (
+        min(60 * args.minutes - (time.monotonic() - begun), 60 * args.total - state.seconds)
+        - ENDING
+    )
+    while (task := next_task(tasks, state)) and left() >= min(LEAST, 60 * args.minutes / 3):
+        turn = (
+            60 * LONGEST - state.of(task)['seconds']
+            if task not in TRAINED and state.of(task)['status'] == 'left'
+            else left()
+        )
+        do(args, task, state, max(1.0, min(left(), turn)))
+        print(
+            f'{task}: {state.of(task)["status"]}, {state.of(task)["seconds"]:.0f} s',
+            file=sys.stderr,
+            flush=True,
+        )
     by = lambda *status: [t for t in tasks if state.of(t)['status'] in status]
-    over = state.seconds + ENDING + LEAST > 60*args.total
+    over = state.seconds + ENDING + LEAST > 60 * args.total
     size = sum(f.stat().st_size for f in Path(args.out).rglob('*') if f.is_file())
-    print(json.dumps(dict(done=not by('left', 'put off') or over, finished=by('done'), left=by('left', 'put off'), failed={t: state.of(t)['error'] for t in by('failed')},
-                          minutes=round(state.seconds/60, 2), megabytes=round(size/1e6, 2), out=args.out)), flush=True)
-    if held: held.close()
+    print(
+        json.dumps(
+            dict(
+                done=not by('left', 'put off') or over,
+                finished=by('done'),
+                left=by('left', 'put off'),
+                failed={t: state.of(t)['error'] for t in by('failed')},
+                minutes=round(state.seconds / 60, 2),
+                megabytes=round(size / 1e6, 2),
+                out=args.out,
+            )
+        ),
+        flush=True,
+    )
+    if held:
+        held.close()
     return 0
 
 
 if __name__ == '__main__':
-    try: sys.exit(main())
-    except ValueError as error: sys.exit(f'gpu.py: {error}')
+    try:
+        sys.exit(main())
+    except ValueError as error:
+        sys.exit(f'gpu.py: {error}')

@@ -9,7 +9,11 @@ Each line that comes in is a job, each line that goes out its answer, so that a 
 A prompt is a list of ids, or a list of such lists: a batch. `constraints` are `{"phrasal": ids}` or `{"disjunctive": [ids, …]}`. Repeats go round the runs, so that what slows the machine slows all of them.
 Answer: `{"versions": …, "rows": [{"name", "prompt", "repeat", "new_tokens", "seconds", "peak_mb", "tokens"}, …]}`; `new_tokens` counts the first returned sequence of each text of the prompt; `tokens` (first repeat only) are all returned ones;
 `peak_mb` is the most memory that the process has held so far: ask a fresh process for the peak of one run."""
-import json, resource, sys, time
+
+import json
+import resource
+import sys
+import time
 from pathlib import Path
 
 import torch
@@ -17,7 +21,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 from transformers.generation import DisjunctiveConstraint, PhrasalConstraint
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent/'tests/golden'))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / 'tests/golden'))
 from tiny import build
 
 DTYPES = dict(float32=torch.float32, float64=torch.float64, bfloat16=torch.bfloat16)
@@ -28,8 +32,10 @@ def from_folder(folder, dtype):
     "A checkpoint; the rotary base of one that transformers 5 saved stands elsewhere."
     config = AutoConfig.from_pretrained(folder)
     rope = getattr(config, 'rope_parameters', None) or {}
-    if 'rope_theta' in rope: config.rope_theta = rope['rope_theta']
-    if rope.get('rope_type', 'default') != 'default': config.rope_scaling = rope
+    if 'rope_theta' in rope:
+        config.rope_theta = rope['rope_theta']
+    if rope.get('rope_type', 'default') != 'default':
+        config.rope_scaling = rope
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     return kind.from_pretrained(folder, config=config, torch_dtype=dtype).eval()
 
@@ -43,13 +49,22 @@ def model_of(job):
     if key not in MODELS:
         MODELS.clear()
         dtype = DTYPES[job.get('dtype', 'float32')]
-        MODELS[key] = from_folder(job['model'], dtype) if isinstance(job['model'], str) else build(**job['model'], dtype=dtype)
+        MODELS[key] = (
+            from_folder(job['model'], dtype)
+            if isinstance(job['model'], str)
+            else build(**job['model'], dtype=dtype)
+        )
     return MODELS[key]
 
 
 def arguments(args):
     "Those of `generate`, constraints made into objects anew: they keep state."
-    made = [PhrasalConstraint(c['phrasal']) if 'phrasal' in c else DisjunctiveConstraint(c['disjunctive']) for c in args.get('constraints', ())]
+    made = [
+        PhrasalConstraint(c['phrasal'])
+        if 'phrasal' in c
+        else DisjunctiveConstraint(c['disjunctive'])
+        for c in args.get('constraints', ())
+    ]
     return args | (dict(constraints=made) if made else {})
 
 
@@ -57,13 +72,18 @@ def inputs(prompt, seq2seq, pad):
     "`(ids, mask)` of a text or a batch, padded on the left, for encoders on the right."
     rows = prompt if isinstance(prompt[0], list) else [prompt]
     longest = max(map(len, rows))
+
     def padded(row, fill, value):
-        pads = [fill]*(longest - len(row))
+        pads = [fill] * (longest - len(row))
         return [value or t for t in row] + pads if seq2seq else pads + [value or t for t in row]
-    return torch.tensor([padded(r, pad, 0) for r in rows]), torch.tensor([padded(r, 0, 1) for r in rows])
+
+    return torch.tensor([padded(r, pad, 0) for r in rows]), torch.tensor(
+        [padded(r, 0, 1) for r in rows]
+    )
 
 
-def cut(row, eos): return row[:next((i + 1 for i, t in enumerate(row) if t in eos), len(row))]
+def cut(row, eos):
+    return row[: next((i + 1 for i, t in enumerate(row) if t in eos), len(row))]
 
 
 def once(model, prompt, args):
@@ -75,31 +95,51 @@ def once(model, prompt, args):
     out = model.generate(ids, attention_mask=mask, **args)
     seconds = time.perf_counter() - began
     eos = args.get('eos_token_id', model.generation_config.eos_token_id)
-    new = [cut(row, eos if isinstance(eos, list) else [eos]) for row in out[:, 1 if seq2seq else ids.shape[1]:].tolist()]
-    return seconds, new, sum(map(len, new[::len(new)//len(ids)]))
+    new = [
+        cut(row, eos if isinstance(eos, list) else [eos])
+        for row in out[:, 1 if seq2seq else ids.shape[1] :].tolist()
+    ]
+    return seconds, new, sum(map(len, new[:: len(new) // len(ids)]))
 
 
 def peak_mb():
     "The most memory this process has held; where Linux says so itself, since ru_maxrss starts at that of the parent."
     status = Path('/proc/self/status')
-    if status.exists(): return int(next(l for l in status.read_text().splitlines() if l.startswith('VmHWM')).split()[1])/1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024
+    if status.exists():
+        return (
+            int(
+                next(l for l in status.read_text().splitlines() if l.startswith('VmHWM')).split()[1]
+            )
+            / 1024
+        )
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def answer(job):
     torch.set_num_threads(job.get('threads', 1))
     model, rows = model_of(job), []
     for run in job['runs']:
-        for _ in range(job.get('warmup', 1)): once(model, job['prompts'][0], run['args'])
+        for _ in range(job.get('warmup', 1)):
+            once(model, job['prompts'][0], run['args'])
     for repeat in range(job.get('repeats', 1)):
         for i, prompt in enumerate(job['prompts']):
             for run in job['runs']:
                 seconds, new, n = once(model, prompt, run['args'])
-                row = dict(name=run['name'], prompt=i, repeat=repeat, new_tokens=n, seconds=round(seconds, 6), peak_mb=round(peak_mb(), 1))
+                row = dict(
+                    name=run['name'],
+                    prompt=i,
+                    repeat=repeat,
+                    new_tokens=n,
+                    seconds=round(seconds, 6),
+                    peak_mb=round(peak_mb(), 1),
+                )
                 rows.append(row | (dict(tokens=new) if repeat == 0 else {}))
-    return dict(versions=dict(transformers=transformers.__version__, torch=torch.__version__), rows=rows)
+    return dict(
+        versions=dict(transformers=transformers.__version__, torch=torch.__version__), rows=rows
+    )
 
 
 if __name__ == '__main__':
     for line in sys.stdin:
-        if line.strip(): print(json.dumps(answer(json.loads(line))), flush=True)
+        if line.strip():
+            print(json.dumps(answer(json.loads(line))), flush=True)

@@ -1,5 +1,10 @@
 "What the tests and scripts here know about the repository: where it is, its notebooks, its tracked files."
-import ast, functools, re, subprocess, tomllib
+
+import ast
+import functools
+import re
+import subprocess
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -9,7 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def notebooks(folder='nbs', pattern='[0-9]*.ipynb'):
     "The numbered notebooks of a folder and of the folders in it, in order."
-    return [p for p in sorted((ROOT/folder).rglob(pattern)) if '.ipynb_checkpoints' not in p.parts]
+    return [
+        p for p in sorted((ROOT / folder).rglob(pattern)) if '.ipynb_checkpoints' not in p.parts
+    ]
 
 
 @functools.cache
@@ -23,7 +30,8 @@ def directives(source):
     return [l[2:].split()[0] for l in source.splitlines() if l.startswith('#|') and l[2:].split()]
 
 
-def is_exported(source): return any(d.startswith('export') for d in directives(source))
+def is_exported(source):
+    return any(d.startswith('export') for d in directives(source))
 
 
 def lines(source):
@@ -38,26 +46,39 @@ def module_name(path):
 
 def module_path(name, root=ROOT):
     "The generated file of a module `part.name`."
-    return root/'decodelab'/f'{name.replace(".", "/")}.py'
+    return root / 'decodelab' / f'{name.replace(".", "/")}.py'
 
 
 def exported_names(path, methods=True):
     "The `__all__` of a generated module; without the functions that it makes methods of a class, if asked."
     assigned = [n for n in ast.parse(path.read_text()).body if isinstance(n, ast.Assign)]
-    every = next((ast.literal_eval(n.value) for n in assigned if ast.unparse(n.targets[0]) == '__all__'), [])
-    attached = {v.id for n in assigned if not isinstance(n.targets[0], ast.Name) for v in ast.walk(n.value) if isinstance(v, ast.Name)}
+    every = next(
+        (ast.literal_eval(n.value) for n in assigned if ast.unparse(n.targets[0]) == '__all__'), []
+    )
+    attached = {
+        v.id
+        for n in assigned
+        if not isinstance(n.targets[0], ast.Name)
+        for v in ast.walk(n.value)
+        if isinstance(v, ast.Name)
+    }
     return [name for name in every if methods or name not in attached]
 
 
 def tracked():
     "Tracked files as paths from the root; None outside a git checkout."
     out = subprocess.run(['git', 'ls-files', '-z'], cwd=ROOT, capture_output=True, text=True)
-    return None if out.returncode else [Path(p) for p in out.stdout.split('\0') if p and (ROOT/p).is_file()]
+    return (
+        None
+        if out.returncode
+        else [Path(p) for p in out.stdout.split('\0') if p and (ROOT / p).is_file()]
+    )
 
 
-def project(): return tomllib.loads((ROOT/'pyproject.toml').read_text())
+def project():
+    return tomllib.loads((ROOT / 'pyproject.toml').read_text())
 
 
 def commands():
     "The README's two commands, as it shows them."
-    return re.findall(r'^python -m pip install .*$', (ROOT/'README.md').read_text(), flags=re.M)
+    return re.findall(r'^python -m pip install .*$', (ROOT / 'README.md').read_text(), flags=re.M)

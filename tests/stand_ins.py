@@ -1,27 +1,86 @@
 """Tiny models with random weights under the names that experiments load at scale `paper`, laid out as the Hub's cache, and files for their data sets.
 
 They say nothing about the models they stand for. They show that names, architectures, tokenizers and files go through the same cells as the real ones."""
-import csv, functools, gzip, hashlib, io, json, os, random, re, shutil
+
+import csv
+import functools
+import gzip
+import hashlib
+import io
+import json
+import os
+import random
+import re
+import shutil
 from pathlib import Path
 
 import torch
 
-SPECIAL = dict(opt=('</s>', '</s>', '<pad>'), gpt2=('<|endoftext|>',) * 3, neox=('<|endoftext|>', '<|endoftext|>', '<|padding|>'), llama=('<s>', '</s>', '<unk>'), llama3=('<|begin_of_text|>', '<|end_of_text|>', '<|pad|>'),
-               t5=(None, '</s>', '<pad>'), bart=('<s>', '</s>', '<pad>'), gemma=('<bos>', '<eos>', '<pad>'), mistral=('<s>', '</s>', '<unk>'), phi=('<s>', '<|endoftext|>', '<|endoftext|>'),
-               qwen=('<|endoftext|>', '<|endoftext|>', '<|endoftext|>'), starcoder=('<|endoftext|>',) * 3) # bos, eos, pad
-TEMPLATES = dict(opt='{bos} $A', llama='{bos} $A', llama3='{bos} $A', mistral='{bos} $A', gemma='{bos} $A', t5='$A {eos}', bart='{bos} $A {eos}') # what a tokenizer adds to a text
-ARCHITECTURES = {r'/opt-': ('opt', 'opt'), r'pythia|gpt-neox': ('gpt_neox', 'neox'), r'codegen': ('codegen', 'gpt2'), r'flan-t5|/t5-|^t5-|^flan': ('t5', 't5'), r'bart': ('bart', 'bart'), r'whisper': ('whisper', ''),
-            r'starcoder': ('gpt_bigcode', 'starcoder'), r'gpt2': ('gpt2', 'gpt2'), r'gemma': ('gemma2', 'gemma'), r'[Mm]ixtral': ('mixtral', 'mistral'), r'[Mm]istral': ('mistral', 'mistral'),
-            r'[Pp]hi-': ('phi3', 'phi'), r'[Qq]wen': ('qwen2', 'qwen'), r'[Ll]lama-?3|llama3': ('llama', 'llama3'), r'[Ll]lama|vicuna': ('llama', 'llama')} # name → (model_type, tokenizer)
-SIZES = dict(opt=410, gpt2=420, neox=430, llama=440, llama3=450, t5=460, bart=470, gemma=480, mistral=490, phi=400, qwen=500, starcoder=510) # tokens: no two families have one vocabulary
-WORDS = ('the a one some people house river train morning city doctor paper market light winter road school letter window number garden report music night question answer street company minister child '
-         'said found made went saw asked told built left kept heard wrote opened moved lost won old small new red quiet long early and but because while under near after before with of in on to for').split()
+SPECIAL = dict(
+    opt=('</s>', '</s>', '<pad>'),
+    gpt2=('<|endoftext|>',) * 3,
+    neox=('<|endoftext|>', '<|endoftext|>', '<|padding|>'),
+    llama=('<s>', '</s>', '<unk>'),
+    llama3=('<|begin_of_text|>', '<|end_of_text|>', '<|pad|>'),
+    t5=(None, '</s>', '<pad>'),
+    bart=('<s>', '</s>', '<pad>'),
+    gemma=('<bos>', '<eos>', '<pad>'),
+    mistral=('<s>', '</s>', '<unk>'),
+    phi=('<s>', '<|endoftext|>', '<|endoftext|>'),
+    qwen=('<|endoftext|>', '<|endoftext|>', '<|endoftext|>'),
+    starcoder=('<|endoftext|>',) * 3,
+)  # bos, eos, pad
+TEMPLATES = dict(
+    opt='{bos} $A',
+    llama='{bos} $A',
+    llama3='{bos} $A',
+    mistral='{bos} $A',
+    gemma='{bos} $A',
+    t5='$A {eos}',
+    bart='{bos} $A {eos}',
+)  # what a tokenizer adds to a text
+ARCHITECTURES = {
+    r'/opt-': ('opt', 'opt'),
+    r'pythia|gpt-neox': ('gpt_neox', 'neox'),
+    r'codegen': ('codegen', 'gpt2'),
+    r'flan-t5|/t5-|^t5-|^flan': ('t5', 't5'),
+    r'bart': ('bart', 'bart'),
+    r'whisper': ('whisper', ''),
+    r'starcoder': ('gpt_bigcode', 'starcoder'),
+    r'gpt2': ('gpt2', 'gpt2'),
+    r'gemma': ('gemma2', 'gemma'),
+    r'[Mm]ixtral': ('mixtral', 'mistral'),
+    r'[Mm]istral': ('mistral', 'mistral'),
+    r'[Pp]hi-': ('phi3', 'phi'),
+    r'[Qq]wen': ('qwen2', 'qwen'),
+    r'[Ll]lama-?3|llama3': ('llama', 'llama3'),
+    r'[Ll]lama|vicuna': ('llama', 'llama'),
+}  # name → (model_type, tokenizer)
+SIZES = dict(
+    opt=410,
+    gpt2=420,
+    neox=430,
+    llama=440,
+    llama3=450,
+    t5=460,
+    bart=470,
+    gemma=480,
+    mistral=490,
+    phi=400,
+    qwen=500,
+    starcoder=510,
+)  # tokens: no two families have one vocabulary
+WORDS = (
+    'the a one some people house river train morning city doctor paper market light winter road school letter window number garden report music night question answer street company minister child '
+    'said found made went saw asked told built left kept heard wrote opened moved lost won old small new red quiet long early and but because while under near after before with of in on to for'
+).split()
 
 
 def architecture_of(name):
     "`(model_type, tokenizer)` of a model's name; raises `ValueError` if this file knows none."
     for pattern, result in ARCHITECTURES.items():
-        if re.search(pattern, name): return result
+        if re.search(pattern, name):
+            return result
     raise ValueError(f'{name} has no stand-in: add its family to tests/stand_ins.py')
 
 
@@ -29,70 +88,186 @@ def random_prose(seed, sentences):
     "Sentences of plain words, the same for a seed; some are said twice."
     rng, out = random.Random(seed), []
     for _ in range(sentences):
-        out.append(rng.choice(out) if out and rng.random() < .2 else ' '.join(rng.choice(WORDS) for _ in range(rng.randint(6, 14))).capitalize() + '.')
+        out.append(
+            rng.choice(out)
+            if out and rng.random() < 0.2
+            else ' '.join(rng.choice(WORDS) for _ in range(rng.randint(6, 14))).capitalize() + '.'
+        )
     return ' '.join(out)
 
 
 def random_code(seed, functions):
     "Python functions, the same for a seed."
     rng = random.Random(seed)
-    def one(): return f'def {rng.choice(WORDS)}_{rng.choice(WORDS)}(items, limit={rng.randint(1, 99)}):\n    """{random_prose(rng.random(), 1)}"""\n    out = []\n    for item in items:\n        if item > limit: out.append(item)\n    return out\n'
+
+    def one():
+        return f'def {rng.choice(WORDS)}_{rng.choice(WORDS)}(items, limit={rng.randint(1, 99)}):\n    """{random_prose(rng.random(), 1)}"""\n    out = []\n    for item in items:\n        if item > limit: out.append(item)\n    return out\n'
+
     return '\n\n'.join(one() for _ in range(functions))
 
 
 @functools.cache
 def tokenizer(kind):
     "A tokenizer of one family, trained here: byte-level, or by words behind `▁` with bytes to fall back on."
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from tokenizers import (
+        AddedToken,
+        Tokenizer,
+        decoders,
+        models,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
+
     bos, eos, pad = SPECIAL[kind]
-    special, words = list(dict.fromkeys(t for t in (pad, bos, eos, '<unk>') if t)), kind in ('llama', 'mistral', 'gemma', 'phi', 't5')
+    special = list(dict.fromkeys(t for t in (pad, bos, eos, '<unk>') if t))
+    words = kind in ('llama', 'mistral', 'gemma', 'phi', 't5')
     bytes_ = [f'<0x{i:02X}>' for i in range(256)] if words else []
     tok = Tokenizer(models.BPE(unk_token='<unk>', byte_fallback=words, fuse_unk=words))
-    tok.pre_tokenizer = pre_tokenizers.Metaspace() if words else pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tok.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(' ', 1, 0)]) if words else decoders.ByteLevel()
+    tok.pre_tokenizer = (
+        pre_tokenizers.Metaspace() if words else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    )
+    tok.decoder = (
+        decoders.Sequence(
+            [
+                decoders.Replace('▁', ' '),
+                decoders.ByteFallback(),
+                decoders.Fuse(),
+                decoders.Strip(' ', 1, 0),
+            ]
+        )
+        if words
+        else decoders.ByteLevel()
+    )
     alphabet = [] if words else sorted(pre_tokenizers.ByteLevel.alphabet())
-    tok.train_from_iterator([random_prose(kind, 80), random_code(kind, 20)], trainers.BpeTrainer(vocab_size=SIZES[kind], special_tokens=special + bytes_, initial_alphabet=alphabet, show_progress=False))
+    tok.train_from_iterator(
+        [random_prose(kind, 80), random_code(kind, 20)],
+        trainers.BpeTrainer(
+            vocab_size=SIZES[kind],
+            special_tokens=special + bytes_,
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
+    )
     plain = json.loads(tok.to_str())
-    plain['added_tokens'] = [t for t in plain['added_tokens'] if t['content'] not in bytes_] # bytes are ordinary tokens
+    plain['added_tokens'] = [
+        t for t in plain['added_tokens'] if t['content'] not in bytes_
+    ]  # bytes are ordinary tokens
     tok = Tokenizer.from_str(json.dumps(plain))
     tok.add_special_tokens([AddedToken(t, special=True) for t in special])
     if kind in TEMPLATES:
         pattern = TEMPLATES[kind].format(bos=bos, eos=eos)
-        tok.post_processor = processors.TemplateProcessing(single=pattern, special_tokens=[(t, tok.token_to_id(t)) for t in (bos, eos) if t and t in pattern])
+        tok.post_processor = processors.TemplateProcessing(
+            single=pattern,
+            special_tokens=[(t, tok.token_to_id(t)) for t in (bos, eos) if t and t in pattern],
+        )
     return tok
 
 
 def configuration(model_type, kind, draft):
     "The configuration of a tiny model of a type."
     from transformers import CONFIG_MAPPING
+
     tok, (bos, eos, pad) = tokenizer(kind), SPECIAL[kind]
     wide, deep = 48, 2 if draft else 8
-    shape = dict(vocab_size=tok.get_vocab_size(), bos_token_id=bos and tok.token_to_id(bos), eos_token_id=tok.token_to_id(eos), pad_token_id=tok.token_to_id(pad))
-    rope = dict(hidden_size=wide, num_hidden_layers=deep, num_attention_heads=4, intermediate_size=64, max_position_embeddings=4096, initializer_range=.2)
-    more = dict(llama=rope | dict(num_key_value_heads=2), mistral=rope | dict(num_key_value_heads=2, sliding_window=None), qwen2=rope | dict(num_key_value_heads=2), phi3=rope | dict(num_key_value_heads=2),
-        mixtral=rope | dict(num_key_value_heads=2, num_local_experts=2), gemma2=rope | dict(num_key_value_heads=2, head_dim=16), gpt_neox=rope,
-        opt=dict(hidden_size=wide, word_embed_proj_dim=wide, num_hidden_layers=deep, num_attention_heads=4, ffn_dim=64, max_position_embeddings=4096, init_std=.2),
-        gpt2=dict(n_embd=wide, n_layer=deep, n_head=4, n_positions=1024, initializer_range=.2), gpt_bigcode=dict(n_embd=wide, n_layer=deep, n_head=4, n_positions=4096, initializer_range=.2),
-        codegen=dict(n_embd=wide, n_layer=deep, n_head=4, rotary_dim=8, n_positions=2048, n_ctx=2048, initializer_range=.2, tie_word_embeddings=False),
-        t5=dict(d_model=wide, d_kv=8, d_ff=64, num_layers=deep, num_heads=4, decoder_start_token_id=shape['pad_token_id'], initializer_factor=1.),
-        bart=dict(d_model=wide, encoder_layers=2, decoder_layers=deep, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, init_std=.2, decoder_start_token_id=shape['eos_token_id'], forced_eos_token_id=None))
+    shape = dict(
+        vocab_size=tok.get_vocab_size(),
+        bos_token_id=bos and tok.token_to_id(bos),
+        eos_token_id=tok.token_to_id(eos),
+        pad_token_id=tok.token_to_id(pad),
+    )
+    rope = dict(
+        hidden_size=wide,
+        num_hidden_layers=deep,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=4096,
+        initializer_range=0.2,
+    )
+    more = dict(
+        llama=rope | dict(num_key_value_heads=2),
+        mistral=rope | dict(num_key_value_heads=2, sliding_window=None),
+        qwen2=rope | dict(num_key_value_heads=2),
+        phi3=rope | dict(num_key_value_heads=2),
+        mixtral=rope | dict(num_key_value_heads=2, num_local_experts=2),
+        gemma2=rope | dict(num_key_value_heads=2, head_dim=16),
+        gpt_neox=rope,
+        opt=dict(
+            hidden_size=wide,
+            word_embed_proj_dim=wide,
+            num_hidden_layers=deep,
+            num_attention_heads=4,
+            ffn_dim=64,
+            max_position_embeddings=4096,
+            init_std=0.2,
+        ),
+        gpt2=dict(n_embd=wide, n_layer=deep, n_head=4, n_positions=1024, initializer_range=0.2),
+        gpt_bigcode=dict(
+            n_embd=wide, n_layer=deep, n_head=4, n_positions=4096, initializer_range=0.2
+        ),
+        codegen=dict(
+            n_embd=wide,
+            n_layer=deep,
+            n_head=4,
+            rotary_dim=8,
+            n_positions=2048,
+            n_ctx=2048,
+            initializer_range=0.2,
+            tie_word_embeddings=False,
+        ),
+        t5=dict(
+            d_model=wide,
+            d_kv=8,
+            d_ff=64,
+            num_layers=deep,
+            num_heads=4,
+            decoder_start_token_id=shape['pad_token_id'],
+            initializer_factor=1.0,
+        ),
+        bart=dict(
+            d_model=wide,
+            encoder_layers=2,
+            decoder_layers=deep,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            init_std=0.2,
+            decoder_start_token_id=shape['eos_token_id'],
+            forced_eos_token_id=None,
+        ),
+    )
     return CONFIG_MAPPING[model_type](**shape | more[model_type])
 
 
-DRAFT_NAMES = re.compile(r'125m|160m|350[Mm]|[-_](?:0\.5|1|1\.1)[Bb]\b|68m|small|tiny|distil|270|450|draft|/gpt2$') # names that draft
+DRAFT_NAMES = re.compile(
+    r'125m|160m|350[Mm]|[-_](?:0\.5|1|1\.1)[Bb]\b|68m|small|tiny|distil|270|450|draft|/gpt2$'
+)  # names that draft
 
 
 def weights(model_type, kind, draft):
     "A model of a type: layers beyond the second say little, and a draft is the first two, so that it is right now and then."
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
     config = configuration(model_type, kind, draft)
     with torch.random.fork_rng():
         torch.manual_seed(len(kind))
-        made = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config, dtype=torch.float32)
-    if draft: made.load_state_dict({k: v for k, v in weights(model_type, kind, False).state_dict().items() if k in made.state_dict()}, strict=False)
+        made = (
+            AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        ).from_config(config, dtype=torch.float32)
+    if draft:
+        made.load_state_dict(
+            {
+                k: v
+                for k, v in weights(model_type, kind, False).state_dict().items()
+                if k in made.state_dict()
+            },
+            strict=False,
+        )
     with torch.no_grad():
         for name, p in made.named_parameters():
-            if p.ndim > 1 and (layer := re.search(r'\.(\d+)\.', name)) and int(layer[1]) > 1: p.mul_(.6)
+            if p.ndim > 1 and (layer := re.search(r'\.(\d+)\.', name)) and int(layer[1]) > 1:
+                p.mul_(0.6)
     return made
 
 
@@ -100,59 +275,126 @@ def write_model(name, folder):
     "Files of the stand-in for `name` in a folder."
     from decodelab.models.session import EMBEDDED, no_progress_bars
     from transformers import PreTrainedTokenizerFast
+
     model_type, kind = architecture_of(name)
-    if model_type == 'whisper': # a processor is more than a tokenizer: the embedded ones stand in
-        shutil.copytree(EMBEDDED / ('pico-whisper-draft' if DRAFT_NAMES.search(name) else 'pico-whisper'), folder, dirs_exist_ok=True)
+    if model_type == 'whisper':  # a processor is more than a tokenizer: the embedded ones stand in
+        shutil.copytree(
+            EMBEDDED / ('pico-whisper-draft' if DRAFT_NAMES.search(name) else 'pico-whisper'),
+            folder,
+            dirs_exist_ok=True,
+        )
         return
     bos, eos, pad = SPECIAL[kind]
-    with no_progress_bars(True): weights(model_type, kind, bool(DRAFT_NAMES.search(name))).save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer(kind), bos_token=bos, eos_token=eos, pad_token=pad, unk_token='<unk>', clean_up_tokenization_spaces=False).save_pretrained(folder)
+    with no_progress_bars(True):
+        weights(model_type, kind, bool(DRAFT_NAMES.search(name))).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer(kind),
+        bos_token=bos,
+        eos_token=eos,
+        pad_token=pad,
+        unk_token='<unk>',
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(folder)
 
 
 def snapshot(name, cache):
     "The stand-in for `name` as the Hub's cache keeps one: blobs by hash, a commit's files that point at them, and `main`; the commit."
-    repo, commit = Path(cache) / f'models--{name.replace("/", "--")}', hashlib.sha1(name.encode()).hexdigest()
-    if repo.exists(): return commit
+    repo = Path(cache) / f'models--{name.replace("/", "--")}'
+    commit = hashlib.sha1(name.encode()).hexdigest()
+    if repo.exists():
+        return commit
     made = Path(cache) / f'.{repo.name}.{os.getpid()}'
-    for part in ('blobs', 'refs', f'snapshots/{commit}', 'fresh'): (made / part).mkdir(parents=True)
+    for part in ('blobs', 'refs', f'snapshots/{commit}', 'fresh'):
+        (made / part).mkdir(parents=True)
     write_model(name, made / 'fresh')
     for path in (p for p in (made / 'fresh').iterdir() if p.is_file() and p.name != 'log.jsonl'):
         blob = made / 'blobs' / hashlib.sha256(path.read_bytes()).hexdigest()
         path.replace(blob)
-        (made / 'snapshots' / commit / path.name).symlink_to(os.path.relpath(blob, made / 'snapshots' / commit))
+        (made / 'snapshots' / commit / path.name).symlink_to(
+            os.path.relpath(blob, made / 'snapshots' / commit)
+        )
     shutil.rmtree(made / 'fresh')
     (made / 'refs' / 'main').write_text(commit)
-    try: made.rename(repo) # whole or not at all: another process may have been quicker
-    except OSError: shutil.rmtree(made)
+    try:
+        made.rename(repo)  # whole or not at all: another process may have been quicker
+    except OSError:
+        shutil.rmtree(made)
     return commit
 
 
 def signal_record(i):
     "A signal whose text is known, as a record of a speech set."
     from decodelab.zoo.signals import sample
+
     signal = sample(i, seed=9, test=True, snr=None)
-    return dict(audio=dict(array=[round(float(x), 4) for x in signal.wave], sampling_rate=16_000), text=signal.text)
+    return dict(
+        audio=dict(array=[round(float(x), 4) for x in signal.wave], sampling_rate=16_000),
+        text=signal.text,
+    )
 
 
-CHAT, TASKS = ('writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem', 'humanities'), ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')
-RECORDS = dict( # data set → its i-th record
+CHAT = ('writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem', 'humanities')
+TASKS = ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')
+RECORDS = dict(  # data set → its i-th record
     c4=lambda i: dict(text=random_prose(f'c4 {i}', 12)),
-    cnn_dailymail=lambda i: dict(article=random_prose(f'cnn {i}', 14), highlights=random_prose(f'cnn {i}', 2), id=str(i)),
-    xsum=lambda i: dict(document=random_prose(f'xsum {i}', 14), summary=random_prose(f'xsum {i}', 1)),
+    cnn_dailymail=lambda i: dict(
+        article=random_prose(f'cnn {i}', 14), highlights=random_prose(f'cnn {i}', 2), id=str(i)
+    ),
+    xsum=lambda i: dict(
+        document=random_prose(f'xsum {i}', 14), summary=random_prose(f'xsum {i}', 1)
+    ),
     the_stack=lambda i: dict(content=random_code(f'stack {i}', 14)),
-    humaneval=lambda i: dict(task_id=f'HumanEval/{i}', prompt=random_code(f'he {i}', 1), test='def check(candidate): assert candidate([]) == []', entry_point='f'),
-    gsm8k=lambda i: dict(question=random_prose(f'gsm {i}', 3), answer=f'{random_prose(f"gsm answer {i}", 2)} #### {i}'),
-    mt_bench=lambda i: dict(question_id=i, category=('writing', 'math', 'coding')[i % 3], turns=[random_prose(f'mt {i}', 2), random_prose(f'mt turn {i}', 1)]),
-    spec_bench=lambda i: dict(question_id=i, category=(CHAT + TASKS * 8)[i % 48], turns=[random_prose(f'sb {i}', 3)] + [random_prose(f'sb turn {i}', 1)] * (i % 48 < 8)),
-    scrolls=lambda i: dict(input=random_prose(f'scrolls {i}', 14), output=random_prose(f'scrolls {i}', 1)),
-    commongen=lambda i: dict(concept_set='#'.join(f'{w}_N' for w in random.Random(i).sample(WORDS[8:28], 3)), scene=[random_prose(f'scene {i}', 1)]),
-    truthfulqa=lambda i: dict(question=random_prose(f'tqa {i}', 1)[:-1] + '?', best_answer=random_prose(f'best {i}', 1), correct_answers=f'{random_prose(f"best {i}", 1)}; {random_prose(f"right {i}", 1)}', incorrect_answers=random_prose(f'wrong {i}', 3).replace('. ', '; ')),
-    factor=lambda i: dict(full_prefix=random_prose(f'factor {i}', 3), completion=random_prose(f'yes {i}', 1)) | {f'contradiction_{j}': random_prose(f'no {i} {j}', 1) for j in range(3)},
-    strategyqa=lambda i: dict(question=random_prose(f'sqa {i}', 1), answer=bool(i % 2), facts=[random_prose(f'fact {i}', 1)]),
+    humaneval=lambda i: dict(
+        task_id=f'HumanEval/{i}',
+        prompt=random_code(f'he {i}', 1),
+        test='def check(candidate): assert candidate([]) == []',
+        entry_point='f',
+    ),
+    gsm8k=lambda i: dict(
+        question=random_prose(f'gsm {i}', 3),
+        answer=f'{random_prose(f"gsm answer {i}", 2)} #### {i}',
+    ),
+    mt_bench=lambda i: dict(
+        question_id=i,
+        category=('writing', 'math', 'coding')[i % 3],
+        turns=[random_prose(f'mt {i}', 2), random_prose(f'mt turn {i}', 1)],
+    ),
+    spec_bench=lambda i: dict(
+        question_id=i,
+        category=(CHAT + TASKS * 8)[i % 48],
+        turns=[random_prose(f'sb {i}', 3)] + [random_prose(f'sb turn {i}', 1)] * (i % 48 < 8),
+    ),
+    scrolls=lambda i: dict(
+        input=random_prose(f'scrolls {i}', 14), output=random_prose(f'scrolls {i}', 1)
+    ),
+    commongen=lambda i: dict(
+        concept_set='#'.join(f'{w}_N' for w in random.Random(i).sample(WORDS[8:28], 3)),
+        scene=[random_prose(f'scene {i}', 1)],
+    ),
+    truthfulqa=lambda i: dict(
+        question=random_prose(f'tqa {i}', 1)[:-1] + '?',
+        best_answer=random_prose(f'best {i}', 1),
+        correct_answers=f'{random_prose(f"best {i}", 1)}; {random_prose(f"right {i}", 1)}',
+        incorrect_answers=random_prose(f'wrong {i}', 3).replace('. ', '; '),
+    ),
+    factor=lambda i: (
+        dict(full_prefix=random_prose(f'factor {i}', 3), completion=random_prose(f'yes {i}', 1))
+        | {f'contradiction_{j}': random_prose(f'no {i} {j}', 1) for j in range(3)}
+    ),
+    strategyqa=lambda i: dict(
+        question=random_prose(f'sqa {i}', 1),
+        answer=bool(i % 2),
+        facts=[random_prose(f'fact {i}', 1)],
+    ),
     wikitext2=lambda i: dict(text=random_prose(f'wiki {i}', 30)),
-    librispeech=signal_record, librispeech_dummy=signal_record, voxpopuli_nl=signal_record)
+    librispeech=signal_record,
+    librispeech_dummy=signal_record,
+    voxpopuli_nl=signal_record,
+)
 
-RECORD_COUNTS = dict(spec_bench=480, librispeech=3, librispeech_dummy=3, voxpopuli_nl=3) # records, where not 48
+RECORD_COUNTS = dict(
+    spec_bench=480, librispeech=3, librispeech_dummy=3, voxpopuli_nl=3
+)  # records, where not 48
 
 
 def file_text(records, ending, aka):
@@ -163,18 +405,29 @@ def file_text(records, ending, aka):
         rows.writeheader()
         rows.writerows({aka.get(k, k): v for k, v in r.items()} for r in records)
         return out.getvalue()
-    return json.dumps(records) if ending == '.json' else '\n'.join(r['text'] if ending == '.txt' else json.dumps(r) for r in records) + '\n'
+    return (
+        json.dumps(records)
+        if ending == '.json'
+        else '\n'.join(r['text'] if ending == '.txt' else json.dumps(r) for r in records) + '\n'
+    )
 
 
 def write_data(name, folder):
     "A file for the data set `name` in the folder that DECODELAB_DATA is to name, as its authors name and write it; raises `ValueError` if this file knows no such set."
     from decodelab.evaluate.datasets import SOURCES
-    if name not in RECORDS: raise ValueError(f'{name} has no stand-in: add its records to tests/stand_ins.py')
+
+    if name not in RECORDS:
+        raise ValueError(f'{name} has no stand-in: add its records to tests/stand_ins.py')
     source = SOURCES.get(name)
     path = Path(folder) / (f'{name}/{source.file}' if source and source.file else f'{name}.jsonl')
-    if path.exists(): return path
+    if path.exists():
+        return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = file_text([RECORDS[name](i) for i in range(RECORD_COUNTS.get(name, 48))], Path(path.name.removesuffix('.gz')).suffix, source.aliases if source else {}).encode()
+    text = file_text(
+        [RECORDS[name](i) for i in range(RECORD_COUNTS.get(name, 48))],
+        Path(path.name.removesuffix('.gz')).suffix,
+        source.aliases if source else {},
+    ).encode()
     fresh = path.with_name(f'.{path.name}.{os.getpid()}')
     fresh.write_bytes(gzip.compress(text) if path.suffix == '.gz' else text)
     return fresh.replace(path)

@@ -1,11 +1,13 @@
 "The coloured text in a real browser, where there is one: readable on white and on black, inside its column, with and without a style sheet."
+
 import re
 
-import numpy as np, pytest
+import numpy as np
+import pytest
 
 from decodelab.watermark import BinomialNull, GammaNull
 from decodelab.detection import highlight_tokens
-from test_beam_browser import ask, pytestmark # noqa: F401 (skips where there is no browser)
+from test_beam_browser import ask, pytestmark  # noqa: F401 (skips where there is no browser)
 
 PIECES = ['def ', 'f', '(x', '):\n', '    return ', 'x' * 300, ' +', ' <b>', '\U0001f600', ''] * 6
 LOOK = '''
@@ -22,18 +24,34 @@ LOOK = '''
 
 
 @pytest.mark.parametrize('page, ink', [('#fff', '#111'), ('#111', '#ddd')], ids=['light', 'dark'])
-@pytest.mark.parametrize('null', [BinomialNull(.25), GammaNull()], ids=['green', 'gumbel'])
+@pytest.mark.parametrize('null', [BinomialNull(0.25), GammaNull()], ids=['green', 'gumbel'])
 def test_it_can_be_read(null, page, ink, tmp_path):
     rng = np.random.default_rng(0)
-    html = highlight_tokens(PIECES, null.draw(rng, 60), rng.random(60) < .8, null, title='a title', window=(15, 45))
+    html = highlight_tokens(
+        PIECES, null.draw(rng, 60), rng.random(60) < 0.8, null, title='a title', window=(15, 45)
+    )
     got = ask(tmp_path, f'<style>body{{background:{page};color:{ink}}}</style>{html}', LOOK)
     assert 'error' not in got, got
     assert got['n'] == 60 and got['text'] == ''.join(PIECES) and got['contrast'] > 4.5
-    assert got['right'] <= got['edge'] + 1 and got['wide'] <= 900 and got['svg'][0] > 600 and 90 < got['svg'][1] < 200
-    assert abs(got['window'] - .5) < .04
+    assert (
+        got['right'] <= got['edge'] + 1
+        and got['wide'] <= 900
+        and got['svg'][0] > 600
+        and 90 < got['svg'][1] < 200
+    )
+    assert abs(got['window'] - 0.5) < 0.04
 
 
 def test_the_colours_survive_without_a_style_sheet(tmp_path):
-    html = re.sub(r'<style>.*?</style>', '', highlight_tokens(PIECES, [1., 0] * 30, [True] * 60, BinomialNull(.5)), flags=re.S)
-    got = ask(tmp_path, html, "return [...new Set($('.dl-text span', true).map(e => getComputedStyle(e).backgroundColor))]")
+    html = re.sub(
+        r'<style>.*?</style>',
+        '',
+        highlight_tokens(PIECES, [1.0, 0] * 30, [True] * 60, BinomialNull(0.5)),
+        flags=re.S,
+    )
+    got = ask(
+        tmp_path,
+        html,
+        "return [...new Set($('.dl-text span', true).map(e => getComputedStyle(e).backgroundColor))]",
+    )
     assert len(got) == 2 and all('rgba' in c for c in got)

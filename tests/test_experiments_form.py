@@ -1,7 +1,12 @@
 "Every notebook of experiments/ has the form that the runner, the README and a reader without the models rely on."
-import ast, builtins, json, re
 
-import pandas as pd, pytest
+import ast
+import builtins
+import json
+import re
+
+import pandas as pd
+import pytest
 
 from repo import ROOT
 
@@ -13,29 +18,48 @@ def sections(path):
     section, out = 'Set-up', []
     for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
         source = ''.join(cell['source'])
-        if cell['cell_type'] == 'markdown' and (found := re.match(r'## (Claim|Measure|Figure|Agreement)\b', source)): section = found[1]
+        if cell['cell_type'] == 'markdown' and (
+            found := re.match(r'## (Claim|Measure|Figure|Agreement)\b', source)
+        ):
+            section = found[1]
         out.append((section, cell['cell_type'], source))
     return out
 
 
 def bound(tree):
     "Names that the cell leaves behind."
-    out = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    return out | {(a.asname or a.name).split('.')[0] for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) for a in n.names}
+    out = {
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    } | {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    return out | {
+        (a.asname or a.name).split('.')[0]
+        for n in ast.walk(tree)
+        if isinstance(n, (ast.Import, ast.ImportFrom))
+        for a in n.names
+    }
 
 
-def used(tree): return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+def used(tree):
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)
 def test_figures_are_drawn_from_what_is_stored(path):
     known, measured = set(dir(builtins)) | {'display', 'get_ipython'}, set()
     for section, kind, source in sections(path):
-        if kind != 'code': continue
+        if kind != 'code':
+            continue
         tree = ast.parse(source)
         if section in ('Figure', 'Agreement'):
-            lost = sorted((used(tree) & measured) - known - bound(tree) - {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)})
-            assert not lost, f'{path.name}: {", ".join(lost)} come from cells under Measure, which are left out when figures are drawn from stored rows: read them with ex.read, or define them under Claim'
+            lost = sorted(
+                (used(tree) & measured)
+                - known
+                - bound(tree)
+                - {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+            )
+            assert not lost, (
+                f'{path.name}: {", ".join(lost)} come from cells under Measure, which are left out when figures are drawn from stored rows: read them with ex.read, or define them under Claim'
+            )
         (measured if section == 'Measure' else known).update(bound(tree))
 
 
@@ -47,7 +71,9 @@ def test_an_experiment_has_its_parts(path):
     assert order == ['Set-up', 'Claim', 'Measure', 'Figure', 'Agreement'], order
     assert re.search(r'^NEEDS = dict\(', code, re.M) and f"Experiment('{path.stem}', NEEDS)" in code
     assert 'ex.verdicts(' in ''.join(s for n, k, s in cells if k == 'code' and n == 'Agreement')
-    assert not re.search(r'DECODELAB_(SCALE|QUICK|WHOLE|RESULTS)', code), 'the experiment object knows these'
+    assert not re.search(r'DECODELAB_(SCALE|QUICK|WHOLE|RESULTS)', code), (
+        'the experiment object knows these'
+    )
 
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)

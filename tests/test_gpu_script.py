@@ -1,5 +1,10 @@
 "experiments/gpu.py, as a toy on a CPU: killed without warning and called again, it does what is left and nothing twice."
-import json, os, subprocess, sys, time
+
+import json
+import os
+import subprocess
+import sys
+import time
 
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 import nbformat
@@ -22,8 +27,29 @@ CALL = 'nano,90_tiny'
 
 
 def call(folder, *more):
-    return subprocess.Popen([sys.executable, str(ROOT/'experiments/gpu.py'), '--out', str(folder/'out'), '--nano', str(folder/'nano'), '--experiments', str(folder), '--only', CALL, '--toy', '--tokens', '4096', *more],
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder, env=os.environ | dict(CUDA_VISIBLE_DEVICES=''))
+    return subprocess.Popen(
+        [
+            sys.executable,
+            str(ROOT / 'experiments/gpu.py'),
+            '--out',
+            str(folder / 'out'),
+            '--nano',
+            str(folder / 'nano'),
+            '--experiments',
+            str(folder),
+            '--only',
+            CALL,
+            '--toy',
+            '--tokens',
+            '4096',
+            *more,
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=os.environ | dict(CUDA_VISIBLE_DEVICES=''),
+    )
 
 
 def said(child):
@@ -33,23 +59,39 @@ def said(child):
 
 
 def test_a_killed_run_goes_on(tmp_path):
-    cells = [new_code_cell(SETUP), new_markdown_cell('## Measure'), new_code_cell(MEASURE), new_markdown_cell('## Agreement'), new_code_cell(VERDICT)]
-    nbformat.write(new_notebook(cells=cells), tmp_path/'90_tiny.ipynb')
-    runs = tmp_path/'out/runs/90_tiny.gpu.quick'
+    cells = [
+        new_code_cell(SETUP),
+        new_markdown_cell('## Measure'),
+        new_code_cell(MEASURE),
+        new_markdown_cell('## Agreement'),
+        new_code_cell(VERDICT),
+    ]
+    nbformat.write(new_notebook(cells=cells), tmp_path / '90_tiny.ipynb')
+    runs = tmp_path / 'out/runs/90_tiny.gpu.quick'
     first, begun = call(tmp_path), time.monotonic()
-    while not (runs/'did').exists() or (runs/'did').read_text().count('\n') < 2:
+    while not (runs / 'did').exists() or (runs / 'did').read_text().count('\n') < 2:
         assert first.poll() is None and time.monotonic() - begun < 240, first.communicate()
-        time.sleep(.05)
+        time.sleep(0.05)
     first.kill()
     first.communicate()
     second = said(call(tmp_path))
-    assert second['done'] and second['finished'] == ['nano', '90_tiny'] and not second['left'] and not second['failed'] and second['megabytes'] < 1
-    did = (runs/'did').read_text().split()
-    assert set(did) == {str(i) for i in range(10)} and len(did) <= 12                      # what was on its way when it was killed
-    rows = [json.loads(line) for line in (runs/'rows/rows.jsonl').read_text().splitlines()]
+    assert (
+        second['done']
+        and second['finished'] == ['nano', '90_tiny']
+        and not second['left']
+        and not second['failed']
+        and second['megabytes'] < 1
+    )
+    did = (runs / 'did').read_text().split()
+    assert (
+        set(did) == {str(i) for i in range(10)} and len(did) <= 12
+    )  # what was on its way when it was killed
+    rows = [json.loads(line) for line in (runs / 'rows/rows.jsonl').read_text().splitlines()]
     assert sorted(r['job'] for r in rows) == sorted(map(str, range(10)))
-    assert (tmp_path/'out/results/quick/90_tiny.gpu.verdicts.csv').exists() and (tmp_path/'nano/nano/config.json').exists()
-    state = json.loads((tmp_path/'out/gpu.json').read_text())
+    assert (tmp_path / 'out/results/quick/90_tiny.gpu.verdicts.csv').exists() and (
+        tmp_path / 'nano/nano/config.json'
+    ).exists()
+    state = json.loads((tmp_path / 'out/gpu.json').read_text())
     assert state['seconds'] > 2 and second['minutes'] == round(state['seconds'] / 60, 2)
 
 

@@ -1,27 +1,37 @@
 "A run of the nano family, as a toy on a CPU: killed without warning, it goes on and ends as one that was left alone."
-import os, subprocess, sys, time
+
+import os
+import subprocess
+import sys
+import time
 
 import torch
 
 from decodelab import load
 from decodelab.zoo.nano import train
 
-STEPS = 20 # of 1,024 tokens; the toy leaves a checkpoint after every fourth
+STEPS = 20  # of 1,024 tokens; the toy leaves a checkpoint after every fourth
 CODE = f'import sys; from decodelab.zoo.nano import train; train("nano", sys.argv[1], tokens={1024 * STEPS}, toy=True)'
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):
-    whole = train('nano', tmp_path/'whole', tokens=1024 * STEPS, toy=True)
-    child = subprocess.Popen([sys.executable, '-c', CODE, tmp_path/'killed'], env=os.environ | dict(OMP_NUM_THREADS=str(torch.get_num_threads())))
+    whole = train('nano', tmp_path / 'whole', tokens=1024 * STEPS, toy=True)
+    child = subprocess.Popen(
+        [sys.executable, '-c', CODE, tmp_path / 'killed'],
+        env=os.environ | dict(OMP_NUM_THREADS=str(torch.get_num_threads())),
+    )
     begun = time.monotonic()
-    while not (tmp_path/'killed/checkpoint.safetensors').exists():
+    while not (tmp_path / 'killed/checkpoint.safetensors').exists():
         assert child.poll() is None and time.monotonic() - begun < 120
-        time.sleep(.002)
+        time.sleep(0.002)
     child.kill()
     child.wait()
-    assert not (tmp_path/'killed/config.json').exists()
-    killed = train('nano', tmp_path/'killed', tokens=1024 * STEPS, toy=True)
+    assert not (tmp_path / 'killed/config.json').exists()
+    killed = train('nano', tmp_path / 'killed', tokens=1024 * STEPS, toy=True)
     a, b = (load(folder, device='cpu').model.state_dict() for folder in (whole, killed))
     assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-    steps = [line.split('"step": ')[1].split(',')[0] for line in (killed/'log.jsonl').read_text().splitlines()]
+    steps = [
+        line.split('"step": ')[1].split(',')[0]
+        for line in (killed / 'log.jsonl').read_text().splitlines()
+    ]
     assert steps[-1] == str(STEPS - 1)

@@ -1,7 +1,11 @@
 "The README is the index, its links lead somewhere, and its two commands are what CI runs."
-import ast, re, subprocess
 
-import nbformat, yaml
+import ast
+import re
+import subprocess
+
+import nbformat
+import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import readme
@@ -9,62 +13,87 @@ from repo import ROOT, commands, notebooks
 
 
 def test_readme_is_the_index():
-    assert (ROOT/'README.md').read_text() == readme.render()
+    assert (ROOT / 'README.md').read_text() == readme.render()
 
 
 def test_the_claims_of_all_experiments_are_listed():
     "The page of the experiments is made from the stored verdicts, and its links lead somewhere."
-    text = (ROOT/'experiments'/'README.md').read_text()
+    text = (ROOT / 'experiments' / 'README.md').read_text()
     assert text == readme.claims()
-    assert all((ROOT/'experiments'/t).exists() for t in re.findall(r'\]\(([^)]+)\)', text)) and all(f'({p.name})' in text for p in notebooks('experiments'))
+    assert all(
+        (ROOT / 'experiments' / t).exists() for t in re.findall(r'\]\(([^)]+)\)', text)
+    ) and all(f'({p.name})' in text for p in notebooks('experiments'))
 
 
 def test_rendering(tmp_path):
-    html = new_output('execute_result', data={'text/plain': 'plain text', 'text/html': '<b>styled</b>'})
-    nb = new_notebook(cells=[
-        new_code_cell('#| hide\nsecret = 1'), new_markdown_cell('[a](00_core.ipynb) [b](../LICENSE) [c](https://x.org/y) [d](#e)'),
-        new_code_cell('#| slow\nshown = 1', outputs=[html])])
-    nbformat.write(nb, tmp_path/'index.ipynb')
-    text = readme.render(tmp_path/'index.ipynb')
+    html = new_output(
+        'execute_result', data={'text/plain': 'plain text', 'text/html': '<b>styled</b>'}
+    )
+    nb = new_notebook(
+        cells=[
+            new_code_cell('#| hide\nsecret = 1'),
+            new_markdown_cell('[a](00_core.ipynb) [b](../LICENSE) [c](https://x.org/y) [d](#e)'),
+            new_code_cell('#| slow\nshown = 1', outputs=[html]),
+        ]
+    )
+    nbformat.write(nb, tmp_path / 'index.ipynb')
+    text = readme.render(tmp_path / 'index.ipynb')
     assert '[a](nbs/00_core.ipynb) [b](LICENSE) [c](https://x.org/y) [d](#e)' in text
     assert '```python\nshown = 1\n```' in text and 'plain text' in text
     assert 'secret' not in text and '#|' not in text and 'styled' not in text
 
 
 def test_links_lead_somewhere():
-    targets = re.findall(r'\]\((?!https?:|#)([^)]+)\)', (ROOT/'README.md').read_text())
-    assert targets and [t for t in targets if not (ROOT/t.partition('#')[0]).exists()] == []
+    targets = re.findall(r'\]\((?!https?:|#)([^)]+)\)', (ROOT / 'README.md').read_text())
+    assert targets and [t for t in targets if not (ROOT / t.partition('#')[0]).exists()] == []
 
 
 def test_every_strategy_has_its_row():
-    rows = [l for l in (ROOT/'README.md').read_text().splitlines() if l.startswith('|')]
-    strategies = [p.name for p in notebooks() if 10 <= int(p.stem[:2]) < 44 and int(p.stem[:2]) not in (30, 31)]
+    rows = [l for l in (ROOT / 'README.md').read_text().splitlines() if l.startswith('|')]
+    strategies = [
+        p.name
+        for p in notebooks()
+        if 10 <= int(p.stem[:2]) < 44 and int(p.stem[:2]) not in (30, 31)
+    ]
     assert [n for n in strategies if not any(f'nbs/{n}' in r for r in rows)] == []
 
 
 def test_the_index_is_saved_as_it_ran():
     "Each code cell whose last line is a value has its output: the README shows results, not promises."
-    cells = [c for c in nbformat.read(ROOT/'nbs'/'index.ipynb', 4).cells if c.cell_type == 'code']
+    cells = [
+        c for c in nbformat.read(ROOT / 'nbs' / 'index.ipynb', 4).cells if c.cell_type == 'code'
+    ]
     values = [c for c in cells if isinstance(ast.parse(c.source).body[-1], ast.Expr)]
     assert values and [c.source for c in values if not c.outputs] == []
 
 
 def test_ci_runs_what_the_readme_shows():
     use, develop = commands()
-    assert 'decodelab compare' in use and "'.[dev]'" in develop and all('-c constraints.txt' in c for c in (use, develop))
-    assert develop in (ROOT/'.ci'/'run').read_text().splitlines()
-    steps = [s.get('run') for job in yaml.safe_load((ROOT/'.github/workflows/ci.yml').read_text())['jobs'].values() for s in job['steps']]
+    assert (
+        'decodelab compare' in use
+        and "'.[dev]'" in develop
+        and all('-c constraints.txt' in c for c in (use, develop))
+    )
+    assert develop in (ROOT / '.ci' / 'run').read_text().splitlines()
+    steps = [
+        s.get('run')
+        for job in yaml.safe_load((ROOT / '.github/workflows/ci.yml').read_text())['jobs'].values()
+        for s in job['steps']
+    ]
     assert use in steps and develop in steps
 
 
 def test_every_stage_can_fail_the_run(tmp_path):
     "`tests/run.sh` with each of its commands replaced by one that fails: always exit 1, always all stages."
-    script = (ROOT/'tests'/'run.sh').read_text()
+    script = (ROOT / 'tests' / 'run.sh').read_text()
     stages = [l for l in script.splitlines() if '|| failed=' in l]
     assert len(stages) == 4 and 'pytest' in stages[-1]
-    (tmp_path/'tests').mkdir()
+    (tmp_path / 'tests').mkdir()
     for bad in [None, *stages]:
         text = script
-        for l in stages: text = text.replace(l, ('false' if l == bad else 'true') + l[l.index(' ||'):])
-        (tmp_path/'tests'/'run.sh').write_text(text)
-        assert subprocess.run(['sh', tmp_path/'tests'/'run.sh'], capture_output=True).returncode == (bad is not None)
+        for l in stages:
+            text = text.replace(l, ('false' if l == bad else 'true') + l[l.index(' ||') :])
+        (tmp_path / 'tests' / 'run.sh').write_text(text)
+        assert subprocess.run(
+            ['sh', tmp_path / 'tests' / 'run.sh'], capture_output=True
+        ).returncode == (bad is not None)

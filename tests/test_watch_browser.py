@@ -1,7 +1,9 @@
 "A text that is watched in JupyterLab, in a real browser: it grows while it is written, in colours, with whole characters; a search says why it cannot."
-import nbformat, pytest
 
-from test_jupyterlab import BROWSER, TOUR, lab, page # noqa: F401: fixtures
+import nbformat
+import pytest
+
+from test_jupyterlab import BROWSER, TOUR, lab, page  # noqa: F401: fixtures
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 MADE = '''import time
@@ -23,14 +25,25 @@ SEARCH = "watch(lm, prompt, BeamSearch(4), 20)"
 @pytest.fixture
 def tour(tmp_path):
     "A folder with a notebook that watches, under the tour's name."
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (MADE, FAST, WIDE, SEARCH)], metadata=dict(kernelspec=dict(name='python3', display_name='Python 3', language='python'))), tmp_path / TOUR)
+    nbformat.write(
+        nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(source) for source in (MADE, FAST, WIDE, SEARCH)],
+            metadata=dict(
+                kernelspec=dict(name='python3', display_name='Python 3', language='python')
+            ),
+        ),
+        tmp_path / TOUR,
+    )
     return tmp_path
 
 
-def test_a_text_is_watched_as_it_grows(lab, page): # noqa: F811
+def test_a_text_is_watched_as_it_grows(lab, page):  # noqa: F811
     page.goto(lab)
     page.locator('.jp-Notebook .jp-CodeCell').first.wait_for(timeout=90_000)
-    page.wait_for_function("jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=90_000)
+    page.wait_for_function(
+        "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+        timeout=90_000,
+    )
     page.evaluate("""() => { window.seen = []; setInterval(() => window.seen.push([...document.querySelectorAll('.jp-CodeCell')].map(c => {
         const text = c.querySelector('.decodelab-trace .dl-text')
         return text && [text.innerText, text.querySelectorAll('.dl-accepted').length] })), 20) }""")
@@ -42,9 +55,11 @@ def test_a_text_is_watched_as_it_grows(lab, page): # noqa: F811
     for cell in (1, 2):
         views = [now[cell][0] for now in seen if now[cell]]
         grown = [v for i, v in enumerate(views) if not i or v != views[i - 1]]
-        assert len(grown) > 5 and all(b.startswith(a.rstrip('\n')) for a, b in zip(grown, grown[1:])), grown       # longer and longer, nothing is taken back
-        assert '\ufffd' not in ''.join(grown), grown                                                             # whole characters only
+        assert len(grown) > 5 and all(
+            b.startswith(a.rstrip('\n')) for a, b in zip(grown, grown[1:])
+        ), grown  # longer and longer, nothing is taken back
+        assert '\ufffd' not in ''.join(grown), grown  # whole characters only
     assert '日本語 😀 grün' in grown[-1]
     accepted = [now[1][1] for now in seen if now[1]]
-    assert accepted == sorted(accepted) and len(set(accepted)) > 2                                              # colours as they come
-    assert page.locator('.decodelab-trace').count() == 2                                                        # in place, and none for the search
+    assert accepted == sorted(accepted) and len(set(accepted)) > 2  # colours as they come
+    assert page.locator('.decodelab-trace').count() == 2  # in place, and none for the search

@@ -7,7 +7,8 @@ __all__ = ['Rng', 'Stop', 'to_stop', 'StopChecker', 'Request', 'synchronize', 'S
            'next_step', 'decode', 'trace_request', 'add_token_texts']
 
 # %% ../../nbs/01_core/02_driver.ipynb #1aea03dc
-import math, time
+import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,84 +20,116 @@ from .trace import detokenize, Step, Trace
 # %% ../../nbs/01_core/02_driver.ipynb #bf9465f5
 class Rng:
     "A seeded source of randomness with two verbs, on top of a `torch.Generator`."
-    def __init__(self,
-        seed:int=0, # the same seed gives the same tokens
-        device:str='cpu', # where the weights will live
+
+    def __init__(
+        self,
+        seed: int = 0,  # the same seed gives the same tokens
+        device: str = 'cpu',  # where the weights will live
     ):
         self.seed, self.generator = seed, torch.Generator(device).manual_seed(seed)
 
     def uniform(self) -> float:
         "A number from [0, 1)."
-        return torch.rand((), dtype=torch.float64, generator=self.generator, device=self.generator.device).item()
+        return torch.rand(
+            (), dtype=torch.float64, generator=self.generator, device=self.generator.device
+        ).item()
 
-    def categorical(self,
-        weights:torch.Tensor, # `(V,)`, not negative, not all zero; they need not sum to one
+    def categorical(
+        self,
+        weights: torch.Tensor,  # `(V,)`, not negative, not all zero; they need not sum to one
     ) -> int:
         "An index drawn with probability proportional to `weights`; raises `ValueError` where they are no weights."
         upto = weights.cumsum(0, dtype=torch.float64)
         total = upto[-1].item()
-        if not 0 < total < math.inf: raise ValueError(f'the weights sum to {total}: the model gave no usable logits, or the rules forbid every token')
+        if not 0 < total < math.inf:
+            raise ValueError(
+                f'the weights sum to {total}: the model gave no usable logits, or the rules forbid every token'
+            )
         return torch.searchsorted(upto, self.uniform() * total, right=True).item()
 
 # %% ../../nbs/01_core/02_driver.ipynb #6b559017
 @dataclass(frozen=True)
 class Stop:
     "The rules that end a text, besides the budget of new tokens."
-    eos: tuple[int, ...] | None = None # ids that end the text; None: the model's own; (): none
-    strings: tuple[str, ...] = () # the text ends with the token that completes one of these
-    seconds: float | None = None # wall-clock budget
-    when: Callable[[list[int]], bool] | None = None # asked with the new ids after each token
+
+    eos: tuple[int, ...] | None = None  # ids that end the text; None: the model's own; (): none
+    strings: tuple[str, ...] = ()  # the text ends with the token that completes one of these
+    seconds: float | None = None  # wall-clock budget
+    when: Callable[[list[int]], bool] | None = None  # asked with the new ids after each token
 
     def __post_init__(self):
-        if any(not s for s in self.strings): raise ValueError('a stop string is empty: it would stop every text before it starts')
-        if self.seconds is not None and self.seconds < 0: raise ValueError(f'seconds is {self.seconds}: give a time budget of 0 or more')
+        if any(not s for s in self.strings):
+            raise ValueError('a stop string is empty: it would stop every text before it starts')
+        if self.seconds is not None and self.seconds < 0:
+            raise ValueError(f'seconds is {self.seconds}: give a time budget of 0 or more')
+
 
 def to_stop(
-    stop, # None, a `Stop`, a string, several strings, or a function of the new ids
+    stop,  # None, a `Stop`, a string, several strings, or a function of the new ids
 ) -> Stop:
     "A `Stop` from the short forms a user may type."
     match stop:
-        case None: return Stop()
-        case Stop(): return stop
-        case str(): return Stop(strings=(stop,))
-        case list() | tuple() if stop and all(isinstance(s, str) for s in stop): return Stop(strings=tuple(stop))
-    if callable(stop): return Stop(when=stop)
-    raise TypeError(f'stop is {stop!r}: give a Stop, a string, a list of strings or a function of the new ids')
+        case None:
+            return Stop()
+        case Stop():
+            return stop
+        case str():
+            return Stop(strings=(stop,))
+        case list() | tuple() if stop and all(isinstance(s, str) for s in stop):
+            return Stop(strings=tuple(stop))
+    if callable(stop):
+        return Stop(when=stop)
+    raise TypeError(
+        f'stop is {stop!r}: give a Stop, a string, a list of strings or a function of the new ids'
+    )
 
 # %% ../../nbs/01_core/02_driver.ipynb #86767f71
 class StopChecker:
     "Asks the rules of `stop` after each new token; `reason` says which one ended the text."
-    def __init__(self, stop:Stop, lm, clock:Callable[[], float]):
-        self.stop, self.lm, self.clock, self.start = stop, lm, clock, clock()
+
+    def __init__(self, stop: Stop, lm, clock: Callable[[], float]):
+        self.stop = stop
+        self.lm = lm
+        self.clock = clock
+        self.start = clock()
         self.eos = frozenset(lm.eos if stop.eos is None else stop.eos)
         self.window = 4 * max(map(len, stop.strings), default=0) + 4
 
-    def check(self, tokens:list[int], check_time:bool=True) -> str:
+    def check(self, tokens: list[int], check_time: bool = True) -> str:
         "Why the text ends with the last of `tokens`, or an empty string; `late`: look at the clock, too."
         stop = self.stop
-        if tokens[-1] in self.eos: return 'eos'
+        if tokens[-1] in self.eos:
+            return 'eos'
         if stop.strings:
-            text = self.lm.decode(tokens[-self.window:])
+            text = self.lm.decode(tokens[-self.window :])
             for s in stop.strings:
-                if s in text: return f'string {s!r}'
-        if stop.when is not None and stop.when(tokens): return 'condition'
-        if check_time and stop.seconds is not None and self.clock() - self.start >= stop.seconds: return 'time'
+                if s in text:
+                    return f'string {s!r}'
+        if stop.when is not None and stop.when(tokens):
+            return 'condition'
+        if check_time and stop.seconds is not None and self.clock() - self.start >= stop.seconds:
+            return 'time'
         return ''
 
 # %% ../../nbs/01_core/02_driver.ipynb #7e32d67c
 @dataclass
 class Request:
     "One text to decode."
-    lm: Any # the target, an `LM`
-    prompt: list[int] # at least one id; an encoder–decoder reads it with its encoder, and its text begins with `lm.start`
+
+    lm: Any  # the target, an `LM`
+    prompt: list[
+        int
+    ]  # at least one id; an encoder–decoder reads it with its encoder, and its text begins with `lm.start`
     max_new_tokens: int
     rng: Rng
     stop: Stop = Stop()
-    encoder: Any = None # inputs of an encoder, for encoder–decoder models
-    batcher: Any = None # opens sessions that are read together with those of other texts (`models.batching`); None: each by itself
+    encoder: Any = None  # inputs of an encoder, for encoder–decoder models
+    batcher: Any = None  # opens sessions that are read together with those of other texts (`models.batching`); None: each by itself
 
     def __post_init__(self):
-        if self.encoder is None and (start := getattr(self.lm, 'decoder_start_ids', ())): self.encoder, self.prompt = dict(input_ids=self.prompt), list(start)
+        if self.encoder is None and (start := getattr(self.lm, 'decoder_start_ids', ())):
+            self.encoder = dict(input_ids=self.prompt)
+            self.prompt = list(start)
 
     def session(self):
         "A new session of the request's model: how strategies, drafters and rules come by theirs."
@@ -108,78 +141,132 @@ class Request:
         synchronize(self.lm.device)
         return time.perf_counter()
 
+
 def synchronize(device):
     "Wait until an accelerator has finished its queue; a CPU has none."
-    if torch.device(device).type != 'cpu': torch.accelerator.synchronize(device)
+    if torch.device(device).type != 'cpu':
+        torch.accelerator.synchronize(device)
+
 
 class Strategy(Protocol):
     "Anything with a `decode` that yields steps for one request and keeps no state of it."
-    def decode(self, request:Request) -> Iterator[Step]: ...
+
+    def decode(self, request: Request) -> Iterator[Step]: ...
 
 # %% ../../nbs/01_core/02_driver.ipynb #3bc3b6ca
 def encode_prompt(
-    lm, prompt, # a string, a list of ids or a 1-D tensor
-    max_new_tokens:int,
+    lm,
+    prompt,  # a string, a list of ids or a 1-D tensor
+    max_new_tokens: int,
 ) -> list[int]:
     "The prompt as ids; raises `ValueError` where it cannot be decoded from."
     ids = lm.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1: raise ValueError(f'max_new_tokens is {max_new_tokens!r}: give a whole number of 1 or more')
-    if not ids: raise ValueError('the prompt is empty: give at least one token (a begin-of-text id will do)')
+    if (
+        isinstance(max_new_tokens, bool)
+        or not isinstance(max_new_tokens, int)
+        or max_new_tokens < 1
+    ):
+        raise ValueError(f'max_new_tokens is {max_new_tokens!r}: give a whole number of 1 or more')
+    if not ids:
+        raise ValueError(
+            'the prompt is empty: give at least one token (a begin-of-text id will do)'
+        )
     if min(ids) < 0 or max(ids) >= lm.vocab_size:
-        raise ValueError(f'a prompt id is outside the vocabulary of {lm.vocab_size} tokens: was it encoded by another tokenizer?')
+        raise ValueError(
+            f'a prompt id is outside the vocabulary of {lm.vocab_size} tokens: was it encoded by another tokenizer?'
+        )
     start = getattr(lm, 'decoder_start_ids', ())
-    longest = max(len(ids), len(start) + max_new_tokens) if start else len(ids) + max_new_tokens # an encoder–decoder reads the prompt with its encoder
-    if lm.max_length and longest > lm.max_length: raise ValueError(f'{len(ids)} prompt tokens and {max_new_tokens} new ones do not fit in the context of {lm.max_length}: shorten one')
+    longest = (
+        max(len(ids), len(start) + max_new_tokens) if start else len(ids) + max_new_tokens
+    )  # an encoder–decoder reads the prompt with its encoder
+    if lm.max_length and longest > lm.max_length:
+        raise ValueError(
+            f'{len(ids)} prompt tokens and {max_new_tokens} new ones do not fit in the context of {lm.max_length}: shorten one'
+        )
     return ids
 
 # %% ../../nbs/01_core/02_driver.ipynb #984c8698
-def iter_steps(request:Request, strategy:Strategy) -> Iterator[tuple[Step, str]]:
+def iter_steps(request: Request, strategy: Strategy) -> Iterator[tuple[Step, str]]:
     "Yield each step, cut where the text ends, with the reason for the end (empty while it goes on)."
-    stopper, tokens, last, steps = StopChecker(request.stop, request.lm, request.clock), [], request.clock(), strategy.decode(request)
+    stopper = StopChecker(request.stop, request.lm, request.clock)
+    tokens = []
+    last = request.clock()
+    steps = strategy.decode(request)
     while (step := next_step(steps)) is not None:
-        reason, n = '', 0 # a search may take steps before it is sure of a token
+        reason, n = '', 0  # a search may take steps before it is sure of a token
         for n, token in enumerate(step.tokens, 1):
             tokens.append(token)
-            reason = stopper.check(tokens, n == len(step.tokens)) or ('length' if len(tokens) == request.max_new_tokens else '')
-            if reason: break
+            reason = stopper.check(tokens, n == len(step.tokens)) or (
+                'length' if len(tokens) == request.max_new_tokens else ''
+            )
+            if reason:
+                break
         now = request.clock()
         step = step.truncate(n)
         step.seconds, last = now - last, now
         yield step, reason
-        if reason: return
+        if reason:
+            return
+
 
 @torch.inference_mode()
-def next_step(steps:Iterator[Step]) -> Step|None:
+def next_step(steps: Iterator[Step]) -> Step | None:
     "The next step, with no record kept for gradients; None at the end."
     return next(steps, None)
 
 # %% ../../nbs/01_core/02_driver.ipynb #a004783b
 def decode(
-    lm, # the target, an `LM`
-    prompt, # a string, a list of ids or a 1-D tensor
-    strategy:Strategy, # `Greedy()`, `Sample(...)`, `Speculative(...)`, …
-    max_new_tokens:int=64, # the budget
-    seed:int=0, # same seed, same tokens
-    stop=None, # a `Stop`, a string, several strings or a function of the new ids
+    lm,  # the target, an `LM`
+    prompt,  # a string, a list of ids or a 1-D tensor
+    strategy: Strategy,  # `Greedy()`, `Sample(...)`, `Speculative(...)`, …
+    max_new_tokens: int = 64,  # the budget
+    seed: int = 0,  # same seed, same tokens
+    stop=None,  # a `Stop`, a string, several strings or a function of the new ids
 ) -> Trace:
     "Decode one text and return its trace."
-    return trace_request(Request(lm, encode_prompt(lm, prompt, max_new_tokens), max_new_tokens, Rng(seed, lm.device), to_stop(stop)), strategy)
+    return trace_request(
+        Request(
+            lm,
+            encode_prompt(lm, prompt, max_new_tokens),
+            max_new_tokens,
+            Rng(seed, lm.device),
+            to_stop(stop),
+        ),
+        strategy,
+    )
 
-def trace_request(request:Request, strategy:Strategy) -> Trace:
+
+def trace_request(request: Request, strategy: Strategy) -> Trace:
     "The trace of one request, run to its end."
-    reads = {} if request.encoder is None or 'input_ids' not in request.encoder else dict(encoder_ids=torch.as_tensor(request.encoder['input_ids']).flatten().tolist())
-    metadata = dict(model=request.lm.name, strategy=repr(strategy), seed=request.rng.seed, max_new_tokens=request.max_new_tokens) | reads
+    reads = (
+        {}
+        if request.encoder is None or 'input_ids' not in request.encoder
+        else dict(encoder_ids=torch.as_tensor(request.encoder['input_ids']).flatten().tolist())
+    )
+    metadata = (
+        dict(
+            model=request.lm.name,
+            strategy=repr(strategy),
+            seed=request.rng.seed,
+            max_new_tokens=request.max_new_tokens,
+        )
+        | reads
+    )
     trace, start = Trace(request.prompt, [], metadata=metadata), request.clock()
-    for step, trace.stopped in iter_steps(request, strategy): trace.steps.append(step)
+    for step, trace.stopped in iter_steps(request, strategy):
+        trace.steps.append(step)
     trace.seconds = request.clock() - start
     return add_token_texts(trace, request.lm.decode)
 
-def add_token_texts(trace:Trace, decode:Callable[[list[int]], str]) -> Trace:
+
+def add_token_texts(trace: Trace, decode: Callable[[list[int]], str]) -> Trace:
     "Fill in the texts of the prompt, of each token and of each refused tail."
-    trace.prompt_text, trace.token_texts, at = decode(trace.metadata.get('encoder_ids') or trace.prompt), detokenize(decode, trace.prompt, trace.tokens), 0
+    trace.prompt_text = decode(trace.metadata.get('encoder_ids') or trace.prompt)
+    trace.token_texts = detokenize(decode, trace.prompt, trace.tokens)
+    at = 0
     for step in trace.steps:
-        context = (trace.prompt + trace.tokens[:at + step.accepted])[-8:]
-        tail = step.draft_tokens[step.accepted:] if step.rejected else []
+        context = (trace.prompt + trace.tokens[: at + step.accepted])[-8:]
+        tail = step.draft_tokens[step.accepted :] if step.rejected else []
         trace.rejected_texts.append(''.join(detokenize(decode, context, tail)))
         at += len(step.tokens)
     return trace

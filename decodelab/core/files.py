@@ -6,11 +6,13 @@
 __all__ = ['write_atomic', 'append_row', 'read_rows', 'read_run_rows', 'short_hash']
 
 # %% ../../nbs/01_core/03_files.ipynb #a46d3029
-import hashlib, json, os
+import hashlib
+import json
+import os
 from pathlib import Path
 
 # %% ../../nbs/01_core/03_files.ipynb #662872a7
-def write_atomic(path, content:str|bytes):
+def write_atomic(path, content: str | bytes):
     "Write a file whole or not at all: a temporary file beside it, then one rename."
     path = Path(path)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
@@ -20,23 +22,29 @@ def write_atomic(path, content:str|bytes):
             f.flush()
             os.fsync(f.fileno())
         os.replace(temporary, path)
-    finally: temporary.unlink(missing_ok=True)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 # %% ../../nbs/01_core/03_files.ipynb #a9ef3fcd
-def append_row(path, record:dict):
+def append_row(path, record: dict):
     "One line to the end of a file, and on to the disk."
     with open(path, 'a', encoding='utf-8', newline='\n') as file:
         file.write(json.dumps(record) + '\n')
         file.flush()
         os.fsync(file.fileno())
 
+
 def read_rows(path) -> tuple[list[dict], int]:
     "The rows of a run and the bytes they fill; a last line without its end is not a row."
     data = Path(path).read_bytes() if Path(path).exists() else b''
     size, rows = data.rfind(b'\n') + 1, []
     for n, line in enumerate(data[:size].splitlines(), 1):
-        try: rows.append(json.loads(line))
-        except ValueError: raise ValueError(f'line {n} of {path} is damaged: delete that line to measure that run again') from None
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise ValueError(
+                f'line {n} of {path} is damaged: delete that line to measure that run again'
+            ) from None
     return rows, size
 
 # %% ../../nbs/01_core/03_files.ipynb #46265073
@@ -45,6 +53,6 @@ def read_run_rows(folder) -> list[dict]:
     return [row for path in sorted(Path(folder).glob('rows*.jsonl')) for row in read_rows(path)[0]]
 
 # %% ../../nbs/01_core/03_files.ipynb #a65bf049
-def short_hash(data:str) -> str:
+def short_hash(data: str) -> str:
     "A short hash of a text."
     return hashlib.sha256(data.encode()).hexdigest()[:16]

@@ -17,24 +17,29 @@ import numpy as np
 from .trace import Step
 
 # %% ../../nbs/01_core/04_metrics.ipynb #ee64fe07
-def counts(steps:Sequence[Step]) -> dict:
+def counts(steps: Sequence[Step]) -> dict:
     "Six sums over the steps; `rejections` counts the steps in which the target refused a token."
     return dict(
-        target_passes=sum(s.target_passes for s in steps), draft_passes=sum(s.draft_passes for s in steps),
-        drafted=sum(s.drafted for s in steps), accepted=sum(s.accepted for s in steps),
-        rejections=sum(s.rejected for s in steps), new_tokens=sum(len(s.tokens) for s in steps))
+        target_passes=sum(s.target_passes for s in steps),
+        draft_passes=sum(s.draft_passes for s in steps),
+        drafted=sum(s.drafted for s in steps),
+        accepted=sum(s.accepted for s in steps),
+        rejections=sum(s.rejected for s in steps),
+        new_tokens=sum(len(s.tokens) for s in steps),
+    )
+
 
 def mean(
-    total:float,
-    n:float, # of how many
+    total: float,
+    n: float,  # of how many
 ) -> float:
     "`total / n`, and NaN where nothing was counted."
     return total / n if n else math.nan
 
 # %% ../../nbs/01_core/04_metrics.ipynb #a1b296f4
 def rates(
-    counts:dict, # from `counts`, or several of those added up
-    seconds:float, # wall clock of the same runs
+    counts: dict,  # from `counts`, or several of those added up
+    seconds: float,  # wall clock of the same runs
 ) -> dict:
     "The four quotients of counts; a quotient without a denominator is NaN."
     c = counts
@@ -42,102 +47,141 @@ def rates(
         tokens_per_second=mean(c['new_tokens'], seconds),
         acceptance_rate=mean(c['accepted'], c['drafted']),
         token_acceptance=mean(c['accepted'], c['accepted'] + c['rejections']),
-        block_efficiency=mean(c['new_tokens'], c['target_passes']))
+        block_efficiency=mean(c['new_tokens'], c['target_passes']),
+    )
 
 # %% ../../nbs/01_core/04_metrics.ipynb #320ff7f7
-def draft_cost(steps:Sequence[Step]) -> float:
+def draft_cost(steps: Sequence[Step]) -> float:
     "Seconds per draft pass over seconds per target pass, without the first step (arXiv 2211.17192, definition 3.7); NaN if not timed."
-    timed = [s for s in steps[1:] if s.draft_passes and s.target_passes and s.draft_seconds > 0 and s.verify_seconds > 0]
+    timed = [
+        s
+        for s in steps[1:]
+        if s.draft_passes and s.target_passes and s.draft_seconds > 0 and s.verify_seconds > 0
+    ]
     draft = mean(sum(s.draft_seconds for s in timed), sum(s.draft_passes for s in timed))
     target = mean(sum(s.verify_seconds for s in timed), sum(s.target_passes for s in timed))
     return draft / target
 
 # %% ../../nbs/01_core/04_metrics.ipynb #a290fb1a
 def metrics(
-    steps:Sequence[Step],
-    seconds:float, # wall clock of the whole text
+    steps: Sequence[Step],
+    seconds: float,  # wall clock of the whole text
 ) -> dict:
     "Counts, rates and speed of one text, under the names that the whole library uses."
     c = counts(steps)
     rejections = c.pop('rejections')
-    return c | dict(seconds=seconds) | rates(c | dict(rejections=rejections), seconds) | dict(draft_cost=draft_cost(steps))
+    return (
+        c
+        | dict(seconds=seconds)
+        | rates(c | dict(rejections=rejections), seconds)
+        | dict(draft_cost=draft_cost(steps))
+    )
 
 # %% ../../nbs/01_core/04_metrics.ipynb #7f447688
 def expected_tokens(
-    alpha:float, # token acceptance
-    k:int, # lookahead: tokens drafted in a step
+    alpha: float,  # token acceptance
+    k: int,  # lookahead: tokens drafted in a step
 ) -> float:
     "Tokens that one target pass emits if each drafted token is accepted with probability `alpha` (arXiv 2211.17192, eq. 1)."
-    if not 0 <= alpha <= 1: raise ValueError(f'alpha is {alpha}: give a probability')
-    return k + 1. if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
+    if not 0 <= alpha <= 1:
+        raise ValueError(f'alpha is {alpha}: give a probability')
+    return k + 1.0 if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
 
 # %% ../../nbs/01_core/04_metrics.ipynb #bfab6faf
-def position_acceptance(steps:Sequence[Step]):
+def position_acceptance(steps: Sequence[Step]):
     "DataFrame by drafted position (from 1): times `judged`, `conditional` and `unconditional` acceptance."
     import pandas as pd
+
     longest = max((s.accepted + s.rejected for s in steps), default=0)
-    taken = np.array([sum(s.accepted >= i for s in steps) for i in range(1, longest + 1)], dtype=float)
-    refused = np.array([sum(s.rejected and s.accepted == i - 1 for s in steps) for i in range(1, longest + 1)], dtype=float)
+    taken = np.array(
+        [sum(s.accepted >= i for s in steps) for i in range(1, longest + 1)], dtype=float
+    )
+    refused = np.array(
+        [sum(s.rejected and s.accepted == i - 1 for s in steps) for i in range(1, longest + 1)],
+        dtype=float,
+    )
     conditional = taken / (taken + refused)
-    return pd.DataFrame(dict(judged=(taken + refused).astype(int), conditional=conditional, unconditional=np.cumprod(conditional)),
-                        index=pd.RangeIndex(1, longest + 1, name='position'))
+    return pd.DataFrame(
+        dict(
+            judged=(taken + refused).astype(int),
+            conditional=conditional,
+            unconditional=np.cumprod(conditional),
+        ),
+        index=pd.RangeIndex(1, longest + 1, name='position'),
+    )
 
 # %% ../../nbs/01_core/04_metrics.ipynb #9cd75bed
 def speeds(
-    runs:np.ndarray, # (2, n): new tokens and seconds of n texts
+    runs: np.ndarray,  # (2, n): new tokens and seconds of n texts
 ) -> np.ndarray:
     "Tokens per second of each text, (n,)."
     return runs[0] / runs[1]
 
-def ratio_of_medians(ours:np.ndarray, theirs:np.ndarray) -> float:
+
+def ratio_of_medians(ours: np.ndarray, theirs: np.ndarray) -> float:
     "Median speed over median speed; both (2, n), tokens and seconds."
     return np.median(speeds(ours)) / np.median(speeds(theirs))
 
-def mean_of_ratios(ours:np.ndarray, theirs:np.ndarray) -> float:
+
+def mean_of_ratios(ours: np.ndarray, theirs: np.ndarray) -> float:
     "Mean over texts of the ratio of speeds."
     return np.mean(speeds(ours) / speeds(theirs))
 
-def ratio_of_totals(ours:np.ndarray, theirs:np.ndarray) -> float:
+
+def ratio_of_totals(ours: np.ndarray, theirs: np.ndarray) -> float:
     "All tokens over all seconds, ours over theirs."
     return (ours[0].sum() / ours[1].sum()) / (theirs[0].sum() / theirs[1].sum())
 
 # %% ../../nbs/01_core/04_metrics.ipynb #2ade85c6
 def pair_runs(
-    frame, # columns strategy, prompt, repeat, new_tokens, seconds: one row per run (notebook `evaluate.bench`)
-    strategy:str,
-    baseline:str,
+    frame,  # columns strategy, prompt, repeat, new_tokens, seconds: one row per run (notebook `evaluate.bench`)
+    strategy: str,
+    baseline: str,
 ):
     "Runs of two strategies on the same prompt and repeat as one row each; raises `ValueError` where there are none."
     missing = {strategy, baseline} - set(frame.strategy)
-    if missing: raise ValueError(f'no runs of {sorted(missing)}: the frame has {sorted(set(frame.strategy))}')
-    ours, theirs = (frame[frame.strategy == name].set_index(['prompt', 'repeat']) for name in (strategy, baseline))
+    if missing:
+        raise ValueError(
+            f'no runs of {sorted(missing)}: the frame has {sorted(set(frame.strategy))}'
+        )
+    ours, theirs = (
+        frame[frame.strategy == name].set_index(['prompt', 'repeat'])
+        for name in (strategy, baseline)
+    )
     both = ours.join(theirs.add_suffix('_baseline'), how='inner')
-    if both.empty: raise ValueError(f'{strategy!r} and {baseline!r} never ran on the same prompt and repeat')
+    if both.empty:
+        raise ValueError(f'{strategy!r} and {baseline!r} never ran on the same prompt and repeat')
     return both.reset_index()
+
 
 class Interval(NamedTuple):
     "An estimate with the ends of its interval; NaN ends where one prompt says nothing about others."
+
     value: float
     low: float = math.nan
     high: float = math.nan
 
-    def __str__(self): return f'{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]'
+    def __str__(self):
+        return f'{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]'
 
 # %% ../../nbs/01_core/04_metrics.ipynb #bc6e5d70
 def speedup(
-    frame, # one row per run, as in `paired`
-    strategy:str,
-    baseline:str,
-    variant:Callable=ratio_of_medians, # or `mean_of_ratios`, `pooled`, or your own of two (2, n) arrays
-    level:float=.95, # of the interval
-    draws:int=1000, # resamples of the prompts
-    seed:int=0, # same seed, same interval
+    frame,  # one row per run, as in `paired`
+    strategy: str,
+    baseline: str,
+    variant: Callable = ratio_of_medians,  # or `mean_of_ratios`, `pooled`, or your own of two (2, n) arrays
+    level: float = 0.95,  # of the interval
+    draws: int = 1000,  # resamples of the prompts
+    seed: int = 0,  # same seed, same interval
 ) -> Interval:
     "How many times faster, over paired runs, with a percentile bootstrap interval over prompts."
     both = pair_runs(frame, strategy, baseline)
-    ours, theirs = (both[['new_tokens' + end, 'seconds' + end]].to_numpy(float).T for end in ('', '_baseline'))
+    ours, theirs = (
+        both[['new_tokens' + end, 'seconds' + end]].to_numpy(float).T for end in ('', '_baseline')
+    )
     groups = list(both.groupby('prompt').indices.values())
-    if len(groups) == 1: return Interval(float(variant(ours, theirs)))
+    if len(groups) == 1:
+        return Interval(float(variant(ours, theirs)))
     rng, values = np.random.default_rng(seed), []
     for _ in range(draws):
         rows = np.concatenate([groups[g] for g in rng.integers(len(groups), size=len(groups))])
@@ -147,24 +191,30 @@ def speedup(
 
 # %% ../../nbs/01_core/04_metrics.ipynb #eda99836
 def identical(
-    frame, # one row per run, with the new ids in column `tokens`
-    strategy:str,
-    baseline:str,
+    frame,  # one row per run, with the new ids in column `tokens`
+    strategy: str,
+    baseline: str,
 ) -> float:
     "Share of prompts on which the tokens equal the baseline's in all paired runs; NaN where the baseline itself varies."
     both = pair_runs(frame, strategy, baseline)
     texts = both.tokens_baseline.map(tuple).groupby(both.prompt).nunique()
-    if (texts > 1).any(): return math.nan
+    if (texts > 1).any():
+        return math.nan
     same = both.tokens.map(tuple) == both.tokens_baseline.map(tuple)
     return float(same.groupby(both.prompt).all().mean())
 
-def prompt_ratios(frame, strategy:str, baseline:str):
+
+def prompt_ratios(frame, strategy: str, baseline: str):
     "Series by prompt: median tokens per second over its repeats, ours over the baseline's."
     both = pair_runs(frame, strategy, baseline)
-    both = both.assign(speed=both.new_tokens / both.seconds, speed_baseline=both.new_tokens_baseline / both.seconds_baseline)
+    both = both.assign(
+        speed=both.new_tokens / both.seconds,
+        speed_baseline=both.new_tokens_baseline / both.seconds_baseline,
+    )
     medians = both.groupby('prompt')[['speed', 'speed_baseline']].median()
     return (medians.speed / medians.speed_baseline).rename('ratio')
 
-def slowdowns(frame, strategy:str, baseline:str) -> int:
+
+def slowdowns(frame, strategy: str, baseline: str) -> int:
     "Number of prompts whose median speed is below the baseline's."
     return int((prompt_ratios(frame, strategy, baseline) < 1).sum())

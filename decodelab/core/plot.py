@@ -9,7 +9,10 @@ __all__ = ['TINTS', 'DIRECTION_MARKS', 'VISIBLE_SIGNS', 'STYLE', 'ORIGIN_LABELS'
            'figure_html', 'part_html', 'save_html']
 
 # %% ../../nbs/01_core/05_plot.ipynb #e800f314
-import base64, html, io, math
+import base64
+import html
+import io
+import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -17,40 +20,73 @@ import numpy as np
 
 from .trace import Step, Trace
 from .files import write_atomic
-from .metrics import Interval, counts, position_acceptance, prompt_ratios, rates, speedup
+from decodelab.core.metrics import (
+    Interval,
+    counts,
+    position_acceptance,
+    prompt_ratios,
+    rates,
+    speedup,
+)
 
 # %% ../../nbs/01_core/05_plot.ipynb #f2964e83
-TINTS = dict(accepted='rgba(0, 114, 178, 0.22)', corrected='rgba(213, 94, 0, 0.3)', bonus='rgba(0, 158, 115, 0.22)')
-DIRECTION_MARKS = (0x61c, 0x200e, 0x200f, *range(0x202a, 0x202f), *range(0x2066, 0x206a))
-VISIBLE_SIGNS = ({c: chr(0x2400 + c) for c in range(32) if chr(c) not in '\n\t'} | {127: '\u2421'} |
-    {c: f'\u27e8U+{c:04X}\u27e9' for c in (*range(128, 160), 0x2028, 0x2029, *DIRECTION_MARKS, *range(0xd800, 0xe000))})
+TINTS = dict(
+    accepted='rgba(0, 114, 178, 0.22)',
+    corrected='rgba(213, 94, 0, 0.3)',
+    bonus='rgba(0, 158, 115, 0.22)',
+)
+DIRECTION_MARKS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+VISIBLE_SIGNS = (
+    {c: chr(0x2400 + c) for c in range(32) if chr(c) not in '\n\t'}
+    | {127: '\u2421'}
+    | {
+        c: f'\u27e8U+{c:04X}\u27e9'
+        for c in (*range(128, 160), 0x2028, 0x2029, *DIRECTION_MARKS, *range(0xD800, 0xE000))
+    }
+)
 
-def escape(text:str) -> str:
+
+def escape(text: str) -> str:
     "Text safe in HTML, also between quotes: escaped, with control characters and direction marks as visible signs."
     return html.escape(text.translate(VISIBLE_SIGNS))
 
 # %% ../../nbs/01_core/05_plot.ipynb #b867474f
 def token_html(
-    text:str, # what the token completes, maybe nothing
-    origin:str, # `plain`, `accepted`, `corrected` or `bonus`
-    tooltip:str, # shown on hover
-    focus:bool=False, # can the keyboard reach it?
+    text: str,  # what the token completes, maybe nothing
+    origin: str,  # `plain`, `accepted`, `corrected` or `bonus`
+    tooltip: str,  # shown on hover
+    focus: bool = False,  # can the keyboard reach it?
 ) -> str:
     "One token as a span."
-    kind, extra = f'dl-{origin}' + ('' if text else ' dl-part'), tint(origin) + (' tabindex="0"' if focus else '')
-    return f'<span class="{kind}" title="{escape(tooltip)}"{extra}>' + escape(text).replace('\n', '<i></i>\n') + '</span>'
+    kind = f'dl-{origin}' + ('' if text else ' dl-part')
+    extra = tint(origin) + (' tabindex="0"' if focus else '')
+    return (
+        f'<span class="{kind}" title="{escape(tooltip)}"{extra}>'
+        + escape(text).replace('\n', '<i></i>\n')
+        + '</span>'
+    )
 
-def tint(origin:str) -> str:
+
+def tint(origin: str) -> str:
     "The background of an origin as an inline style, which survives where style sheets are stripped (a notebook not yet trusted)."
     return f' style="background-color: {TINTS[origin]}"' if origin in TINTS else ''
 
-def token_tooltips(step:Step, number:int, rejected_text:str) -> list[str]:
+
+def token_tooltips(step: Step, number: int, rejected_text: str) -> list[str]:
     "What hovering says, for each token of a step."
     out = []
-    for i, (token, origin) in enumerate(zip_longest(step.tokens, step.origins(), fillvalue='plain')):
+    for i, (token, origin) in enumerate(
+        zip_longest(step.tokens, step.origins(), fillvalue='plain')
+    ):
         out.append(f'step {number} · {origin} · id {token}')
-        if i < step.accepted and i < len(step.draft_probs): out[-1] += f' · the draft gave it {step.draft_probs[i]:.0%}'
-        if origin == 'corrected': out[-1] += '\nthe draft said: ' + (rejected_text.replace('\n', '↵') or ' '.join(f'id {t}' for t in step.draft_tokens[i:]) or '?')
+        if i < step.accepted and i < len(step.draft_probs):
+            out[-1] += f' · the draft gave it {step.draft_probs[i]:.0%}'
+        if origin == 'corrected':
+            out[-1] += '\nthe draft said: ' + (
+                rejected_text.replace('\n', '↵')
+                or ' '.join(f'id {t}' for t in step.draft_tokens[i:])
+                or '?'
+            )
     return out
 
 # %% ../../nbs/01_core/05_plot.ipynb #0615e46a
@@ -79,20 +115,35 @@ white-space:pre-wrap;z-index:9;pointer-events:none}
 </style>'''
 
 # %% ../../nbs/01_core/05_plot.ipynb #d3f0949e
-ORIGIN_LABELS = dict(plain='by the target alone', accepted='drafted and accepted', corrected='corrected: the draft said something else', bonus='bonus: the whole draft was accepted')
+ORIGIN_LABELS = dict(
+    plain='by the target alone',
+    accepted='drafted and accepted',
+    corrected='corrected: the draft said something else',
+    bonus='bonus: the whole draft was accepted',
+)
 
-def strip_html(trace:Trace) -> str:
+
+def strip_html(trace: Trace) -> str:
     "The figures of a trace in one line."
     m = trace.metrics()
-    parts = [('new tokens', m['new_tokens']), ('target passes', m['target_passes']), ('tokens per pass', f'{m["block_efficiency"]:.2f}')]
-    if m['drafted']: parts.append(('accepted', f'{m["accepted"]} of {m["drafted"]} drafted, {m["acceptance_rate"]:.0%}'))
-    if m['seconds']: parts.append(('tokens/s', f'{m["tokens_per_second"]:.1f}'))
+    parts = [
+        ('new tokens', m['new_tokens']),
+        ('target passes', m['target_passes']),
+        ('tokens per pass', f'{m["block_efficiency"]:.2f}'),
+    ]
+    if m['drafted']:
+        parts.append(
+            ('accepted', f'{m["accepted"]} of {m["drafted"]} drafted, {m["acceptance_rate"]:.0%}')
+        )
+    if m['seconds']:
+        parts.append(('tokens/s', f'{m["tokens_per_second"]:.1f}'))
     parts.append(('ended by', trace.stopped or 'the strategy'))
     return ' · '.join(f'{name} <b>{escape(str(value))}</b>' for name, value in parts)
 
+
 def prompt_html(
-    text:str,
-    max_chars:int=800, # of a longer prompt the last half of this is shown, the rest folded
+    text: str,
+    max_chars: int = 800,  # of a longer prompt the last half of this is shown, the rest folded
 ) -> tuple[str, str]:
     "The folded beginning of a prompt, if it is long, and what is shown of it."
     cut = len(text) - max_chars // 2 if len(text) > max_chars else 0
@@ -100,33 +151,50 @@ def prompt_html(
     return fold if cut else '', f'<span class="dl-prompt">{escape(text[cut:])}</span>'
 
 # %% ../../nbs/01_core/05_plot.ipynb #3ea072d8
-def trace_html(trace:Trace) -> str:
+def trace_html(trace: Trace) -> str:
     "The text of a trace with each token coloured by its origin, refused drafts on hover, figures and legend below."
-    texts = trace.token_texts if len(trace.token_texts) == len(trace.tokens) else [f' {t}' for t in trace.tokens]
-    texts, spans, seen = iter(texts), [], {}
-    for n, (step, refused) in enumerate(zip_longest(trace.steps, trace.rejected_texts[:len(trace.steps)], fillvalue=''), 1):
+    texts = (
+        trace.token_texts
+        if len(trace.token_texts) == len(trace.tokens)
+        else [f' {t}' for t in trace.tokens]
+    )
+    texts = iter(texts)
+    spans = []
+    seen = {}
+    for n, (step, refused) in enumerate(
+        zip_longest(trace.steps, trace.rejected_texts[: len(trace.steps)], fillvalue=''), 1
+    ):
         origins = zip_longest(step.tokens, step.origins(), fillvalue='plain')
         for (_, origin), about in zip(origins, token_tooltips(step, n, refused)):
             spans.append(token_html(next(texts), origin, about, focus=origin == 'corrected'))
             seen[origin] = True
-    legend = ''.join(f'<span class="dl-{o}"{tint(o)}>{ORIGIN_LABELS[o]}</span> ' for o in ORIGIN_LABELS if o in seen)
+    legend = ''.join(
+        f'<span class="dl-{o}"{tint(o)}>{ORIGIN_LABELS[o]}</span> '
+        for o in ORIGIN_LABELS
+        if o in seen
+    )
     head = ' · '.join(str(trace.metadata[k]) for k in ('model', 'strategy') if k in trace.metadata)
     fold, prompt = prompt_html(trace.prompt_text or ' '.join(map(str, trace.prompt)))
-    return (f'{STYLE}<div class="decodelab-trace"><div class="dl-head">{escape(head)}</div>{fold}<pre class="dl-text">{prompt}{"".join(spans)}</pre>'
-            f'<div class="dl-strip">{strip_html(trace)}</div><div class="dl-legend"><span class="dl-prompt">prompt</span>{legend}</div></div>')
+    return (
+        f'{STYLE}<div class="decodelab-trace"><div class="dl-head">{escape(head)}</div>{fold}<pre class="dl-text">{prompt}{"".join(spans)}</pre>'
+        f'<div class="dl-strip">{strip_html(trace)}</div><div class="dl-legend"><span class="dl-prompt">prompt</span>{legend}</div></div>'
+    )
 
 # %% ../../nbs/01_core/05_plot.ipynb #2062f05a
 COLORS = dict(accepted='#0072B2', corrected='#D55E00', bonus='#009E73', plain='#999999')
 SERIES = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00', '#000000')
 
-def shorten(name:str) -> str:
+
+def shorten(name: str) -> str:
     "A name that fits in a title."
     return name if len(name) <= 40 else name[:39] + '…'
 
-def axes(ax, title:str, x:str, y:str, size:tuple=(6.4, 2.8)):
+
+def axes(ax, title: str, x: str, y: str, size: tuple = (6.4, 2.8)):
     "The given axes, or new ones, with a title and named axes."
     if ax is None:
         import matplotlib.pyplot as plt
+
         ax = plt.subplots(figsize=size, layout='constrained')[1]
     ax.set_title(title, loc='left', fontsize=10)
     ax.set(xlabel=x, ylabel=y)
@@ -134,62 +202,106 @@ def axes(ax, title:str, x:str, y:str, size:tuple=(6.4, 2.8)):
     return ax
 
 # %% ../../nbs/01_core/05_plot.ipynb #d3718ad0
-def plot_tokens(trace:Trace, ax=None):
+def plot_tokens(trace: Trace, ax=None):
     "Each target pass as a column of the tokens it emitted, with what was drafted in vain on top."
     m = trace.metrics()
     title = f'{m["block_efficiency"]:.2f} tokens per target pass'
-    if m['drafted']: title += f': {m["accepted"]} of {m["drafted"]} drafted tokens accepted'
+    if m['drafted']:
+        title += f': {m["accepted"]} of {m["drafted"]} drafted tokens accepted'
     ax = axes(ax, title, 'step', 'tokens')
     last = [zip_longest(s.tokens, s.origins(), fillvalue='plain') for s in trace.steps]
     kinds = [[o for _, o in pairs] for pairs in last]
     x, floor = np.arange(1, len(trace.steps) + 1), np.zeros(len(trace.steps))
     for origin, color in COLORS.items():
         height = np.array([k.count(origin) for k in kinds], dtype=float)
-        if height.any(): ax.bar(x, height, bottom=floor, color=color, width=.9, label=origin)
+        if height.any():
+            ax.bar(x, height, bottom=floor, color=color, width=0.9, label=origin)
         floor += height
-    vain = np.array([max(s.drafted - s.accepted - 1, 0) * s.rejected for s in trace.steps], dtype=float)
-    if vain.any(): ax.bar(x, vain, bottom=floor, color='white', edgecolor='#999999', hatch='////', linewidth=.5, width=.9, label='rejected')
-    for axis in (ax.xaxis, ax.yaxis): axis.get_major_locator().set_params(integer=True)
-    if trace.steps: ax.legend(fontsize=8, ncols=5, loc='upper left', bbox_to_anchor=(0, -.2), frameon=False)
+    vain = np.array(
+        [max(s.drafted - s.accepted - 1, 0) * s.rejected for s in trace.steps], dtype=float
+    )
+    if vain.any():
+        ax.bar(
+            x,
+            vain,
+            bottom=floor,
+            color='white',
+            edgecolor='#999999',
+            hatch='////',
+            linewidth=0.5,
+            width=0.9,
+            label='rejected',
+        )
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.get_major_locator().set_params(integer=True)
+    if trace.steps:
+        ax.legend(fontsize=8, ncols=5, loc='upper left', bbox_to_anchor=(0, -0.2), frameon=False)
     return ax
 
 # %% ../../nbs/01_core/05_plot.ipynb #21f7b99d
 def wilson(
-    rate:np.ndarray, # of the trials that succeeded, (n,)
-    trials:np.ndarray, # (n,)
-    z:float=1.959964, # 95 %
+    rate: np.ndarray,  # of the trials that succeeded, (n,)
+    trials: np.ndarray,  # (n,)
+    z: float = 1.959964,  # 95 %
 ) -> tuple[np.ndarray, np.ndarray]:
     "The ends of Wilson's score interval (Wilson 1927)."
-    middle, half = rate + z * z / (2 * trials), z * np.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials ** 2))
+    middle = rate + z * z / (2 * trials)
+    half = z * np.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials**2))
     return (middle - half) / (1 + z * z / trials), (middle + half) / (1 + z * z / trials)
 
 # %% ../../nbs/01_core/05_plot.ipynb #6398a846
 def steps_by_strategy(
-    runs, # a `Trace`, several, or a frame with columns `strategy` and `verdicts`
+    runs,  # a `Trace`, several, or a frame with columns `strategy` and `verdicts`
 ) -> dict[str, list[Step]]:
     "The steps that drafted something, pooled for each strategy; raises `ValueError` if none did."
     out = {}
-    if isinstance(runs, Trace): runs = [runs]
-    if isinstance(runs, Sequence): pairs = [(str(t.metadata.get('strategy', 'trace')), t.steps) for t in runs]
-    else: pairs = [(s, [Step([], drafted=d, accepted=a, rejected=bool(r)) for d, a, r in v]) for s, v in zip(runs.strategy, runs.verdicts)]
-    for name, steps in pairs: out.setdefault(name, []).extend(s for s in steps if s.drafted)
-    out = {name: steps for name, steps in out.items() if any(s.accepted or s.rejected for s in steps)}
-    if not out: raise ValueError('nothing was drafted in these runs: give runs of a strategy that drafts')
+    if isinstance(runs, Trace):
+        runs = [runs]
+    if isinstance(runs, Sequence):
+        pairs = [(str(t.metadata.get('strategy', 'trace')), t.steps) for t in runs]
+    else:
+        pairs = [
+            (s, [Step([], drafted=d, accepted=a, rejected=bool(r)) for d, a, r in v])
+            for s, v in zip(runs.strategy, runs.verdicts)
+        ]
+    for name, steps in pairs:
+        out.setdefault(name, []).extend(s for s in steps if s.drafted)
+    out = {
+        name: steps for name, steps in out.items() if any(s.accepted or s.rejected for s in steps)
+    }
+    if not out:
+        raise ValueError('nothing was drafted in these runs: give runs of a strategy that drafts')
     return out
 
 # %% ../../nbs/01_core/05_plot.ipynb #bfb7107f
 def plot_acceptance(runs, ax=None):
     "Acceptance of each drafted position, conditional (solid, with 95 % intervals) and unconditional (dashed)."
     groups = steps_by_strategy(runs)
-    rate = {name: rates(counts(steps), 1.)['token_acceptance'] for name, steps in groups.items()}
+    rate = {name: rates(counts(steps), 1.0)['token_acceptance'] for name, steps in groups.items()}
     best = max(rate, key=rate.get)
     title = f'the target accepts {rate[best]:.0%} of the drafted tokens it judges'
-    ax = axes(ax, f'{shorten(best)}: {title}' if len(rate) > 1 else title.capitalize(), 'position in the draft', 'acceptance')
+    ax = axes(
+        ax,
+        f'{shorten(best)}: {title}' if len(rate) > 1 else title.capitalize(),
+        'position in the draft',
+        'acceptance',
+    )
     for i, (name, steps) in enumerate(groups.items()):
         table, color = position_acceptance(steps), SERIES[i % len(SERIES)]
-        x, share = table.index + .06 * (i - (len(groups) - 1) / 2), table.conditional.to_numpy()
+        x = table.index + 0.06 * (i - (len(groups) - 1) / 2)
+        share = table.conditional.to_numpy()
         low, high = wilson(share, table.judged.to_numpy())
-        ax.errorbar(x, share, [np.maximum(share - low, 0), np.maximum(high - share, 0)], color=color, marker='os^Dv<>'[i % 7], ms=4, capsize=2, lw=1.5, label=shorten(name))
+        ax.errorbar(
+            x,
+            share,
+            [np.maximum(share - low, 0), np.maximum(high - share, 0)],
+            color=color,
+            marker='os^Dv<>'[i % 7],
+            ms=4,
+            capsize=2,
+            lw=1.5,
+            label=shorten(name),
+        )
         ax.plot(x, table.unconditional, color=color, ls='--', lw=1)
     ax.plot([], [], color='#888888', ls='--', lw=1, label='draft gets this far')
     ax.set_ylim(0, 1.05)
@@ -199,39 +311,79 @@ def plot_acceptance(runs, ax=None):
 
 # %% ../../nbs/01_core/05_plot.ipynb #0c979d88
 def plot_speed(
-    frame, # one row per run, from `bench`
-    baseline:str|None=None, # the strategy all others are compared with; the first one by default
+    frame,  # one row per run, from `bench`
+    baseline: str
+    | None = None,  # the strategy all others are compared with; the first one by default
     ax=None,
 ):
     "How many times faster than the baseline: each prompt as a dot, the ratio of medians with its 95 % interval."
     names = list(dict.fromkeys(frame.strategy))
     baseline = names[0] if baseline is None else baseline
     others = [n for n in names if n != baseline]
-    if not others: raise ValueError(f'there is nothing to compare with {baseline!r}: run a second strategy')
+    if not others:
+        raise ValueError(f'there is nothing to compare with {baseline!r}: run a second strategy')
     values = {n: speedup(frame, n, baseline) for n in others}
     best = max(others, key=lambda n: values[n].value)
-    title = f'{shorten(best)}: {values[best].value:.2f}× the speed of {baseline}' + (', the best of these' if len(others) > 1 else '')
-    ax = axes(ax, title, f'tokens per second, relative to {baseline}', '', (6.4, 1. + .5 * len(others)))
-    for y, name in enumerate(reversed(others)): speed_row(ax, y, prompt_ratios(frame, name, baseline).to_numpy(), values[name])
+    title = f'{shorten(best)}: {values[best].value:.2f}× the speed of {baseline}' + (
+        ', the best of these' if len(others) > 1 else ''
+    )
+    ax = axes(
+        ax, title, f'tokens per second, relative to {baseline}', '', (6.4, 1.0 + 0.5 * len(others))
+    )
+    for y, name in enumerate(reversed(others)):
+        speed_row(ax, y, prompt_ratios(frame, name, baseline).to_numpy(), values[name])
     ax.axvline(1, color='#888888', lw=1, ls=':')
-    ax.set(yticks=range(len(others)), yticklabels=[shorten(n) for n in reversed(others)], ylim=(-.4, len(others) - .4))
+    ax.set(
+        yticks=range(len(others)),
+        yticklabels=[shorten(n) for n in reversed(others)],
+        ylim=(-0.4, len(others) - 0.4),
+    )
     return ratio_scale(ax)
 
 # %% ../../nbs/01_core/05_plot.ipynb #3081eee4
-def speed_row(ax, y:float, dots:np.ndarray, overall:Interval):
+def speed_row(ax, y: float, dots: np.ndarray, overall: Interval):
     "One strategy: the ratios of its prompts as dots, the overall speedup and its interval just above them."
-    ax.plot(dots, y - .12 + .16 * ((np.arange(len(dots)) * .618) % 1 - .5), 'o', ms=3.5, color=SERIES[0], alpha=.55, mew=0)
-    if not math.isnan(overall.low): ax.plot([overall.low, overall.high], [y + .15] * 2, color=SERIES[1], lw=2.5, solid_capstyle='butt')
-    ax.plot(overall.value, y + .15, 'D', color=SERIES[1], ms=5)
-    ax.annotate(f'{overall.value:.2f}×', (overall.value, y + .15), (0, 5), textcoords='offset points', ha='center', fontsize=8)
+    ax.plot(
+        dots,
+        y - 0.12 + 0.16 * ((np.arange(len(dots)) * 0.618) % 1 - 0.5),
+        'o',
+        ms=3.5,
+        color=SERIES[0],
+        alpha=0.55,
+        mew=0,
+    )
+    if not math.isnan(overall.low):
+        ax.plot(
+            [overall.low, overall.high],
+            [y + 0.15] * 2,
+            color=SERIES[1],
+            lw=2.5,
+            solid_capstyle='butt',
+        )
+    ax.plot(overall.value, y + 0.15, 'D', color=SERIES[1], ms=5)
+    ax.annotate(
+        f'{overall.value:.2f}×',
+        (overall.value, y + 0.15),
+        (0, 5),
+        textcoords='offset points',
+        ha='center',
+        fontsize=8,
+    )
+
 
 def ratio_scale(ax):
     "A logarithmic x axis of ratios, with ticks one can read."
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
     low, high = ax.dataLim.intervalx
-    fine = ([.6, .8, 1.2] if high / low < 4 else []) + ([.9, 1.1, 1.3, 1.4] if high / low < 2 else [])
+    fine = ([0.6, 0.8, 1.2] if high / low < 4 else []) + (
+        [0.9, 1.1, 1.3, 1.4] if high / low < 2 else []
+    )
     ax.set_xscale('log')
-    ax.xaxis.set(major_locator=FixedLocator([.1, .2, .33, .5, .7, 1, 1.5, 2, 3, 5, 8, 12, 20, *fine]), minor_locator=NullLocator())
+    ax.xaxis.set(
+        major_locator=FixedLocator([0.1, 0.2, 0.33, 0.5, 0.7, 1, 1.5, 2, 3, 5, 8, 12, 20, *fine]),
+        minor_locator=NullLocator(),
+    )
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f'{value:g}×'))
     return ax
 
@@ -243,25 +395,35 @@ def figure_html(ax) -> str:
     return f'<img width="{ax.figure.get_figwidth() * 100:.0f}" alt="{escape(ax.get_title(loc="left"))}" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
 
 # %% ../../nbs/01_core/05_plot.ipynb #c056c53e
-PAGE = ('<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+PAGE = (
+    '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
     '<title>{title}</title><style>:root{{color-scheme:light dark}}body{{max-width:60em;margin:2em auto;padding:0 1em;font:15px/1.5 system-ui,sans-serif}}'
     'table{{border-collapse:collapse;font-size:13px}}td,th{{padding:.25em .7em;text-align:right;border-bottom:1px solid rgba(128,128,128,.4)}}'
-    'img{{max-width:100%;background:#fff}}div.wide{{overflow-x:auto}}</style></head>\n<body>\n<h1>{title}</h1>\n{body}\n</body></html>\n')
+    'img{{max-width:100%;background:#fff}}div.wide{{overflow-x:auto}}</style></head>\n<body>\n<h1>{title}</h1>\n{body}\n</body></html>\n'
+)
+
 
 def part_html(
-    part, # a `Trace`, matplotlib axes, a DataFrame, or a paragraph of plain text
+    part,  # a `Trace`, matplotlib axes, a DataFrame, or a paragraph of plain text
 ) -> str:
     "One part of a page as HTML."
-    if isinstance(part, Trace): return trace_html(part)
-    if isinstance(part, str): return f'<p>{escape(part)}</p>'
-    if hasattr(part, 'get_figure'): return figure_html(part)
-    if hasattr(part, 'to_html'): return f'<div class="wide">{part.to_html(border=0, na_rep="–", float_format="{:.3g}".format)}</div>'
-    raise TypeError(f'cannot put a {type(part).__name__} on a page: give a Trace, axes, a DataFrame or a string')
+    if isinstance(part, Trace):
+        return trace_html(part)
+    if isinstance(part, str):
+        return f'<p>{escape(part)}</p>'
+    if hasattr(part, 'get_figure'):
+        return figure_html(part)
+    if hasattr(part, 'to_html'):
+        return f'<div class="wide">{part.to_html(border=0, na_rep="–", float_format="{:.3g}".format)}</div>'
+    raise TypeError(
+        f'cannot put a {type(part).__name__} on a page: give a Trace, axes, a DataFrame or a string'
+    )
+
 
 def save_html(
-    parts, # one part, or a list of them, in order
-    path, # of the file
-    title:str='decodelab',
+    parts,  # one part, or a list of them, in order
+    path,  # of the file
+    title: str = 'decodelab',
 ):
     "Write a page that needs no other file, whole or not at all."
     parts = parts if isinstance(parts, (list, tuple)) else [parts]

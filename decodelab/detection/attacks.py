@@ -22,30 +22,41 @@ from ..logits.warpers import LogitsProcessor
 # %% ../../nbs/11_detection/07_attacks.ipynb #4ba5bc94
 class Edit(NamedTuple):
     "`old` ids, beginning at `at` of the old text, became `new` ids, beginning at `to` of the new one."
+
     at: int
     to: int
     old: tuple
     new: tuple
 
-def unchanged_positions(old:Sequence[int], new:Sequence[int], origin:Sequence[int]) -> list[int]:
+
+def unchanged_positions(old: Sequence[int], new: Sequence[int], origin: Sequence[int]) -> list[int]:
     "Positions of `new` that hold old tokens in their old order, as many as there can be."
-    tails, last, before = [], [], {} # origin and position that end the best run of each length
+    tails = []
+    last = []
+    before = {}  # origin and position that end the best run of each length
     for j, i in enumerate(origin):
-        if i < 0 or new[j] != old[i]: continue
+        if i < 0 or new[j] != old[i]:
+            continue
         k = bisect_left(tails, i)
-        tails[k:k + 1], last[k:k + 1], before[j] = [i], [j], last[k - 1] if k else None
+        tails[k : k + 1], last[k : k + 1], before[j] = [i], [j], last[k - 1] if k else None
     run, j = [], last[-1] if last else None
     while j is not None:
         run.append(j)
         j = before[j]
     return run[::-1]
 
-def edits_of(old:Sequence[int], new:Sequence[int], origin:Sequence[int], same:list[int]) -> list[Edit]:
+
+def edits_of(
+    old: Sequence[int], new: Sequence[int], origin: Sequence[int], same: list[int]
+) -> list[Edit]:
     "What stands between the kept tokens `same`."
-    out, i, j = [], 0, 0
+    out = []
+    i = 0
+    j = 0
     for to in [*same, len(new)]:
         at = origin[to] if to < len(new) else len(old)
-        if at > i or to > j: out.append(Edit(i, j, tuple(old[i:at]), tuple(new[j:to])))
+        if at > i or to > j:
+            out.append(Edit(i, j, tuple(old[i:at]), tuple(new[j:to])))
         i, j = at + 1, to + 1
     return out
 
@@ -53,20 +64,23 @@ def edits_of(old:Sequence[int], new:Sequence[int], origin:Sequence[int], same:li
 @dataclass
 class AttackResult:
     "A text after an attack."
-    ids: list[int] # the prompt, then the new text
-    text: str # of the new ids without the prompt; '' where there was no tokenizer
-    origin: list[int] # for each id the position in the old text it came from, or -1
-    edits: list[Edit]
-    share: float # of the text without prompt that was edited, 0 to 1
-    prompt: int # so many ids are the prompt
-    spans: list[tuple[int, int]] # where the marked passages lie: [begin, end)
 
-    def __repr__(self): return f'AttackResult({len(self.ids) - self.prompt} tokens, {self.share:.1%} edited in {len(self.edits)} places)'
+    ids: list[int]  # the prompt, then the new text
+    text: str  # of the new ids without the prompt; '' where there was no tokenizer
+    origin: list[int]  # for each id the position in the old text it came from, or -1
+    edits: list[Edit]
+    share: float  # of the text without prompt that was edited, 0 to 1
+    prompt: int  # so many ids are the prompt
+    spans: list[tuple[int, int]]  # where the marked passages lie: [begin, end)
+
+    def __repr__(self):
+        return f'AttackResult({len(self.ids) - self.prompt} tokens, {self.share:.1%} edited in {len(self.edits)} places)'
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #4babfcc9
 @dataclass
 class AttackState:
     "A text under attack."
+
     ids: list[int]
     origin: list[int]
     spans: list[tuple[int, int]]
@@ -76,80 +90,140 @@ class AttackState:
     rng: np.random.Generator
 
     @property
-    def free(self) -> list[int]: return [i for i in range(self.prompt, len(self.ids)) if self.ids[i] not in self.special]
+    def free(self) -> list[int]:
+        return [i for i in range(self.prompt, len(self.ids)) if self.ids[i] not in self.special]
+
     def slots(self) -> list[list[tuple[int, int]]]:
         "The text as it is: a slot for each position with its id and where that came from."
         return [[(t, i)] for i, t in enumerate(self.ids)]
 
-    def with_slots(self, slots:list[list[tuple[int, int]]], spans=None) -> 'Given':
+    def with_slots(self, slots: list[list[tuple[int, int]]], spans=None) -> 'Given':
         "The text that the slots say, origins composed."
         pairs = [p for slot in slots for p in slot]
         where = [w for _, w in pairs]
         origin = [self.origin[w] if w >= 0 else -1 for w in where]
-        return replace(self, ids=[t for t, _ in pairs], origin=origin, spans=move_spans(self.spans, where) if spans is None else spans)
+        return replace(
+            self,
+            ids=[t for t, _ in pairs],
+            origin=origin,
+            spans=move_spans(self.spans, where) if spans is None else spans,
+        )
 
-def move_spans(spans:list[tuple[int, int]], where:Sequence[int]) -> list[tuple[int, int]]:
+
+def move_spans(spans: list[tuple[int, int]], where: Sequence[int]) -> list[tuple[int, int]]:
     "Where passages lie in a text whose tokens came from `where`; those of which nothing is left are gone."
     found = [[j for j, w in enumerate(where) if begin <= w < end] for begin, end in spans]
     return [(f[0], f[-1] + 1) for f in found if f]
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #ff7a4dd2
-def initial_state(text, seed, tokenizer, prompt:int, special) -> AttackState:
+def initial_state(text, seed, tokenizer, prompt: int, special) -> AttackState:
     "The text as a `Given`; raises `ValueError` or `TypeError` for what is no text."
-    if isinstance(tokenizer, LM): raise TypeError('the tokenizer is a model: give lm.tokenizer')
+    if isinstance(tokenizer, LM):
+        raise TypeError('the tokenizer is a model: give lm.tokenizer')
     if isinstance(text, str):
-        if tokenizer is None: raise ValueError('the text is a string: give tokenizer=, or its ids')
+        if tokenizer is None:
+            raise ValueError('the text is a string: give tokenizer=, or its ids')
         text = tokenizer(text, verbose=False)['input_ids']
-    ids = [int(t) for t in (text.tolist() if hasattr(text, 'tolist') else text)] if is_id_sequence(text) else None
-    if ids is None: raise TypeError('the text is neither a string nor the ids of one text: give one of them')
-    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 0 <= prompt <= len(ids): raise ValueError(f'prompt is {prompt!r}: give the number of ids of the prompt, at most the {len(ids)} of the text')
-    if special is None: special = tokenizer.all_special_ids if tokenizer is not None else ()
-    return AttackState(ids, list(range(len(ids))), [(prompt, len(ids))], prompt, frozenset(special), tokenizer, np.random.default_rng(seed))
+    ids = (
+        [int(t) for t in (text.tolist() if hasattr(text, 'tolist') else text)]
+        if is_id_sequence(text)
+        else None
+    )
+    if ids is None:
+        raise TypeError('the text is neither a string nor the ids of one text: give one of them')
+    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 0 <= prompt <= len(ids):
+        raise ValueError(
+            f'prompt is {prompt!r}: give the number of ids of the prompt, at most the {len(ids)} of the text'
+        )
+    if special is None:
+        special = tokenizer.all_special_ids if tokenizer is not None else ()
+    return AttackState(
+        ids,
+        list(range(len(ids))),
+        [(prompt, len(ids))],
+        prompt,
+        frozenset(special),
+        tokenizer,
+        np.random.default_rng(seed),
+    )
+
 
 def is_id_sequence(text) -> bool:
     "Whether this is one sequence of whole numbers from 0."
-    array = np.asarray(text) if isinstance(text, (list, tuple, np.ndarray)) else text.cpu().numpy() if torch.is_tensor(text) else np.array(None)
-    return array.ndim == 1 and (array.size == 0 or array.dtype.kind in 'iu' and bool((array >= 0).all()))
+    array = (
+        np.asarray(text)
+        if isinstance(text, (list, tuple, np.ndarray))
+        else text.cpu().numpy()
+        if torch.is_tensor(text)
+        else np.array(None)
+    )
+    return array.ndim == 1 and (
+        array.size == 0 or (array.dtype.kind in 'iu' and bool((array >= 0).all()))
+    )
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #fa19e4ce
 class Attack(LogitsProcessor):
     "An edit of a text by somebody without the key; the same seed makes the same edit."
-    def __call__(self,
-        text, # a string, ids, or a tensor of them
-        seed=0, # a whole number, or several
-        tokenizer=None, # for strings, for attacks on characters, and to know the special ids
-        prompt:int=0, # so many ids are the prompt and stay
-        special=None, # ids that stay as they are; None: the tokenizer's special ids; (): none
+
+    def __call__(
+        self,
+        text,  # a string, ids, or a tensor of them
+        seed=0,  # a whole number, or several
+        tokenizer=None,  # for strings, for attacks on characters, and to know the special ids
+        prompt: int = 0,  # so many ids are the prompt and stay
+        special=None,  # ids that stay as they are; None: the tokenizer's special ids; (): none
     ) -> AttackResult:
         "The text after the attack."
         given = initial_state(text, seed, tokenizer, prompt, special)
         return make_result(given, self.apply(given))
 
-    def apply(self, state:AttackState) -> AttackState:
+    def apply(self, state: AttackState) -> AttackState:
         "The next state of the text."
         return state.with_slots(self.edit(state))
 
-    def edit(self, state:AttackState) -> list[list[tuple[int, int]]]:
+    def edit(self, state: AttackState) -> list[list[tuple[int, int]]]:
         "The slots of the new text."
         raise NotImplementedError
 
-    def __or__(self, other): return Compose(self, other) if isinstance(other, Attack) else NotImplemented
+    def __or__(self, other):
+        return Compose(self, other) if isinstance(other, Attack) else NotImplemented
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #15261168
-def make_result(old:AttackState, new:AttackState) -> AttackResult:
+def make_result(old: AttackState, new: AttackState) -> AttackResult:
     "What happened between two states."
     new = replace(new, origin=settle_origins(old.ids, new.ids, new.origin))
     same = unchanged_positions(old.ids, new.ids, new.origin)
     longer = max(len(old.ids), len(new.ids)) - old.prompt
-    text = new.tokenizer.decode(new.ids[new.prompt:], skip_special_tokens=False, clean_up_tokenization_spaces=False) if new.tokenizer is not None else ''
-    return AttackResult(new.ids, text, new.origin, edits_of(old.ids, new.ids, new.origin, same), (longer - len(same) + old.prompt) / longer if longer else 0., old.prompt, new.spans)
+    text = (
+        new.tokenizer.decode(
+            new.ids[new.prompt :], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        if new.tokenizer is not None
+        else ''
+    )
+    return AttackResult(
+        new.ids,
+        text,
+        new.origin,
+        edits_of(old.ids, new.ids, new.origin, same),
+        (longer - len(same) + old.prompt) / longer if longer else 0.0,
+        old.prompt,
+        new.spans,
+    )
 
-def settle_origins(old:Sequence[int], new:Sequence[int], origin:Sequence[int]) -> list[int]:
+
+def settle_origins(old: Sequence[int], new: Sequence[int], origin: Sequence[int]) -> list[int]:
     "Origins where tokens that stand between the same neighbours as ever come from their own place: attacks on characters know it roughly."
     out, claimed = list(origin), set(origin)
     for at, to, was, now in edits_of(old, new, origin, unchanged_positions(old, new, origin)):
         for one, other, step in ((at, to, 1), (at + len(was) - 1, to + len(now) - 1, -1)):
-            while at <= one < at + len(was) and to <= other < to + len(now) and old[one] == new[other] and out[other] >= 0 and one not in claimed:
+            while (
+                at <= one < at + len(was)
+                and to <= other < to + len(now)
+                and old[one] == new[other]
+                and out[other] >= 0
+                and one not in claimed
+            ):
                 out[other] = one
                 claimed.add(one)
                 one, other = one + step, other + step
@@ -159,99 +233,170 @@ def settle_origins(old:Sequence[int], new:Sequence[int], origin:Sequence[int]) -
 @dataclass(frozen=True, init=False, repr=False)
 class Compose(Attack):
     "Attacks one after the other."
+
     attacks: tuple
+
     def __init__(self, *attacks):
         for a in attacks:
-            if not isinstance(a, Attack): raise TypeError(f'{a!r} is no attack: give Delete(.1), say')
-        object.__setattr__(self, 'attacks', tuple(b for a in attacks for b in (a.attacks if isinstance(a, Compose) else (a,))))
+            if not isinstance(a, Attack):
+                raise TypeError(f'{a!r} is no attack: give Delete(.1), say')
+        object.__setattr__(
+            self,
+            'attacks',
+            tuple(b for a in attacks for b in (a.attacks if isinstance(a, Compose) else (a,))),
+        )
 
-    def apply(self, state:AttackState) -> AttackState:
-        for a in self.attacks: state = a.apply(state)
+    def apply(self, state: AttackState) -> AttackState:
+        for a in self.attacks:
+            state = a.apply(state)
         return state
-    def __repr__(self): return ' | '.join(map(repr, self.attacks)) or 'Compose()'
+
+    def __repr__(self):
+        return ' | '.join(map(repr, self.attacks)) or 'Compose()'
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #47a85607
-def check_strength(name:str, value:float):
+def check_strength(name: str, value: float):
     "Raise `ValueError` unless `value` is a share from 0 to 1."
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not 0 <= value <= 1: raise ValueError(f'{name} is {value!r}: give a share from 0 (nothing) to 1 (everything)')
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.number))
+        or not 0 <= value <= 1
+    ):
+        raise ValueError(f'{name} is {value!r}: give a share from 0 (nothing) to 1 (everything)')
 
-def sample_positions(state:AttackState, candidates:Sequence[int], share:float) -> list[int]:
+
+def sample_positions(state: AttackState, candidates: Sequence[int], share: float) -> list[int]:
     "`round(share * n)` of the n candidates, in order; a larger share has those of a smaller one and more."
     n = len(candidates)
-    return sorted(candidates[i] for i in state.rng.permutation(n)[:round(float(share) * n)].tolist())
+    return sorted(
+        candidates[i] for i in state.rng.permutation(n)[: round(float(share) * n)].tolist()
+    )
+
 
 @dataclass(frozen=True, repr=False)
 class Delete(Attack):
     "A share of the tokens is left out."
+
     share: float
-    def __post_init__(self): check_strength('share', self.share)
-    def edit(self, state:AttackState) -> list:
+
+    def __post_init__(self):
+        check_strength('share', self.share)
+
+    def edit(self, state: AttackState) -> list:
         slots = state.slots()
-        for i in sample_positions(state, state.free, self.share): slots[i] = []
+        for i in sample_positions(state, state.free, self.share):
+            slots[i] = []
         return slots
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #71fc7715
 class Source(LogitsProcessor):
     "Where the new tokens of an attack come from."
-    def bind(self, state:AttackState):
+
+    def bind(self, state: AttackState):
         "A function `(before, not_this=None) -> id` for one text."
         raise NotImplementedError
+
 
 @dataclass(frozen=True, repr=False)
 class FromVocabulary(Source):
     "Any token of the vocabulary but special ones, all with the same chance."
-    size: int|None = None # how many tokens there are; None: as many as the tokenizer has
 
-    def bind(self, state:AttackState):
-        size = self.size if self.size is not None else len(state.tokenizer) if state.tokenizer is not None else None
-        if size is None: raise ValueError('how large the vocabulary is, is not known: give FromVocabulary(size) or tokenizer=')
-        def draw(before:list[int], not_this:int|None=None) -> int:
+    size: int | None = None  # how many tokens there are; None: as many as the tokenizer has
+
+    def bind(self, state: AttackState):
+        size = (
+            self.size
+            if self.size is not None
+            else len(state.tokenizer)
+            if state.tokenizer is not None
+            else None
+        )
+        if size is None:
+            raise ValueError(
+                'how large the vocabulary is, is not known: give FromVocabulary(size) or tokenizer='
+            )
+
+        def draw(before: list[int], not_this: int | None = None) -> int:
             out = sorted(t for t in {*state.special, not_this} - {None} if t < size)
-            if len(out) >= size: raise ValueError(f'a vocabulary of {size} has no other ordinary token: give a larger one')
+            if len(out) >= size:
+                raise ValueError(
+                    f'a vocabulary of {size} has no other ordinary token: give a larger one'
+                )
             token = int(state.rng.integers(size - len(out)))
-            for t in out: token += t <= token
+            for t in out:
+                token += t <= token
             return token
+
         return draw
+
 
 @dataclass(frozen=True, repr=False)
 class FromText(Source):
     "A token of the text itself, drawn from its positions."
-    def bind(self, state:AttackState):
+
+    def bind(self, state: AttackState):
         own = [state.ids[i] for i in state.free]
-        def draw(before:list[int], not_this:int|None=None) -> int:
+
+        def draw(before: list[int], not_this: int | None = None) -> int:
             others = [t for t in own if t != not_this]
-            if not others: raise ValueError('the text has no second token to put in place of its only one: give source=FromVocabulary(size)')
+            if not others:
+                raise ValueError(
+                    'the text has no second token to put in place of its only one: give source=FromVocabulary(size)'
+                )
             return others[int(state.rng.integers(len(others)))]
+
         return draw
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #9c38d11c
 @dataclass(frozen=True, repr=False)
 class Substitute(Attack):
     "A share of the tokens is replaced by others."
+
     share: float
     source: Source = FromVocabulary()
-    def __post_init__(self): check_strength('share', self.share), check_source(self.source)
 
-    def edit(self, state:AttackState) -> list:
-        return replace_slots(state, self.share, self.source, lambda i, draw, before: [(draw(before, state.ids[i]), -1)])
+    def __post_init__(self):
+        check_strength('share', self.share), check_source(self.source)
+
+    def edit(self, state: AttackState) -> list:
+        return replace_slots(
+            state,
+            self.share,
+            self.source,
+            lambda i, draw, before: [(draw(before, state.ids[i]), -1)],
+        )
+
 
 @dataclass(frozen=True, repr=False)
 class Insert(Attack):
     "New tokens stand before a share of the tokens."
+
     share: float
     source: Source = FromVocabulary()
-    def __post_init__(self): check_strength('share', self.share), check_source(self.source)
 
-    def edit(self, state:AttackState) -> list:
-        return replace_slots(state, self.share, self.source, lambda i, draw, before: [(draw(before), -1), (state.ids[i], i)])
+    def __post_init__(self):
+        check_strength('share', self.share), check_source(self.source)
+
+    def edit(self, state: AttackState) -> list:
+        return replace_slots(
+            state,
+            self.share,
+            self.source,
+            lambda i, draw, before: [(draw(before), -1), (state.ids[i], i)],
+        )
+
 
 def check_source(source):
     "Raise `TypeError` unless new tokens can come from there."
-    if not isinstance(source, Source): raise TypeError(f'source is {source!r}: give FromVocabulary(), FromText() or FromModel(lm)')
+    if not isinstance(source, Source):
+        raise TypeError(f'source is {source!r}: give FromVocabulary(), FromText() or FromModel(lm)')
 
-def replace_slots(state:AttackState, share:float, source:Source, slot) -> list:
+
+def replace_slots(state: AttackState, share: float, source: Source, slot) -> list:
     "The slots with those at random places made anew, from left to right, by `slot(position, draw, ids before)`."
-    slots, before, at = state.slots(), [], 0
+    slots = state.slots()
+    before = []
+    at = 0
     chosen = sample_positions(state, state.free, share)
     draw = source.bind(state) if chosen else None
     for i in chosen:

@@ -9,7 +9,8 @@ __all__ = ['CYRILLIC', 'GREEK', 'FULLWIDTH', 'LATIN', 'INNER_SPACE', 'CASES', 't
            'collapse_spaces', 'normalize_text', 'Normalize']
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #981dfa1b
-import re, unicodedata
+import re
+import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -23,12 +24,19 @@ def tokenizer_bytes(tokenizer) -> TokenizerBytes:
     "What each id of a tokenizer writes."
     return TokenizerBytes(tokenizer)
 
-def free_characters(state:AttackState, spelling:TokenizerBytes) -> tuple[str, list[int], list[bool]]:
+
+def free_characters(
+    state: AttackState, spelling: TokenizerBytes
+) -> tuple[str, list[int], list[bool]]:
     "The text of the free tokens, the token in which each character begins, and whether a run of neighbouring tokens begins there."
-    text, owner, first, last = '', [], [], None
+    text = ''
+    owner = []
+    first = []
+    last = None
     runs = []
     for i in state.free:
-        if last is None or i != last + 1: runs.append([])
+        if last is None or i != last + 1:
+            runs.append([])
         runs[-1].append(i)
         last = i
     for run in runs:
@@ -36,174 +44,281 @@ def free_characters(state:AttackState, spelling:TokenizerBytes) -> tuple[str, li
         owners = [i for i in run for _ in spelling.pieces[state.ids[i]] or b'']
         part = raw.decode('utf-8', 'surrogateescape')
         begins = [0, *accumulate(len(c.encode('utf-8', 'surrogateescape')) for c in part)]
-        started = len(re.match('[\udc80-\udcff]*', part)[0]) if run[0] == state.prompt > 0 else 0 # bytes of a character that the prompt begins
+        started = (
+            len(re.match('[\udc80-\udcff]*', part)[0]) if run[0] == state.prompt > 0 else 0
+        )  # bytes of a character that the prompt begins
         text += part[:started] + re.sub('[\udc80-\udcff]', '\ufffd', part[started:])
         owner += [owners[b] for b in begins[:-1]]
         first += [k == 0 for k in range(len(part))]
     return text, owner, first
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #64c4af67
-def retokenize_characters(spelling:TokenizerBytes, parts:list[str], owner:list[int]) -> list[tuple[int, int]]:
+def retokenize_characters(
+    spelling: TokenizerBytes, parts: list[str], owner: list[int]
+) -> list[tuple[int, int]]:
     "Pairs (id, old token) of a run whose characters became `parts`; raises `ValueError` for what the tokenizer cannot write."
     raw = ''.join(parts).encode('utf-8', 'surrogateescape')
     ids = spelling.encode(raw)
-    if ids is None: raise ValueError(f'the tokenizer has no tokens for {"".join(parts)[:30]!r}: choose an attack without such characters')
+    if ids is None:
+        raise ValueError(
+            f'the tokenizer has no tokens for {"".join(parts)[:30]!r}: choose an attack without such characters'
+        )
     owners = [o for part, o in zip(parts, owner) for _ in part.encode('utf-8', 'surrogateescape')]
     begins = [0, *accumulate(len(spelling.pieces[t]) for t in ids)]
     return [(t, owners[b]) for t, b in zip(ids, begins)]
 
+
 class CharacterAttack(Attack):
     "An attack on the characters of a text; it needs a fast tokenizer."
-    def respell(self, text:str, state:AttackState) -> list[str]:
+
+    def respell(self, text: str, state: AttackState) -> list[str]:
         "What becomes of each character."
         raise NotImplementedError
 
-    def edit(self, state:AttackState) -> list:
-        if state.tokenizer is None: raise ValueError(f'{self!r} works on characters: give tokenizer=')
+    def edit(self, state: AttackState) -> list:
+        if state.tokenizer is None:
+            raise ValueError(f'{self!r} works on characters: give tokenizer=')
         spelling, slots = tokenizer_bytes(state.tokenizer), state.slots()
-        if any(t >= len(spelling.pieces) for t in state.ids): raise ValueError('the text has ids that the tokenizer does not know: give the tokenizer that made it')
+        if any(t >= len(spelling.pieces) for t in state.ids):
+            raise ValueError(
+                'the text has ids that the tokenizer does not know: give the tokenizer that made it'
+            )
         text, owner, first = free_characters(state, spelling)
         parts = self.respell(text, state)
-        for i in state.free: slots[i] = []
+        for i in state.free:
+            slots[i] = []
         begins = [k for k, f in enumerate(first) if f]
-        for a, b in zip(begins, [*begins[1:], len(text)]): slots[owner[a]] = retokenize_characters(spelling, parts[a:b], owner[a:b])
+        for a, b in zip(begins, [*begins[1:], len(text)]):
+            slots[owner[a]] = retokenize_characters(spelling, parts[a:b], owner[a:b])
         return slots
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #9f183514
 @dataclass(frozen=True, repr=False)
 class Retokenize(CharacterAttack):
     "The text is decoded and tokenized again."
-    def respell(self, text:str, state:AttackState) -> list[str]: return list(text)
+
+    def respell(self, text: str, state: AttackState) -> list[str]:
+        return list(text)
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #defb881d
-def lookalike_pairs(script:str, pairs:str) -> tuple:
+def lookalike_pairs(script: str, pairs: str) -> tuple:
     "Pairs (Latin letter, lookalike) from 'a=A b=VE': the names of small or capital letters of a script."
     size = {True: 'CAPITAL', False: 'SMALL'}
     found = [p.split('=') for p in pairs.split()]
-    return tuple((latin, unicodedata.lookup(f'{script} {size[latin.isupper()]} LETTER {name.replace("_", " ")}')) for latin, name in found)
+    return tuple(
+        (
+            latin,
+            unicodedata.lookup(f'{script} {size[latin.isupper()]} LETTER {name.replace("_", " ")}'),
+        )
+        for latin, name in found
+    )
 
-CYRILLIC = lookalike_pairs('CYRILLIC', 'a=A c=ES e=IE i=BYELORUSSIAN-UKRAINIAN_I j=JE o=O p=ER s=DZE x=HA y=U h=SHHA d=KOMI_DE w=WE q=QA '
-    'A=A B=VE C=ES E=IE H=EN I=BYELORUSSIAN-UKRAINIAN_I J=JE K=KA M=EM O=O P=ER S=DZE T=TE X=HA Y=STRAIGHT_U W=WE Q=QA')
-GREEK = lookalike_pairs('GREEK', 'o=OMICRON v=NU A=ALPHA B=BETA E=EPSILON H=ETA I=IOTA K=KAPPA M=MU N=NU O=OMICRON P=RHO T=TAU X=CHI Y=UPSILON Z=ZETA')
-FULLWIDTH = tuple((chr(c), chr(c + 0xfee0)) for c in range(0x21, 0x7f))
+
+CYRILLIC = lookalike_pairs(
+    'CYRILLIC',
+    'a=A c=ES e=IE i=BYELORUSSIAN-UKRAINIAN_I j=JE o=O p=ER s=DZE x=HA y=U h=SHHA d=KOMI_DE w=WE q=QA '
+    'A=A B=VE C=ES E=IE H=EN I=BYELORUSSIAN-UKRAINIAN_I J=JE K=KA M=EM O=O P=ER S=DZE T=TE X=HA Y=STRAIGHT_U W=WE Q=QA',
+)
+GREEK = lookalike_pairs(
+    'GREEK',
+    'o=OMICRON v=NU A=ALPHA B=BETA E=EPSILON H=ETA I=IOTA K=KAPPA M=MU N=NU O=OMICRON P=RHO T=TAU X=CHI Y=UPSILON Z=ZETA',
+)
+FULLWIDTH = tuple((chr(c), chr(c + 0xFEE0)) for c in range(0x21, 0x7F))
 LATIN = {lookalike: latin for latin, lookalike in CYRILLIC + GREEK}
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #696ab0e4
 @dataclass(frozen=True, repr=False)
 class Homoglyphs(CharacterAttack):
     "A share of the characters that have a lookalike in `table` are replaced by it."
+
     share: float
-    table: tuple = CYRILLIC # pairs (character, lookalike): CYRILLIC, GREEK, FULLWIDTH or your own
+    table: tuple = CYRILLIC  # pairs (character, lookalike): CYRILLIC, GREEK, FULLWIDTH or your own
 
     def __post_init__(self):
         check_strength('share', self.share)
-        if not (isinstance(self.table, tuple) and self.table and all(isinstance(p, tuple) and len(p) == 2 and len(p[0]) == 1 for p in self.table)): raise ValueError("table is no tuple of pairs (character, lookalike): give CYRILLIC, GREEK, FULLWIDTH or your own")
+        if not (
+            isinstance(self.table, tuple)
+            and self.table
+            and all(isinstance(p, tuple) and len(p) == 2 and len(p[0]) == 1 for p in self.table)
+        ):
+            raise ValueError(
+                "table is no tuple of pairs (character, lookalike): give CYRILLIC, GREEK, FULLWIDTH or your own"
+            )
 
     def __repr__(self):
         known = {CYRILLIC: '', GREEK: ', GREEK', FULLWIDTH: ', FULLWIDTH'}
         return f'Homoglyphs({self.share}{known.get(self.table, f", {len(self.table)} pairs")})'
 
-    def respell(self, text:str, state:AttackState) -> list[str]:
+    def respell(self, text: str, state: AttackState) -> list[str]:
         twins = dict(self.table)
-        return change_some(text, state, self.share, [k for k, c in enumerate(text) if c in twins], twins.get)
+        return change_some(
+            text, state, self.share, [k for k, c in enumerate(text) if c in twins], twins.get
+        )
 
-def change_some(text:str, state:AttackState, share:float, candidates:list, change) -> list[str]:
+
+def change_some(text: str, state: AttackState, share: float, candidates: list, change) -> list[str]:
     "The characters, `change(character)` at a share of the candidates."
     parts = list(text)
-    for k in sample_positions(state, candidates, share): parts[k] = change(parts[k])
+    for k in sample_positions(state, candidates, share):
+        parts[k] = change(parts[k])
     return parts
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #61fed6cc
-INNER_SPACE = re.compile(r'(?<=\S) (?=\S)') # single spaces inside a line
+INNER_SPACE = re.compile(r'(?<=\S) (?=\S)')  # single spaces inside a line
+
 
 @dataclass(frozen=True, repr=False)
 class Whitespace(CharacterAttack):
     "A share of the single spaces between words becomes `by`."
+
     share: float
-    replacement: str = '\u2009' # thin space
+    replacement: str = '\u2009'  # thin space
+
     def __post_init__(self):
         check_strength('share', self.share)
-        if not (isinstance(self.replacement, str) and self.replacement.isspace() and '\n' not in self.replacement): raise ValueError(f'replacement is {self.replacement!r}: give one or more spaces of any kind')
-    def respell(self, text:str, state:AttackState) -> list[str]: return change_some(text, state, self.share, [m.start() for m in INNER_SPACE.finditer(text)], lambda c: self.replacement)
+        if not (
+            isinstance(self.replacement, str)
+            and self.replacement.isspace()
+            and '\n' not in self.replacement
+        ):
+            raise ValueError(
+                f'replacement is {self.replacement!r}: give one or more spaces of any kind'
+            )
+
+    def respell(self, text: str, state: AttackState) -> list[str]:
+        return change_some(
+            text,
+            state,
+            self.share,
+            [m.start() for m in INNER_SPACE.finditer(text)],
+            lambda c: self.replacement,
+        )
+
 
 @dataclass(frozen=True, repr=False)
 class ZeroWidth(CharacterAttack):
     "An invisible character stands after a share of the letters."
+
     share: float
-    character: str = '\u200b' # zero-width space
+    character: str = '\u200b'  # zero-width space
+
     def __post_init__(self):
         check_strength('share', self.share)
-        if not (isinstance(self.character, str) and self.character and all(unicodedata.category(c) == 'Cf' for c in self.character)): raise ValueError(f'character is {self.character!r}: give one of the format characters (Cf), which are not drawn')
-    def respell(self, text:str, state:AttackState) -> list[str]: return change_some(text, state, self.share, [k for k, c in enumerate(text) if c.isalpha()], lambda c: c + self.character)
+        if not (
+            isinstance(self.character, str)
+            and self.character
+            and all(unicodedata.category(c) == 'Cf' for c in self.character)
+        ):
+            raise ValueError(
+                f'character is {self.character!r}: give one of the format characters (Cf), which are not drawn'
+            )
+
+    def respell(self, text: str, state: AttackState) -> list[str]:
+        return change_some(
+            text,
+            state,
+            self.share,
+            [k for k, c in enumerate(text) if c.isalpha()],
+            lambda c: c + self.character,
+        )
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #14606091
 CASES = dict(lower=str.lower, upper=str.upper, swap=str.swapcase)
 
+
 @dataclass(frozen=True, repr=False)
 class ChangeCase(CharacterAttack):
     "A share of the words is set in 'lower' or 'upper' case, or its case is swapped."
+
     share: float
     to: str = 'swap'
+
     def __post_init__(self):
         check_strength('share', self.share)
-        if self.to not in CASES: raise ValueError(f'to is {self.to!r}: give one of {", ".join(CASES)}')
-    def respell(self, text:str, state:AttackState) -> list[str]:
+        if self.to not in CASES:
+            raise ValueError(f'to is {self.to!r}: give one of {", ".join(CASES)}')
+
+    def respell(self, text: str, state: AttackState) -> list[str]:
         parts, words = list(text), [m.span() for m in re.finditer(r'\S+', text)]
-        for begin, end in sample_positions(state, words, self.share): parts[begin:end] = map(CASES[self.to], parts[begin:end])
+        for begin, end in sample_positions(state, words, self.share):
+            parts[begin:end] = map(CASES[self.to], parts[begin:end])
         return parts
+
 
 @dataclass(frozen=True, repr=False)
 class RemoveCharacters(CharacterAttack):
     "All of some characters are taken out."
+
     characters: str
+
     def __post_init__(self):
-        if not isinstance(self.characters, str) or not self.characters: raise ValueError(f'characters is {self.characters!r}: give those to take out')
-    def respell(self, text:str, state:AttackState) -> list[str]: return ['' if c in self.characters else c for c in text]
+        if not isinstance(self.characters, str) or not self.characters:
+            raise ValueError(f'characters is {self.characters!r}: give those to take out')
+
+    def respell(self, text: str, state: AttackState) -> list[str]:
+        return ['' if c in self.characters else c for c in text]
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #84ca58a9
-def compose_characters(text:str) -> list[str]:
+def compose_characters(text: str) -> list[str]:
     "What becomes of each character in NFKC without format characters; a cluster's result stands at its first one."
     parts = ['' if unicodedata.category(c) == 'Cf' else c for c in text]
     clusters = []
     for k, c in enumerate(parts):
-        if c and clusters and (unicodedata.combining(c) or '\u1160' <= c <= '\u11ff'): clusters[-1].append(k)
-        elif c: clusters.append([k])
+        if c and clusters and (unicodedata.combining(c) or '\u1160' <= c <= '\u11ff'):
+            clusters[-1].append(k)
+        elif c:
+            clusters.append([k])
     for cluster in clusters:
         whole = ''.join(parts[k] for k in cluster)
         parts[cluster[0]] = unicodedata.normalize('NFKC', whole)
-        for k in cluster[1:]: parts[k] = ''
+        for k in cluster[1:]:
+            parts[k] = ''
     return parts
 
-def latinize(parts:list[str]) -> list[str]:
+
+def latinize(parts: list[str]) -> list[str]:
     "Lookalikes as Latin letters, in words that have no other letters."
     text, owner = ''.join(parts), [k for k, p in enumerate(parts) for _ in p]
     out = list(text)
     for m in re.finditer(r'[^\W\d_]+', text):
-        if all(c in LATIN or unicodedata.name(c, '').startswith('LATIN') for c in m[0]): out[m.start():m.end()] = [LATIN.get(c, c) for c in m[0]]
+        if all(c in LATIN or unicodedata.name(c, '').startswith('LATIN') for c in m[0]):
+            out[m.start() : m.end()] = [LATIN.get(c, c) for c in m[0]]
     new = [''] * len(parts)
-    for k, c in zip(owner, out): new[k] += c
+    for k, c in zip(owner, out):
+        new[k] += c
     return new
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #c0dbef17
-def collapse_spaces(parts:list[str]) -> list[str]:
+def collapse_spaces(parts: list[str]) -> list[str]:
     "Runs of spaces inside a line as one, none at its end; indentation as it is."
-    new, begun, gap = list(parts), False, [] # begun: something visible stands in this line; gap: spaces since then
+    new = list(parts)
+    begun = False
+    gap = []  # begun: something visible stands in this line; gap: spaces since then
     for k, part in enumerate([*parts, '\n']):
-        if not part: continue
-        if part.strip() == '' and '\n' not in part:
-            if begun: gap.append(k)
+        if not part:
             continue
-        for i in gap: new[i] = ''
-        if gap and '\n' not in part: new[gap[0]] = ' '
+        if part.strip() == '' and '\n' not in part:
+            if begun:
+                gap.append(k)
+            continue
+        for i in gap:
+            new[i] = ''
+        if gap and '\n' not in part:
+            new[gap[0]] = ' '
         begun, gap = '\n' not in part, []
     return new
 
-def normalize_text(text:str) -> str:
+
+def normalize_text(text: str) -> str:
     "A text as it reads: NFKC, no invisible characters, Latin letters for their lookalikes, single spaces inside lines."
-    if not isinstance(text, str): raise TypeError(f'{type(text).__name__} is no text: give a string')
+    if not isinstance(text, str):
+        raise TypeError(f'{type(text).__name__} is no text: give a string')
     return ''.join(collapse_spaces(latinize(compose_characters(text))))
+
 
 @dataclass(frozen=True, repr=False)
 class Normalize(CharacterAttack):
     "The canonical form, as a step in a chain."
-    def respell(self, text:str, state:AttackState) -> list[str]: return collapse_spaces(latinize(compose_characters(text)))
+
+    def respell(self, text: str, state: AttackState) -> list[str]:
+        return collapse_spaces(latinize(compose_characters(text)))

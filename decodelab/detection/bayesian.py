@@ -4,23 +4,32 @@
 
 # %% auto #0
 __all__ = ['PENALTIES', 'LATTICE_STEP', 'FORMAT', 'BayesianDetector', 'split', 'loss_inputs', 'cumulative_scores', 'fit',
-           'reliability', 'p_value', 'min_log_ratio', 'lattice_steps', 'score_tokens', 'learned_null',
-           'watermark_digest', 'save', 'load_bayesian_detector', 'to_transformers', 'from_transformers']
+           'reliability', 'min_log_ratio', 'lattice_steps', 'learned_null', 'watermark_digest',
+           'load_bayesian_detector', 'from_transformers']
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #f6a9c7f0
-import json, math
+import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 
+from fastcore.basics import patch
 import numpy as np
 import pandas as pd
 import torch
 from scipy import stats
 
 from ..watermark.null import null_distribution
-from .training import check_tournament_scores, check_training_scores, likelihood_loss, pad_g_values, log_ratios, train_weights
+from decodelab.detection.training import (
+    check_tournament_scores,
+    check_training_scores,
+    likelihood_loss,
+    pad_g_values,
+    log_ratios,
+    train_weights,
+)
 from .weighted import CachedLatticeNull, layer_g_values
 from ..core.plot import write_atomic
 from ..watermark.synthid import SynthID, TournamentScores
@@ -30,167 +39,303 @@ from ..watermark.base import Watermark
 @dataclass(frozen=True, eq=False, repr=False)
 class BayesianDetector:
     "The trained detector of a SynthID mark (Dathathri et al. 2024): `posterior`, `pvalue`, and evidence for `detect`."
-    watermark: SynthID
-    beta: torch.Tensor # (m,)
-    delta: torch.Tensor # (m, m), below the diagonal
-    prior: float = .5 # of a text to be marked
-    held_out: np.ndarray = field(default_factory=lambda: np.zeros((0, 0))) # (n, L) scores of unmarked texts after each token that counts; nan after the last
-    losses: dict = field(default_factory=dict) # penalty → loss on texts held out to choose it
 
-    def log_ratios(self, g:np.ndarray) -> np.ndarray:
+    watermark: SynthID
+    beta: torch.Tensor  # (m,)
+    delta: torch.Tensor  # (m, m), below the diagonal
+    prior: float = 0.5  # of a text to be marked
+    held_out: np.ndarray = field(
+        default_factory=lambda: np.zeros((0, 0))
+    )  # (n, L) scores of unmarked texts after each token that counts; nan after the last
+    losses: dict = field(default_factory=dict)  # penalty → loss on texts held out to choose it
+
+    def log_ratios(self, g: np.ndarray) -> np.ndarray:
         "log P(g | marked) / P(g | not) `(n,)` of tokens `(n, m)`, in nats."
-        return log_ratios(torch.as_tensor(g, dtype=torch.float64), self.beta.double(), self.delta.double()).numpy()
-    def score(self, token_scores:TournamentScores) -> float:
+        return log_ratios(
+            torch.as_tensor(g, dtype=torch.float64), self.beta.double(), self.delta.double()
+        ).numpy()
+
+    def score(self, token_scores: TournamentScores) -> float:
         "The sum over the tokens that count, in nats; raises for evidence of another kind or mark."
         check_tournament_scores(token_scores, self.watermark)
         return float(self.log_ratios(token_scores.g[token_scores.scored]).sum())
-    def posterior(self, token_scores:TournamentScores, prior:float|None=None) -> float:
+
+    def posterior(self, token_scores: TournamentScores, prior: float | None = None) -> float:
         "P(marked | evidence), with the detector's prior or another."
         prior = self.prior if prior is None else prior
-        if not 0 < prior < 1: raise ValueError(f'prior is {prior!r}: give the probability, between 0 and 1, that a text is marked')
-        return float(torch.sigmoid(torch.tensor(math.log(prior / (1 - prior)) + self.score(token_scores), dtype=torch.float64)))
-    def __repr__(self): return f'BayesianDetector({self.watermark!r}, prior={self.prior:.3g}, {len(self.held_out)} held-out texts)'
+        if not 0 < prior < 1:
+            raise ValueError(
+                f'prior is {prior!r}: give the probability, between 0 and 1, that a text is marked'
+            )
+        return float(
+            torch.sigmoid(
+                torch.tensor(
+                    math.log(prior / (1 - prior)) + self.score(token_scores), dtype=torch.float64
+                )
+            )
+        )
+
+    def __repr__(self):
+        return f'BayesianDetector({self.watermark!r}, prior={self.prior:.3g}, {len(self.held_out)} held-out texts)'
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #c68ac634
-PENALTIES = tuple(np.logspace(-4, -2, 5).tolist()) # the published grid is the upper half
+PENALTIES = tuple(np.logspace(-4, -2, 5).tolist())  # the published grid is the upper half
 
-def split(texts:Sequence, share:float, generator:torch.Generator) -> tuple[list, list]:
+
+def split(texts: Sequence, share: float, generator: torch.Generator) -> tuple[list, list]:
     "Two parts at random, the first with this share of the texts."
-    order, n = torch.randperm(len(texts), generator=generator).tolist(), round(share * len(texts))
+    order = torch.randperm(len(texts), generator=generator).tolist()
+    n = round(share * len(texts))
     return [texts[i] for i in order[:n]], [texts[i] for i in order[n:]]
 
-def loss_inputs(watermarked:list, unwatermarked:list):
-    "What a loss takes: g-values, mask, and which texts are marked."
-    return *pad_g_values([*watermarked, *unwatermarked]), torch.tensor([1.] * len(watermarked) + [0.] * len(unwatermarked))
 
-def cumulative_scores(detector:BayesianDetector, texts:list) -> np.ndarray:
+def loss_inputs(watermarked: list, unwatermarked: list):
+    "What a loss takes: g-values, mask, and which texts are marked."
+    return *pad_g_values([*watermarked, *unwatermarked]), torch.tensor(
+        [1.0] * len(watermarked) + [0.0] * len(unwatermarked)
+    )
+
+
+def cumulative_scores(detector: BayesianDetector, texts: list) -> np.ndarray:
     "Scores `(n, L)` of texts after each token that counts, nan after the last."
     sums = [detector.log_ratios(e.g[e.scored]).cumsum() for e in texts]
-    return np.array([np.pad(s, (0, max(map(len, sums)) - len(s)), constant_values=np.nan) for s in sums])
+    return np.array(
+        [np.pad(s, (0, max(map(len, sums)) - len(s)), constant_values=np.nan) for s in sums]
+    )
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #1b001414
 def fit(
-    watermarked:Sequence[TournamentScores], unwatermarked:Sequence[TournamentScores], # texts read with one mark
-    generator:torch.Generator, # of the division and the order of texts
-    loss:Callable=likelihood_loss, # or told_apart, the published one
-    penalties:Sequence[float]=PENALTIES, # of delta: the one with the least loss on held-out texts is taken
-    prior:float=.5, # of a text to be marked
-    epochs:int=30, rate:float=.021, batch:int=64, # of Adam, on texts
-    held_out:float=.25, # share of texts to choose the penalty
-    calibrate:float=.5, # share of the other unmarked texts, for p-values
+    watermarked: Sequence[TournamentScores],
+    unwatermarked: Sequence[TournamentScores],  # texts read with one mark
+    generator: torch.Generator,  # of the division and the order of texts
+    loss: Callable = likelihood_loss,  # or told_apart, the published one
+    penalties: Sequence[
+        float
+    ] = PENALTIES,  # of delta: the one with the least loss on held-out texts is taken
+    prior: float = 0.5,  # of a text to be marked
+    epochs: int = 30,
+    rate: float = 0.021,
+    batch: int = 64,  # of Adam, on texts
+    held_out: float = 0.25,  # share of texts to choose the penalty
+    calibrate: float = 0.5,  # share of the other unmarked texts, for p-values
 ) -> 'BayesianDetector':
     "A trained detector; raises `ValueError` for too few texts, or texts read with different marks."
     mark = check_training_scores(watermarked, unwatermarked)
-    if not 0 < prior < 1 or not penalties: raise ValueError(f'prior is {prior!r} and penalties {penalties!r}: give a probability between 0 and 1, and at least one penalty')
-    (choose, learn), (choose_not, rest) = (split(texts, held_out, generator) for texts in (watermarked, unwatermarked))
+    if not 0 < prior < 1 or not penalties:
+        raise ValueError(
+            f'prior is {prior!r} and penalties {penalties!r}: give a probability between 0 and 1, and at least one penalty'
+        )
+    (choose, learn), (choose_not, rest) = (
+        split(texts, held_out, generator) for texts in (watermarked, unwatermarked)
+    )
     calibration, learn_not = split(rest, calibrate, generator)
-    if not all((choose, learn, choose_not, calibration, learn_not)): raise ValueError(f'held_out is {held_out!r} and calibrate {calibrate!r}: give shares that leave a text in every part')
-    data, test, odds = loss_inputs(learn, learn_not), loss_inputs(choose, choose_not), math.log(prior / (1 - prior))
+    if not all((choose, learn, choose_not, calibration, learn_not)):
+        raise ValueError(
+            f'held_out is {held_out!r} and calibrate {calibrate!r}: give shares that leave a text in every part'
+        )
+    data = loss_inputs(learn, learn_not)
+    test = loss_inputs(choose, choose_not)
+    odds = math.log(prior / (1 - prior))
     order = generator.get_state()
-    runs = {float(p): train_weights(data, p, odds, loss, epochs, rate, batch, torch.Generator().set_state(order)) for p in penalties}
+    runs = {
+        float(p): train_weights(
+            data, p, odds, loss, epochs, rate, batch, torch.Generator().set_state(order)
+        )
+        for p in penalties
+    }
     losses = {p: float(loss(*test, *weights)) for p, weights in runs.items()}
     beta, delta, odds = runs[min(losses, key=losses.get)]
-    detector = BayesianDetector(mark, beta.double(), delta.double().tril(-1), float(torch.sigmoid(odds)), losses=losses)
+    detector = BayesianDetector(
+        mark, beta.double(), delta.double().tril(-1), float(torch.sigmoid(odds)), losses=losses
+    )
     return replace(detector, held_out=cumulative_scores(detector, calibration))
+
 
 BayesianDetector.fit = staticmethod(fit)
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #6d1a96fd
 def reliability(
-    posteriors:Sequence[float], watermarked:Sequence[bool], # of the same texts
-    bins:int=10, # of equal width
+    posteriors: Sequence[float],
+    watermarked: Sequence[bool],  # of the same texts
+    bins: int = 10,  # of equal width
 ) -> pd.DataFrame:
     "For each bin what was said on average, the share that was marked with its 99 % interval (Clopper and Pearson), and the number of texts."
     predicted, true = np.asarray(posteriors, float), np.asarray(watermarked, bool)
-    if predicted.shape != true.shape or predicted.ndim != 1 or not len(predicted): raise ValueError(f'there are {predicted.shape} posteriors and {true.shape} texts: give one for each text')
+    if predicted.shape != true.shape or predicted.ndim != 1 or not len(predicted):
+        raise ValueError(
+            f'there are {predicted.shape} posteriors and {true.shape} texts: give one for each text'
+        )
     where, rows = np.minimum((predicted * bins).astype(int), bins - 1), []
     for b in np.unique(where):
         n, k = int((where == b).sum()), int(true[where == b].sum())
-        low, high = stats.binomtest(k, n).proportion_ci(.99)
-        rows.append(dict(predicted=predicted[where == b].mean(), watermarked=k / n, low=low, high=high, texts=n))
+        low, high = stats.binomtest(k, n).proportion_ci(0.99)
+        rows.append(
+            dict(
+                predicted=predicted[where == b].mean(),
+                watermarked=k / n,
+                low=low,
+                high=high,
+                texts=n,
+            )
+        )
     return pd.DataFrame(rows)
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #3b8f1e60
-def p_value(self:BayesianDetector, token_scores:TournamentScores) -> float:
+@patch
+def p_value(self: BayesianDetector, token_scores: TournamentScores) -> float:
     "Conformal: the rank of a text among held-out unmarked ones of the same number of tokens that count; raises `ValueError` where none is as long."
     score, n = self.score(token_scores), token_scores.count
     same = self.held_out[:, n - 1] if n <= self.held_out.shape[1] else np.empty(0)
     same = same[~np.isnan(same)]
-    if not len(same): raise ValueError(f'no held-out text has {n} tokens that count: cut the text, or train with longer ones')
+    if not len(same):
+        raise ValueError(
+            f'no held-out text has {n} tokens that count: cut the text, or train with longer ones'
+        )
     return float(1 + (same >= score).sum()) / (1 + len(same))
 
-BayesianDetector.p_value = p_value
-
 # %% ../../nbs/11_detection/06_bayesian.ipynb #b7da2c0d
-LATTICE_STEP = 1 / 64 # nats
+LATTICE_STEP = 1 / 64  # nats
+
 
 @lru_cache(maxsize=16)
-def min_log_ratio(detector:BayesianDetector) -> float:
+def min_log_ratio(detector: BayesianDetector) -> float:
     "The smallest log-ratio a token has under the keys, in nats."
     return float(detector.log_ratios(layer_g_values(detector.watermark)).min())
 
-def lattice_steps(detector:BayesianDetector, g:np.ndarray) -> np.ndarray:
-    "log-ratios `(n,)` of tokens `(n, m)` above the smallest, in whole steps."
-    return np.rint((detector.log_ratios(g) - min_log_ratio(detector)).clip(min=0) / LATTICE_STEP).astype(int)
 
-def score_tokens(self:BayesianDetector, ids, prompt=0, deduplicate='context+token', pad=None, eos=()) -> TournamentScores:
+def lattice_steps(detector: BayesianDetector, g: np.ndarray) -> np.ndarray:
+    "log-ratios `(n,)` of tokens `(n, m)` above the smallest, in whole steps."
+    return np.rint(
+        (detector.log_ratios(g) - min_log_ratio(detector)).clip(min=0) / LATTICE_STEP
+    ).astype(int)
+
+
+@patch
+def score_tokens(
+    self: BayesianDetector, ids, prompt=0, deduplicate='context+token', pad=None, eos=()
+) -> TournamentScores:
     "A text read with the mark; `values` are log-ratios in nats above the smallest."
     read = self.watermark.score_tokens(ids, prompt, deduplicate, pad, eos)
-    return replace(read, values=np.where([c is None for c in read.contexts], 0., lattice_steps(self, read.g) * LATTICE_STEP))
+    return replace(
+        read,
+        values=np.where(
+            [c is None for c in read.contexts], 0.0, lattice_steps(self, read.g) * LATTICE_STEP
+        ),
+    )
 
-BayesianDetector.score_tokens, BayesianDetector.score_tokens_many = score_tokens, Watermark.score_tokens_many
+
+BayesianDetector.score_tokens_many = Watermark.score_tokens_many
+
 
 @null_distribution.register(BayesianDetector)
 @lru_cache(maxsize=16)
-def learned_null(detector:BayesianDetector) -> CachedLatticeNull:
+def learned_null(detector: BayesianDetector) -> CachedLatticeNull:
     "The law of a token's log-ratio, counted with the keys of the mark."
     distribution = np.bincount(lattice_steps(detector, layer_g_values(detector.watermark)))
-    return CachedLatticeNull(tuple((distribution / distribution.sum()).tolist()), LATTICE_STEP, 'counted, learned ratios')
+    return CachedLatticeNull(
+        tuple((distribution / distribution.sum()).tolist()), LATTICE_STEP, 'counted, learned ratios'
+    )
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #858ac01e
 FORMAT = 'decodelab BayesianDetector 1'
 
-def watermark_digest(watermark:SynthID) -> str:
+
+def watermark_digest(watermark: SynthID) -> str:
     "A fingerprint of everything about a mark: SHA-256 of its configuration."
     return sha256(watermark.to_json().encode()).hexdigest()
 
-def save(self:BayesianDetector, path):
+
+@patch
+def save(self: BayesianDetector, path):
     "Write a safetensors file, whole or not at all, with the fingerprint of the mark."
     from safetensors.torch import save as packed_bytes
-    tensors = dict(beta=self.beta.double(), delta=self.delta.double(), prior=torch.tensor(self.prior, dtype=torch.float64), held_out=torch.from_numpy(self.held_out).double())
-    stored = dict(format=FORMAT, watermark=watermark_digest(self.watermark), layers=str(len(self.watermark.keys)), losses=json.dumps(list(self.losses.items())))
+
+    tensors = dict(
+        beta=self.beta.double(),
+        delta=self.delta.double(),
+        prior=torch.tensor(self.prior, dtype=torch.float64),
+        held_out=torch.from_numpy(self.held_out).double(),
+    )
+    stored = dict(
+        format=FORMAT,
+        watermark=watermark_digest(self.watermark),
+        layers=str(len(self.watermark.keys)),
+        losses=json.dumps(list(self.losses.items())),
+    )
     write_atomic(path, packed_bytes({k: t.contiguous() for k, t in tensors.items()}, stored))
 
-def load_bayesian_detector(path, watermark:SynthID) -> BayesianDetector:
+
+def load_bayesian_detector(path, watermark: SynthID) -> BayesianDetector:
     "The detector in a file, for the mark it was trained on; raises `ValueError` for another mark or another file."
     from safetensors import SafetensorError, safe_open
-    if not isinstance(watermark, SynthID): raise TypeError(f'a detector is for a SynthID mark, not for {type(watermark).__name__}: give the mark it was trained on')
-    try:
-        with safe_open(path, 'pt') as file: stored, tensors = file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()}
-    except SafetensorError: stored = {}
-    if stored.get('format') != FORMAT: raise ValueError(f'{path} holds no detector: give a file that BayesianDetector.save wrote')
-    if stored['layers'] != str(len(watermark.keys)): raise ValueError(f'the detector in {path} is for {stored["layers"]} layers and the mark has {len(watermark.keys)}: give the mark it was trained on')
-    if stored['watermark'] != watermark_digest(watermark): raise ValueError(f'the detector in {path} is for another mark than {watermark!r}: give the mark with its keys, hash, n-gram length and history')
-    losses = {p: l for p, l in json.loads(stored['losses'])}
-    return BayesianDetector(watermark, tensors['beta'], tensors['delta'], float(tensors['prior']), tensors['held_out'].numpy(), losses)
 
-BayesianDetector.save, BayesianDetector.load = save, staticmethod(load_bayesian_detector)
+    if not isinstance(watermark, SynthID):
+        raise TypeError(
+            f'a detector is for a SynthID mark, not for {type(watermark).__name__}: give the mark it was trained on'
+        )
+    try:
+        with safe_open(path, 'pt') as file:
+            stored = file.metadata() or {}
+            tensors = {k: file.get_tensor(k) for k in file.keys()}
+    except SafetensorError:
+        stored = {}
+    if stored.get('format') != FORMAT:
+        raise ValueError(f'{path} holds no detector: give a file that BayesianDetector.save wrote')
+    if stored['layers'] != str(len(watermark.keys)):
+        raise ValueError(
+            f'the detector in {path} is for {stored["layers"]} layers and the mark has {len(watermark.keys)}: give the mark it was trained on'
+        )
+    if stored['watermark'] != watermark_digest(watermark):
+        raise ValueError(
+            f'the detector in {path} is for another mark than {watermark!r}: give the mark with its keys, hash, n-gram length and history'
+        )
+    losses = {p: l for p, l in json.loads(stored['losses'])}
+    return BayesianDetector(
+        watermark,
+        tensors['beta'],
+        tensors['delta'],
+        float(tensors['prior']),
+        tensors['held_out'].numpy(),
+        losses,
+    )
+
+
+BayesianDetector.load = staticmethod(load_bayesian_detector)
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #17136b4b
-def to_transformers(self:BayesianDetector):
+@patch
+def to_transformers(self: BayesianDetector):
     "A transformers `BayesianDetectorModel` with these weights."
     from transformers import BayesianDetectorConfig, BayesianDetectorModel
+
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        model = BayesianDetectorModel(BayesianDetectorConfig(watermarking_depth=len(self.beta), base_rate=self.prior)).to(self.beta.dtype)
+        model = BayesianDetectorModel(
+            BayesianDetectorConfig(watermarking_depth=len(self.beta), base_rate=self.prior)
+        ).to(self.beta.dtype)
         inner = model.likelihood_model_watermarked
-        for there, here in ((inner.beta, self.beta), (inner.delta, self.delta), (model.prior, torch.tensor([self.prior]))): there.copy_(here.view(there.shape))
+        for there, here in (
+            (inner.beta, self.beta),
+            (inner.delta, self.delta),
+            (model.prior, torch.tensor([self.prior])),
+        ):
+            there.copy_(here.view(there.shape))
     return model
 
-def from_transformers(model, watermark:SynthID) -> BayesianDetector:
+
+def from_transformers(model, watermark: SynthID) -> BayesianDetector:
     "The detector with the weights of a `BayesianDetectorModel`, which has no held-out texts; raises `ValueError` for another number of layers."
     weights, layers = model.likelihood_model_watermarked, len(watermark.keys)
-    if weights.beta.numel() != layers: raise ValueError(f'the model has {weights.beta.numel()} layers and the mark {layers}: give the mark it was trained on')
+    if weights.beta.numel() != layers:
+        raise ValueError(
+            f'the model has {weights.beta.numel()} layers and the mark {layers}: give the mark it was trained on'
+        )
     prior = model.prior.detach().double().clamp(1e-5, 1 - 1e-5).item()
-    return BayesianDetector(watermark, weights.beta.detach().double().view(layers), weights.delta.detach().double().view(layers, layers).tril(-1), prior)
+    return BayesianDetector(
+        watermark,
+        weights.beta.detach().double().view(layers),
+        weights.delta.detach().double().view(layers, layers).tril(-1),
+        prior,
+    )
 
-BayesianDetector.to_transformers, BayesianDetector.from_transformers = to_transformers, staticmethod(from_transformers)
+
+BayesianDetector.from_transformers = staticmethod(from_transformers)

@@ -17,65 +17,109 @@ from ..watermark.null import NullDistribution
 from ..core.plot import STYLE as TRACE, axes, escape
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #e78cbd65
-def running_z(values:np.ndarray, scored:np.ndarray, null:NullDistribution) -> tuple[np.ndarray, np.ndarray]:
+def running_z(
+    values: np.ndarray, scored: np.ndarray, null: NullDistribution
+) -> tuple[np.ndarray, np.ndarray]:
     "The positions of the scored tokens, and the z of the text up to each of them."
     at = np.flatnonzero(scored)
     count = np.arange(1, len(at) + 1)
-    return at, (np.cumsum(np.asarray(values, np.float64)[at]) - count * null.mean) / np.sqrt(count * null.var)
+    return at, (np.cumsum(np.asarray(values, np.float64)[at]) - count * null.mean) / np.sqrt(
+        count * null.var
+    )
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #2af7e28e
-def token_intensity(values:np.ndarray, scored:np.ndarray, null:NullDistribution) -> np.ndarray:
+def token_intensity(values: np.ndarray, scored: np.ndarray, null: NullDistribution) -> np.ndarray:
     "From -1 (deep red) to 1 (deep green) for each token `(n,)`; 0 where it is not scored."
-    off = np.where(scored, np.asarray(values, np.float64) - null.mean, 0.)
+    off = np.where(scored, np.asarray(values, np.float64) - null.mean, 0.0)
     out = np.zeros(len(off))
     for side in (off > 0, off < 0):
-        if side.any(): out[side] = off[side] / min(np.abs(off[side]).max(), 2 * math.sqrt(null.var))
+        if side.any():
+            out[side] = off[side] / min(np.abs(off[side]).max(), 2 * math.sqrt(null.var))
     return out.clip(-1, 1)
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #db1b9d79
-TINTS = {'green': ('0, 158, 115', .45), 'red': ('213, 94, 0', .26)} # red is the rule in a list of a quarter green: it stays behind
+TINTS = {
+    'green': ('0, 158, 115', 0.45),
+    'red': ('213, 94, 0', 0.26),
+}  # red is the rule in a list of a quarter green: it stays behind
+
 
 def token_span(
-    text:str, # what the token completes, maybe nothing
-    intensity:float, # from -1 to 1
-    scored:bool,
-    tooltip:str, # shown on hover
-    inside:bool=False, # is it in a window?
+    text: str,  # what the token completes, maybe nothing
+    intensity: float,  # from -1 to 1
+    scored: bool,
+    tooltip: str,  # shown on hover
+    inside: bool = False,  # is it in a window?
 ) -> str:
     "One token with its colour."
     kind = 'grey' if not scored else 'green' if intensity > 0 else 'red'
     tint = ' style="opacity: .55"'
-    if scored: tint = f' style="background-color: rgba({TINTS[kind][0]}, {.04 + TINTS[kind][1] * abs(intensity):.2f})"'
+    if scored:
+        tint = f' style="background-color: rgba({TINTS[kind][0]}, {0.04 + TINTS[kind][1] * abs(intensity):.2f})"'
     classes = f'dl-{kind}' + (' dl-in' if inside else '') + ('' if text else ' dl-part')
-    return f'<span class="{classes}" title="{escape(tooltip)}"{tint}>' + escape(text).replace('\n', '<i></i>\n') + '</span>'
+    return (
+        f'<span class="{classes}" title="{escape(tooltip)}"{tint}>'
+        + escape(text).replace('\n', '<i></i>\n')
+        + '</span>'
+    )
 
-def tooltip_text(i:int, value:float, scored:bool, context, z:float|None) -> str:
+
+def tooltip_text(i: int, value: float, scored: bool, context, z: float | None) -> str:
     "What hovering says."
-    after = '' if context is None else ' · after ' + (' '.join(map(str, context)) if isinstance(context, (tuple, list)) else str(context))
-    return f'token {i} · ' + (f'{value:.4g}{after} · z up to here {z:.2f}' if scored else f'not scored{after}')
+    after = (
+        ''
+        if context is None
+        else ' · after '
+        + (' '.join(map(str, context)) if isinstance(context, (tuple, list)) else str(context))
+    )
+    return f'token {i} · ' + (
+        f'{value:.4g}{after} · z up to here {z:.2f}' if scored else f'not scored{after}'
+    )
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #a6aebead
-WIDTH, HEIGHT, LEFT_MARGIN, FOOT_HEIGHT = 760, 130, 30, 16
+WIDTH = 760
+HEIGHT = 130
+LEFT_MARGIN = 30
+FOOT_HEIGHT = 16
 
-def axis_ticks(low:float, high:float) -> list[int]:
+
+def axis_ticks(low: float, high: float) -> list[int]:
     "A few whole numbers between two z, 0 among them."
-    step = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, math.ceil(high - low)) if (high - low) / s <= 5)
+    step = next(
+        s
+        for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, math.ceil(high - low))
+        if (high - low) / s <= 5
+    )
     return list(range(math.ceil(low / step) * step, math.floor(high) + 1, step))
 
-def strip_svg(at:np.ndarray, z:np.ndarray, intensity:np.ndarray, windows:list) -> str:
+
+def strip_svg(at: np.ndarray, z: np.ndarray, intensity: np.ndarray, windows: list) -> str:
     "The running z `(count,)` at the positions `at`, over the depths `(n,)` of all tokens."
-    n, low, high = len(intensity), min(-1., z.min()), max(3., z.max())
+    n = len(intensity)
+    low = min(-1.0, z.min())
+    high = max(3.0, z.max())
     x = lambda i: LEFT_MARGIN + (WIDTH - LEFT_MARGIN - 4) * i / n
     y = lambda v: 6 + (HEIGHT - FOOT_HEIGHT - 14) * (high - v) / (high - low)
-    shades = ''.join(f'<rect class="dl-window" fill="#56b4e9" fill-opacity=".25" stroke="none" x="{x(a):.1f}" y="0" width="{x(b) - x(a):.1f}" height="{HEIGHT}"/>' for a, b in windows)
-    grid = ''.join(f'<path class="dl-level" d="M{LEFT_MARGIN} {y(v):.1f}H{WIDTH}"/><text fill="currentColor" stroke="none" font-size="10" text-anchor="end" x="{LEFT_MARGIN - 5}" y="{y(v) + 3.5:.1f}">{v}</text>' for v in axis_ticks(low, high))
-    strokes = [f'<path class="dl-{kind}" d="{"".join(f"M{x(i + .5):.1f} {HEIGHT - 2}v-{h}" for i in at[(intensity[at] > 0) == up])}"/>' for kind, up, h in (('green', True, FOOT_HEIGHT - 4), ('red', False, FOOT_HEIGHT / 2 - 3))]
+    shades = ''.join(
+        f'<rect class="dl-window" fill="#56b4e9" fill-opacity=".25" stroke="none" x="{x(a):.1f}" y="0" width="{x(b) - x(a):.1f}" height="{HEIGHT}"/>'
+        for a, b in windows
+    )
+    grid = ''.join(
+        f'<path class="dl-level" d="M{LEFT_MARGIN} {y(v):.1f}H{WIDTH}"/><text fill="currentColor" stroke="none" font-size="10" text-anchor="end" x="{LEFT_MARGIN - 5}" y="{y(v) + 3.5:.1f}">{v}</text>'
+        for v in axis_ticks(low, high)
+    )
+    strokes = [
+        f'<path class="dl-{kind}" d="{"".join(f"M{x(i + 0.5):.1f} {HEIGHT - 2}v-{h}" for i in at[(intensity[at] > 0) == up])}"/>'
+        for kind, up, h in (('green', True, FOOT_HEIGHT - 4), ('red', False, FOOT_HEIGHT / 2 - 3))
+    ]
     line = f'M{x(0):.1f} {y(0):.1f}' + ''.join(f'L{x(i + 1):.1f} {y(v):.1f}' for i, v in zip(at, z))
     about = f'z up to each token: {z[-1]:.2f} at the end, {z.max():.2f} at most'
     return f'<svg class="dl-z" fill="none" stroke="currentColor" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{about}">{shades}{grid}{"".join(strokes)}<path class="dl-line" d="{line}"/></svg>'
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #c6a410ba
-STYLE = TRACE + '''<style>
+STYLE = (
+    TRACE
+    + '''<style>
 .decodelab-trace .dl-green{border-bottom:2px solid #009e73}
 .decodelab-trace .dl-red{border-bottom:2px dotted #d55e00}
 .decodelab-trace .dl-in{border-top:2px solid currentColor}
@@ -86,81 +130,139 @@ STYLE = TRACE + '''<style>
 .decodelab-trace .dl-z .dl-green{stroke:#009e73;border:0}
 .decodelab-trace .dl-z .dl-red{stroke:#d55e00;border:0}
 </style>'''
+)
 UNSCORED_LEGEND = 'grey: not scored'
 
-def legend_html(windows:list) -> str:
-    "What the colours mean."
-    more = f'<span class="dl-in">{"the window" if len(windows) == 1 else "the windows"}</span> ' if windows else ''
-    tints = {'green': 'green: more than expected', 'red': 'red: less'}
-    return ''.join(f'<span class="dl-{k}" style="background-color: rgba({TINTS[k][0]}, {TINTS[k][1]})">{words}</span> ' for k, words in tints.items()) + f'<span style="opacity: .55">{UNSCORED_LEGEND}</span> {more}'
 
-def summary_html(values:np.ndarray, null:NullDistribution, z:np.ndarray, n:int) -> str:
+def legend_html(windows: list) -> str:
+    "What the colours mean."
+    more = (
+        f'<span class="dl-in">{"the window" if len(windows) == 1 else "the windows"}</span> '
+        if windows
+        else ''
+    )
+    tints = {'green': 'green: more than expected', 'red': 'red: less'}
+    return (
+        ''.join(
+            f'<span class="dl-{k}" style="background-color: rgba({TINTS[k][0]}, {TINTS[k][1]})">{words}</span> '
+            for k, words in tints.items()
+        )
+        + f'<span style="opacity: .55">{UNSCORED_LEGEND}</span> {more}'
+    )
+
+
+def summary_html(values: np.ndarray, null: NullDistribution, z: np.ndarray, n: int) -> str:
     "One line of figures."
-    if not len(values): return f'none of {n} tokens is scored'
+    if not len(values):
+        return f'none of {n} tokens is scored'
     return f'scored <b>{len(values)}</b> of {n} tokens · mean <b>{values.mean():.3f}</b>, expected {null.mean:.3f} · z <b>{z[-1]:.2f}</b>'
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #1c432a5a
-def window_ranges(window, n:int) -> list[tuple[int, int]]:
+def window_ranges(window, n: int) -> list[tuple[int, int]]:
     "One window or several as (begin, end) in tokens; raises `ValueError` for one outside the text."
-    several = [] if window is None else [window] if len(window) and np.ndim(window[0]) == 0 else window
+    several = (
+        [] if window is None else [window] if len(window) and np.ndim(window[0]) == 0 else window
+    )
     out = [(int(w[0]), int(w[1])) for w in several]
-    if bad := [w for w in out if not 0 <= w[0] < w[1] <= n]: raise ValueError(f'the window {bad[0]} is not in a text of {n} tokens: give (begin, end) in tokens of the text')
+    if bad := [w for w in out if not 0 <= w[0] < w[1] <= n]:
+        raise ValueError(
+            f'the window {bad[0]} is not in a text of {n} tokens: give (begin, end) in tokens of the text'
+        )
     return out
+
 
 def check_highlight(pieces, values, scored, contexts):
     "Raise `ValueError` unless there is one of each for every token."
-    many = dict(pieces=len(pieces), values=len(values), scored=len(scored)) | ({} if contexts is None else dict(contexts=len(contexts)))
-    if len(set(many.values())) > 1: raise ValueError(f'there are {", ".join(f"{v} {k}" for k, v in many.items())}: give one of each for every token')
-    if isinstance(pieces, str): raise ValueError('pieces is one string: give the text of each token')
+    many = dict(pieces=len(pieces), values=len(values), scored=len(scored)) | (
+        {} if contexts is None else dict(contexts=len(contexts))
+    )
+    if len(set(many.values())) > 1:
+        raise ValueError(
+            f'there are {", ".join(f"{v} {k}" for k, v in many.items())}: give one of each for every token'
+        )
+    if isinstance(pieces, str):
+        raise ValueError('pieces is one string: give the text of each token')
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #56b41809
 def highlight_tokens(
-    pieces:Sequence[str], # (n,) the text of each token
-    values:np.ndarray, # (n,) its evidence
-    scored:np.ndarray, # (n,) bool: does it count?
-    null:NullDistribution, # the law of one value without the mark
-    contexts:Sequence|None=None, # (n,) what decided each value
-    title:str='', # a line above the text
-    window=None, # (begin, end) in tokens, a `Span`, or a list of them
+    pieces: Sequence[str],  # (n,) the text of each token
+    values: np.ndarray,  # (n,) its evidence
+    scored: np.ndarray,  # (n,) bool: does it count?
+    null: NullDistribution,  # the law of one value without the mark
+    contexts: Sequence | None = None,  # (n,) what decided each value
+    title: str = '',  # a line above the text
+    window=None,  # (begin, end) in tokens, a `Span`, or a list of them
 ) -> str:
     "The text with every token green, red or grey, and the running z below, as HTML that needs nothing else; raises `ValueError` for lengths that differ."
     check_highlight(pieces, values, scored, contexts)
-    values, scored, windows = np.asarray(values, np.float64), np.asarray(scored, bool), window_ranges(window, len(pieces))
+    values = np.asarray(values, np.float64)
+    scored = np.asarray(scored, bool)
+    windows = window_ranges(window, len(pieces))
     at, z = running_z(values, scored, null)
-    depth, upto, inside = token_intensity(values, scored, null), dict(zip(at.tolist(), z.tolist())), {i for a, b in windows for i in range(a, b)}
+    depth = token_intensity(values, scored, null)
+    upto = dict(zip(at.tolist(), z.tolist()))
+    inside = {i for a, b in windows for i in range(a, b)}
     known = [None] * len(values) if contexts is None else contexts
-    spans = [token_span(t, depth[i], scored[i], tooltip_text(i, values[i], scored[i], known[i], upto.get(i)), i in inside) for i, t in enumerate(pieces)]
+    spans = [
+        token_span(
+            t,
+            depth[i],
+            scored[i],
+            tooltip_text(i, values[i], scored[i], known[i], upto.get(i)),
+            i in inside,
+        )
+        for i, t in enumerate(pieces)
+    ]
     strip = strip_svg(at, z, depth, windows) if len(at) else ''
-    return (f'{STYLE}<div class="decodelab-trace"><div class="dl-head">{escape(title)}</div><pre class="dl-text">{"".join(spans)}</pre>{strip}'
-            f'<div class="dl-strip">{summary_html(values[at], null, z, len(values))}</div><div class="dl-legend">{legend_html(windows)}</div></div>')
+    return (
+        f'{STYLE}<div class="decodelab-trace"><div class="dl-head">{escape(title)}</div><pre class="dl-text">{"".join(spans)}</pre>{strip}'
+        f'<div class="dl-strip">{summary_html(values[at], null, z, len(values))}</div><div class="dl-legend">{legend_html(windows)}</div></div>'
+    )
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #ce5ff3e0
-CRITICAL_LEVEL = .001
+CRITICAL_LEVEL = 0.001
 
-def critical_z(null:NullDistribution, count:int, level:float=CRITICAL_LEVEL) -> float:
+
+def critical_z(null: NullDistribution, count: int, level: float = CRITICAL_LEVEL) -> float:
     "The z that `count` tokens without the mark reach with a probability of `level`, to .01; inf where they cannot."
     tail = lambda z: null.tail(count * null.mean + z * math.sqrt(count * null.var), count)
-    low, high = 0., 64.
-    while high - low > .005: low, high = ((low + high) / 2, high) if tail((low + high) / 2) > level else (low, (low + high) / 2)
+    low, high = 0.0, 64.0
+    while high - low > 0.005:
+        low, high = (
+            ((low + high) / 2, high) if tail((low + high) / 2) > level else (low, (low + high) / 2)
+        )
     return high
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #d2de3589
 def plot_running_z(
-    values:np.ndarray, # (n,) evidence of each token
-    scored:np.ndarray, # (n,) bool
-    null:NullDistribution, # the law of one value without the mark
-    window=None, # (begin, end) in tokens, a `Span`, or a list of them
+    values: np.ndarray,  # (n,) evidence of each token
+    scored: np.ndarray,  # (n,) bool
+    null: NullDistribution,  # the law of one value without the mark
+    window=None,  # (begin, end) in tokens, a `Span`, or a list of them
     ax=None,
 ):
     "The z of the text up to each token, the z that is rare without the mark, and the windows."
     check_highlight(values, values, scored, None)
     at, z = running_z(values, scored, null)
-    ax = axes(ax, f'z = {z[-1]:.1f} after {len(at)} scored tokens' if len(at) else 'no token is scored', 'token', 'z up to here')
-    for i, (a, b) in enumerate(window_ranges(window, len(values))): ax.axvspan(a, b, color='#0072B2', alpha=.15, lw=0, label='window' if not i else None)
+    ax = axes(
+        ax,
+        f'z = {z[-1]:.1f} after {len(at)} scored tokens' if len(at) else 'no token is scored',
+        'token',
+        'z up to here',
+    )
+    for i, (a, b) in enumerate(window_ranges(window, len(values))):
+        ax.axvspan(a, b, color='#0072B2', alpha=0.15, lw=0, label='window' if not i else None)
     ax.plot(at + 1, z, color='#000000', lw=1.4, label='this text')
     if len(at):
         some = np.unique(np.geomspace(1, len(at), 24).round().astype(int))
-        ax.plot(at[some - 1] + 1, [critical_z(null, int(t)) for t in some], '--', color='#D55E00', lw=1.2, label=f'{CRITICAL_LEVEL:g} of texts without a mark')
+        ax.plot(
+            at[some - 1] + 1,
+            [critical_z(null, int(t)) for t in some],
+            '--',
+            color='#D55E00',
+            lw=1.2,
+            label=f'{CRITICAL_LEVEL:g} of texts without a mark',
+        )
         ax.legend(fontsize=8, frameon=False, loc='upper left')
-    ax.axhline(0, color='#888888', lw=.8)
+    ax.axhline(0, color='#888888', lw=0.8)
     return ax

@@ -21,85 +21,150 @@ from ..watermark.base import Watermark
 
 # %% ../../nbs/11_detection/11_robustness.ipynb #faf8711b
 def span_overlap(
-    predicted:Sequence, # of `Span` (notebook `detection.windows`), or of pairs
-    truth:Sequence[tuple[int, int]],
+    predicted: Sequence,  # of `Span` (notebook `detection.windows`), or of pairs
+    truth: Sequence[tuple[int, int]],
 ) -> tuple[float, float]:
     "Precision and recall of the tokens in `found`; nan where there is nothing to divide by."
     named, marked = span_positions(predicted), span_positions(truth)
     both = len(named & marked)
-    return both / len(named) if named else float('nan'), both / len(marked) if marked else float('nan')
+    return both / len(named) if named else float('nan'), both / len(marked) if marked else float(
+        'nan'
+    )
 
-def span_positions(spans:Sequence) -> set[int]:
+
+def span_positions(spans: Sequence) -> set[int]:
     "The positions in half-open spans."
     return {i for s in spans for i in range(*((s.begin, s.end) if isinstance(s, Span) else s))}
 
 # %% ../../nbs/11_detection/11_robustness.ipynb #7374934e
 def ids_and_prompt(text) -> tuple[list[int], int]:
     "The ids of a text, prompt first, and the number of its prompt's; raises `TypeError` for anything else."
-    if isinstance(text, Trace): return [*text.prompt, *text.tokens], len(text.prompt)
-    if isinstance(text, tuple) and len(text) == 2 and not isinstance(text[0], int): return list(text[0]), text[1]
-    if isinstance(text, str): raise TypeError('a text is a string: give its ids, a pair (ids, number of prompt ids), or a trace')
+    if isinstance(text, Trace):
+        return [*text.prompt, *text.tokens], len(text.prompt)
+    if isinstance(text, tuple) and len(text) == 2 and not isinstance(text[0], int):
+        return list(text[0]), text[1]
+    if isinstance(text, str):
+        raise TypeError(
+            'a text is a string: give its ids, a pair (ids, number of prompt ids), or a trace'
+        )
     return list(text), 0
 
-def result_row(detection, result:AttackResult) -> dict:
+
+def result_row(detection, result: AttackResult) -> dict:
     "What a detector found in an attacked text."
     windows = getattr(detection, 'windows', None)
-    precision, recall = span_overlap(windows.spans, result.spans) if windows else (float('nan'),) * 2
-    return dict(p=windows.p if windows else detection.p, z=windows.z if windows else detection.z, count=detection.count, share=result.share, tokens=len(result.ids) - result.prompt, precision=precision, recall=recall)
+    precision, recall = (
+        span_overlap(windows.spans, result.spans) if windows else (float('nan'),) * 2
+    )
+    return dict(
+        p=windows.p if windows else detection.p,
+        z=windows.z if windows else detection.z,
+        count=detection.count,
+        share=result.share,
+        tokens=len(result.ids) - result.prompt,
+        precision=precision,
+        recall=recall,
+    )
 
 # %% ../../nbs/11_detection/11_robustness.ipynb #d93ac94e
 def robustness(
-    watermarks:Mapping[str, Watermark],
-    texts:Mapping[str, Sequence], # of each mark: the texts that carry it
-    attacks:Mapping[str, Callable[[float], Attack]], # from a strength to an attack: `Delete`, say
-    strengths, # of all attacks; or for each attack its own: {name: strengths}
+    watermarks: Mapping[str, Watermark],
+    texts: Mapping[str, Sequence],  # of each mark: the texts that carry it
+    attacks: Mapping[str, Callable[[float], Attack]],  # from a strength to an attack: `Delete`, say
+    strengths,  # of all attacks; or for each attack its own: {name: strengths}
     *,
-    unwatermarked:Sequence=(), # texts without a mark, to be attacked and judged likewise
-    detectors:Mapping[str, Callable]|None=None, # from a mark, texts and their prompts' lengths to detections; by default `detect_many`
-    tokenizer=None, # for attacks on characters, and the special ids
-    seed:int=0,
+    unwatermarked: Sequence = (),  # texts without a mark, to be attacked and judged likewise
+    detectors: Mapping[str, Callable]
+    | None = None,  # from a mark, texts and their prompts' lengths to detections; by default `detect_many`
+    tokenizer=None,  # for attacks on characters, and the special ids
+    seed: int = 0,
 ) -> pd.DataFrame:
     "A row for each mark, attack, strength, detector and text."
     check_names(watermarks, texts, attacks, strengths)
     detectors, rows = detectors or {'whole': detect_many}, []
-    sources = [(names, True, [ids_and_prompt(t) for t in texts[names[0]]]) for names in ([m] for m in watermarks)] + [(list(watermarks), False, [ids_and_prompt(t) for t in unwatermarked])]
+    sources = [
+        (names, True, [ids_and_prompt(t) for t in texts[names[0]]])
+        for names in ([m] for m in watermarks)
+    ] + [(list(watermarks), False, [ids_and_prompt(t) for t in unwatermarked])]
     for attack, make in attacks.items():
         for strength in strengths[attack] if isinstance(strengths, Mapping) else strengths:
             for names, marked, given in sources:
-                outs = [make(strength)(ids, (seed, i), tokenizer, prompt) for i, (ids, prompt) in enumerate(given)]
+                outs = [
+                    make(strength)(ids, (seed, i), tokenizer, prompt)
+                    for i, (ids, prompt) in enumerate(given)
+                ]
                 for name, detector in product(names, detectors):
-                    found = detectors[detector](watermarks[name], [o.ids for o in outs], [o.prompt for o in outs]) if outs else []
-                    same = dict(watermark=name, attack=attack, strength=strength, detector=detector, watermarked=marked)
-                    rows += [same | dict(text=i) | result_row(f, o) for i, (f, o) in enumerate(zip(found, outs))]
+                    found = (
+                        detectors[detector](
+                            watermarks[name], [o.ids for o in outs], [o.prompt for o in outs]
+                        )
+                        if outs
+                        else []
+                    )
+                    same = dict(
+                        watermark=name,
+                        attack=attack,
+                        strength=strength,
+                        detector=detector,
+                        watermarked=marked,
+                    )
+                    rows += [
+                        same | dict(text=i) | result_row(f, o)
+                        for i, (f, o) in enumerate(zip(found, outs))
+                    ]
     return pd.DataFrame(rows)
+
 
 def check_names(watermarks, texts, attacks, strengths):
     "Raise `ValueError` where a mark has no texts or an attack no strengths."
-    if not watermarks or not attacks: raise ValueError('there is nothing to compare: give at least one mark and one attack')
-    if missing := [m for m in watermarks if m not in texts]: raise ValueError(f'there are no texts of {missing[0]!r}: give texts={{{missing[0]!r}: […]}}')
-    if isinstance(strengths, Mapping) and (missing := [a for a in attacks if a not in strengths]): raise ValueError(f'there are no strengths for {missing[0]!r}: give them, or one list for all')
+    if not watermarks or not attacks:
+        raise ValueError('there is nothing to compare: give at least one mark and one attack')
+    if missing := [m for m in watermarks if m not in texts]:
+        raise ValueError(
+            f'there are no texts of {missing[0]!r}: give texts={{{missing[0]!r}: […]}}'
+        )
+    if isinstance(strengths, Mapping) and (missing := [a for a in attacks if a not in strengths]):
+        raise ValueError(
+            f'there are no strengths for {missing[0]!r}: give them, or one list for all'
+        )
 
 # %% ../../nbs/11_detection/11_robustness.ipynb #b9e7695f
 def roc(watermarked, unwatermarked) -> tuple[np.ndarray, np.ndarray]:
     "False and true positive rates at all thresholds, from p-values of marked and unmarked texts; raises `ValueError` where one kind is missing."
     from sklearn.metrics import roc_curve
-    if not len(watermarked) or not len(unwatermarked): raise ValueError(f'{len(watermarked)} marked and {len(unwatermarked)} unmarked texts make no curve: give some of both')
-    return roc_curve([1] * len(watermarked) + [0] * len(unwatermarked), -np.concatenate([watermarked, unwatermarked]), drop_intermediate=False)[:2]
+
+    if not len(watermarked) or not len(unwatermarked):
+        raise ValueError(
+            f'{len(watermarked)} marked and {len(unwatermarked)} unmarked texts make no curve: give some of both'
+        )
+    return roc_curve(
+        [1] * len(watermarked) + [0] * len(unwatermarked),
+        -np.concatenate([watermarked, unwatermarked]),
+        drop_intermediate=False,
+    )[:2]
+
 
 def auc(watermarked, unwatermarked) -> float:
     "The chance that a marked text has a smaller p than an unmarked one, ties counted half."
     from sklearn.metrics import auc as area
+
     return float(area(*roc(watermarked, unwatermarked)))
 
-def tpr_at(watermarked, unwatermarked, fpr:float) -> float:
+
+def tpr_at(watermarked, unwatermarked, fpr: float) -> float:
     "The largest rate of detection at which at most `fpr` of the unmarked texts are accused: the empirical threshold."
     false, true = roc(watermarked, unwatermarked)
     return float(true[false <= fpr + 1e-12].max())
 
-def auc_interval(watermarked, unwatermarked, level:float=.95, draws:int=1000, seed:int=0) -> tuple[float, float]:
+
+def auc_interval(
+    watermarked, unwatermarked, level: float = 0.95, draws: int = 1000, seed: int = 0
+) -> tuple[float, float]:
     "A bootstrap interval of the AUC."
-    a, b, rng = np.asarray(watermarked)[:, None], np.asarray(unwatermarked)[None], np.random.default_rng(seed)
-    wins = (a < b) + (a == b) / 2                                   # (n, m)
+    a = np.asarray(watermarked)[:, None]
+    b = np.asarray(unwatermarked)[None]
+    rng = np.random.default_rng(seed)
+    wins = (a < b) + (a == b) / 2  # (n, m)
     n, m = wins.shape
     counts = [rng.multinomial(k, np.full(k, 1 / k), draws) / k for k in (n, m)]
     means = ((counts[0] @ wins) * counts[1]).sum(1)
@@ -108,67 +173,132 @@ def auc_interval(watermarked, unwatermarked, level:float=.95, draws:int=1000, se
 # %% ../../nbs/11_detection/11_robustness.ipynb #4df778e4
 GROUP_COLUMNS = 'watermark', 'attack', 'strength', 'detector'
 
+
 def detection_rates(
-    frame:pd.DataFrame, # from `robustness`
-    fpr:Sequence[float]=(.01, .001),
-    by:Sequence[str]=GROUP_COLUMNS,
+    frame: pd.DataFrame,  # from `robustness`
+    fpr: Sequence[float] = (0.01, 0.001),
+    by: Sequence[str] = GROUP_COLUMNS,
 ) -> pd.DataFrame:
     "For each group: rates of detection at p <= fpr with their exact interval, at the empirical threshold, false alarms, and the AUC."
     by = list(by)
-    if missing := [c for c in [*by, 'watermarked', 'p'] if c not in frame]: raise ValueError(f'the table has no column {missing[0]!r}: give one that robustness made')
-    return pd.DataFrame([dict(zip(by, key if isinstance(key, tuple) else (key,))) | group_rates(group, fpr) for key, group in frame.groupby(by, sort=False)])
+    if missing := [c for c in [*by, 'watermarked', 'p'] if c not in frame]:
+        raise ValueError(f'the table has no column {missing[0]!r}: give one that robustness made')
+    return pd.DataFrame(
+        [
+            dict(zip(by, key if isinstance(key, tuple) else (key,))) | group_rates(group, fpr)
+            for key, group in frame.groupby(by, sort=False)
+        ]
+    )
 
-def group_rates(group:pd.DataFrame, fpr:Sequence[float]) -> dict:
+
+def group_rates(group: pd.DataFrame, fpr: Sequence[float]) -> dict:
     "The rates of one group of rows."
     from scipy.stats import binomtest
+
     yes, no = group[group.watermarked], group[~group.watermarked]
     out = dict(texts=len(yes), share=yes.share.mean(), z=yes.z.mean(), median_p=yes.p.median())
     for f in fpr if len(yes) else ():
         hits = int((yes.p <= f).sum())
         interval = binomtest(hits, len(yes)).proportion_ci(method='exact')
-        out |= {f'tpr@{f:g}': hits / len(yes), f'tpr@{f:g}_low': interval.low, f'tpr@{f:g}_high': interval.high}
-        if len(no): out |= {f'tpr_emp@{f:g}': tpr_at(yes.p, no.p, f), f'fpr@{f:g}': float((no.p <= f).mean())}
-    return out | (dict(auc=auc(yes.p, no.p), precision=yes.precision.mean(), recall=yes.recall.mean()) if len(yes) and len(no) else {})
+        out |= {
+            f'tpr@{f:g}': hits / len(yes),
+            f'tpr@{f:g}_low': interval.low,
+            f'tpr@{f:g}_high': interval.high,
+        }
+        if len(no):
+            out |= {
+                f'tpr_emp@{f:g}': tpr_at(yes.p, no.p, f),
+                f'fpr@{f:g}': float((no.p <= f).mean()),
+            }
+    return out | (
+        dict(auc=auc(yes.p, no.p), precision=yes.precision.mean(), recall=yes.recall.mean())
+        if len(yes) and len(no)
+        else {}
+    )
 
 # %% ../../nbs/11_detection/11_robustness.ipynb #e315e495
 def plot_robustness(
-    rates:pd.DataFrame, # from `detection_rates`
-    value:str='tpr@0.01',
-    x:str='strength', # or 'share': what was really edited
+    rates: pd.DataFrame,  # from `detection_rates`
+    value: str = 'tpr@0.01',
+    x: str = 'strength',  # or 'share': what was really edited
     ax=None,
 ):
     "Detection against the strength of the attack, a line for each combination of mark, attack and detector."
     import matplotlib.pyplot as plt
-    if value not in rates or x not in rates: raise ValueError(f'the table has no column {value if value not in rates else x!r}: give one of {", ".join(rates.columns)}')
+
+    if value not in rates or x not in rates:
+        raise ValueError(
+            f'the table has no column {value if value not in rates else x!r}: give one of {", ".join(rates.columns)}'
+        )
     ax = ax or plt.subplots(figsize=(5, 3.2), dpi=80)[1]
-    lines = [c for c in ('watermark', 'attack', 'detector') if c in rates and rates[c].nunique() > 1]
+    lines = [
+        c for c in ('watermark', 'attack', 'detector') if c in rates and rates[c].nunique() > 1
+    ]
     groups = list(rates.groupby(lines, sort=False)) if lines else [((), rates)]
     for k, (key, group) in enumerate(groups):
         group = group.sort_values(x)
-        color, marker = plt.get_cmap('viridis')(k / max(1, len(groups) - 1) * .9), 'osv^Dx+*'[k % 8]
-        ax.plot(group[x], group[value], marker=marker, ms=4, color=color, label=', '.join(key if isinstance(key, tuple) else (key,)))
-        if f'{value}_low' in group: ax.fill_between(group[x], group[f'{value}_low'], group[f'{value}_high'], color=color, alpha=.1, lw=0)
-    ax.set(xlabel={'strength': 'strength of the attack', 'share': 'share of the text that was edited'}.get(x, x), ylabel=value.replace('tpr@', 'detected at p ≤ '), title='What is still found after the attack')
-    if lines: ax.legend(fontsize=7)
+        color = plt.get_cmap('viridis')(k / max(1, len(groups) - 1) * 0.9)
+        marker = 'osv^Dx+*'[k % 8]
+        ax.plot(
+            group[x],
+            group[value],
+            marker=marker,
+            ms=4,
+            color=color,
+            label=', '.join(key if isinstance(key, tuple) else (key,)),
+        )
+        if f'{value}_low' in group:
+            ax.fill_between(
+                group[x],
+                group[f'{value}_low'],
+                group[f'{value}_high'],
+                color=color,
+                alpha=0.1,
+                lw=0,
+            )
+    ax.set(
+        xlabel={
+            'strength': 'strength of the attack',
+            'share': 'share of the text that was edited',
+        }.get(x, x),
+        ylabel=value.replace('tpr@', 'detected at p ≤ '),
+        title='What is still found after the attack',
+    )
+    if lines:
+        ax.legend(fontsize=7)
     return ax
 
 # %% ../../nbs/11_detection/11_robustness.ipynb #e0a40c2d
 def plot_roc(
-    frame:pd.DataFrame, # from `robustness`
-    by:Sequence[str]=('watermark',), # a curve for each
+    frame: pd.DataFrame,  # from `robustness`
+    by: Sequence[str] = ('watermark',),  # a curve for each
     ax=None,
 ):
     "Detection against false alarms on a logarithmic axis, which ends at one unmarked text."
     import matplotlib.pyplot as plt
-    ax, groups = ax or plt.subplots(figsize=(4.6, 3.4), dpi=80)[1], list(frame.groupby(list(by), sort=False))
+
+    ax = ax or plt.subplots(figsize=(4.6, 3.4), dpi=80)[1]
+    groups = list(frame.groupby(list(by), sort=False))
     for k, (key, group) in enumerate(groups):
         yes, no = group[group.watermarked].p, group[~group.watermarked].p
         false, true = roc(yes, no)
         label = f'{", ".join(map(str, key if isinstance(key, tuple) else (key,)))} (AUC {auc(yes, no):.3f})'
-        ax.step(np.maximum(false, .5 / len(no)), true, where='post', color=plt.get_cmap('viridis')(k / max(1, len(groups) - 1) * .9), ls=('-', '--', ':', '-.')[k % 4], label=label)
+        ax.step(
+            np.maximum(false, 0.5 / len(no)),
+            true,
+            where='post',
+            color=plt.get_cmap('viridis')(k / max(1, len(groups) - 1) * 0.9),
+            ls=('-', '--', ':', '-.')[k % 4],
+            label=label,
+        )
     ax.set_xscale('log')
     ax.xaxis.set_major_formatter('{x:g}')
     ax.xaxis.set_minor_formatter('')
-    ax.set(xlabel='share of unmarked texts that are accused', ylabel='share of marked texts that are found', title='Marked against unmarked texts', ylim=(-.02, 1.02))
+    ax.set(
+        xlabel='share of unmarked texts that are accused',
+        ylabel='share of marked texts that are found',
+        title='Marked against unmarked texts',
+        ylim=(-0.02, 1.02),
+    )
     ax.legend(fontsize=7, loc='lower right')
     return ax

@@ -18,94 +18,155 @@ from ..watermark.tournament_sampling import MULTIPLIER
 from ..watermark.synthid import SynthID, TournamentScores
 
 # %% ../../nbs/11_detection/05_training.ipynb #9812da5b
-def two_token_probs(g:torch.Tensor, beta:torch.Tensor, delta:torch.Tensor) -> torch.Tensor:
+def two_token_probs(g: torch.Tensor, beta: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
     "psi `(…, m)`: the probability that two different tokens met in each layer, given the g-values `(…, m)` of the layers before."
     return torch.sigmoid(g @ delta.tril(-1).T + beta)
 
-def log_ratios(g:torch.Tensor, beta:torch.Tensor, delta:torch.Tensor) -> torch.Tensor:
+
+def log_ratios(g: torch.Tensor, beta: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
     "log P(g | marked) / P(g | not) `(…,)` of tokens, in nats."
-    return torch.log1p((g - .5) * two_token_probs(g, beta, delta)).sum(-1)
+    return torch.log1p((g - 0.5) * two_token_probs(g, beta, delta)).sum(-1)
 
 # %% ../../nbs/11_detection/05_training.ipynb #e1441103
-def tournament_probs(watermark:SynthID, contexts:torch.Tensor, candidates:torch.Tensor, p:torch.Tensor) -> torch.Tensor:
+def tournament_probs(
+    watermark: SynthID, contexts: torch.Tensor, candidates: torch.Tensor, p: torch.Tensor
+) -> torch.Tensor:
     "`p` `(n, V)` of candidates `(n, V)` after a tournament of two leaves in each row, by the keys and contexts `(n, H - 1)`."
     h = torch.full((len(p),), watermark.g.hash_function.initial_state(watermark.keys))
-    for column in contexts.T: h = (h + column) * MULTIPLIER + 1
-    for layer in watermark.g.layers(((h[:, None] + candidates) * MULTIPLIER + 1).flatten()).view(-1, *p.shape).to(p.dtype):
+    for column in contexts.T:
+        h = (h + column) * MULTIPLIER + 1
+    for layer in (
+        watermark.g.layers(((h[:, None] + candidates) * MULTIPLIER + 1).flatten())
+        .view(-1, *p.shape)
+        .to(p.dtype)
+    ):
         p = p * (1 + layer - (p * layer).sum(-1, keepdim=True))
     return p.clamp(min=0)
 
+
 def tournament_sequences(
-    watermark:SynthID, n_sequences:int, length:int, # so many, of so many tokens
-    generator:torch.Generator,
-    watermarked:bool=True, # False: the same without the mark
-    choice:tuple=(.05, .4), # least and most share of tokens that a text had a choice of
-    sharpness:tuple=(1.5, 15.), # of a token with a choice, and of one without: the spread of its scores
-    candidates:int=50, vocab_size:int=50_000,
+    watermark: SynthID,
+    n_sequences: int,
+    length: int,  # so many, of so many tokens
+    generator: torch.Generator,
+    watermarked: bool = True,  # False: the same without the mark
+    choice: tuple = (0.05, 0.4),  # least and most share of tokens that a text had a choice of
+    sharpness: tuple = (
+        1.5,
+        15.0,
+    ),  # of a token with a choice, and of one without: the spread of its scores
+    candidates: int = 50,
+    vocab_size: int = 50_000,
 ) -> torch.Tensor:
     "Ids `(texts, length)` of texts made up of tokens with and without a choice."
     before, lowest = watermark.ngram_len - 1, choice[0]
     often = lowest + (choice[1] - lowest) * torch.rand(n_sequences, 1, generator=generator)
     ids = torch.randint(vocab_size, (n_sequences, before), generator=generator)
     for _ in range(length - before):
-        tokens, sharp = torch.randint(vocab_size, (n_sequences, candidates), generator=generator), torch.where(torch.rand(n_sequences, 1, generator=generator) < often, *sharpness)
+        tokens = torch.randint(vocab_size, (n_sequences, candidates), generator=generator)
+        sharp = torch.where(torch.rand(n_sequences, 1, generator=generator) < often, *sharpness)
         p = (sharp * torch.randn(n_sequences, candidates, generator=generator)).softmax(-1)
-        if watermarked: p = tournament_probs(watermark, ids[:, -before:], tokens, p)
+        if watermarked:
+            p = tournament_probs(watermark, ids[:, -before:], tokens, p)
         ids = torch.cat([ids, tokens.gather(1, torch.multinomial(p, 1, generator=generator))], 1)
     return ids
 
 # %% ../../nbs/11_detection/05_training.ipynb #95e40d87
-def check_tournament_scores(token_scores, watermark:SynthID|None=None):
+def check_tournament_scores(token_scores, watermark: SynthID | None = None):
     "Raise `TypeError` or `ValueError` unless this is a text's evidence of `mark`, with a token that counts."
-    if not isinstance(token_scores, TournamentScores): raise TypeError(f'{type(token_scores).__name__} has no g-values: give the evidence of a SynthID mark')
-    if token_scores.watermark is None: raise ValueError('the evidence does not say which mark read it: give what mark.evidence(ids) returns')
+    if not isinstance(token_scores, TournamentScores):
+        raise TypeError(
+            f'{type(token_scores).__name__} has no g-values: give the evidence of a SynthID mark'
+        )
+    if token_scores.watermark is None:
+        raise ValueError(
+            'the evidence does not say which mark read it: give what mark.evidence(ids) returns'
+        )
     layers = len(token_scores.watermark.keys)
-    if watermark is not None and layers != len(watermark.keys): raise ValueError(f'the detector is for {len(watermark.keys)} layers and the evidence has {layers}: give evidence of {watermark!r}')
-    if watermark is not None and token_scores.watermark != watermark: raise ValueError(f'the evidence is of {token_scores.watermark!r}: this detector is for {watermark!r}, train one for each mark')
-    if token_scores.watermark.leaves != 2: raise ValueError(f'matches of {token_scores.watermark.leaves} have another likelihood: this detector is for two leaves')
-    if not token_scores.count: raise ValueError('no token of the text counts: give a text longer than the context')
+    if watermark is not None and layers != len(watermark.keys):
+        raise ValueError(
+            f'the detector is for {len(watermark.keys)} layers and the evidence has {layers}: give evidence of {watermark!r}'
+        )
+    if watermark is not None and token_scores.watermark != watermark:
+        raise ValueError(
+            f'the evidence is of {token_scores.watermark!r}: this detector is for {watermark!r}, train one for each mark'
+        )
+    if token_scores.watermark.leaves != 2:
+        raise ValueError(
+            f'matches of {token_scores.watermark.leaves} have another likelihood: this detector is for two leaves'
+        )
+    if not token_scores.count:
+        raise ValueError('no token of the text counts: give a text longer than the context')
 
-MIN_TEXTS = 20 # texts of a kind
 
-def check_training_scores(watermarked:Sequence, unwatermarked:Sequence) -> SynthID:
+MIN_TEXTS = 20  # texts of a kind
+
+
+def check_training_scores(watermarked: Sequence, unwatermarked: Sequence) -> SynthID:
     "The mark that read all of the texts; raises `ValueError` for too few of them, or other marks among them."
     for kind, texts in (('marked', watermarked), ('unmarked', unwatermarked)):
-        if len(texts) < MIN_TEXTS: raise ValueError(f'there are {len(texts)} {kind} texts: give {MIN_TEXTS} or more, some are held out')
-    for e in (*watermarked, *unwatermarked): check_tournament_scores(e, getattr(watermarked[0], 'watermark', None))
+        if len(texts) < MIN_TEXTS:
+            raise ValueError(
+                f'there are {len(texts)} {kind} texts: give {MIN_TEXTS} or more, some are held out'
+            )
+    for e in (*watermarked, *unwatermarked):
+        check_tournament_scores(e, getattr(watermarked[0], 'watermark', None))
     return watermarked[0].watermark
 
-def pad_g_values(scores:Sequence[TournamentScores]) -> tuple[torch.Tensor, torch.Tensor]:
+
+def pad_g_values(scores: Sequence[TournamentScores]) -> tuple[torch.Tensor, torch.Tensor]:
     "g-values `(n, L, m)` of the tokens that count, and a mask `(n, L)`; the short ones are filled up with zeros."
     rows = [torch.from_numpy(e.g[e.scored]).float() for e in scores]
     mask = [torch.ones(len(r)) for r in rows]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.nn.utils.rnn.pad_sequence(mask, batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.nn.utils.rnn.pad_sequence(
+        mask, batch_first=True
+    )
 
 # %% ../../nbs/11_detection/05_training.ipynb #4901a1a3
 def classification_loss(x, mask, watermarked, beta, delta, odds):
     "Cross-entropy of the posteriors of texts, both kinds weighing the same (the published loss)."
     log_odds = odds + (log_ratios(x, beta, delta) * mask).sum(-1)
-    weight = torch.where(watermarked > 0, 1 / watermarked.sum().clamp(min=1), 1 / (1 - watermarked).sum().clamp(min=1)) / 2
+    weight = (
+        torch.where(
+            watermarked > 0,
+            1 / watermarked.sum().clamp(min=1),
+            1 / (1 - watermarked).sum().clamp(min=1),
+        )
+        / 2
+    )
     return binary_cross_entropy_with_logits(log_odds, watermarked, weight, reduction='sum')
+
 
 def likelihood_loss(x, mask, watermarked, beta, delta, odds):
     "Minus the mean log-ratio of a token in marked texts, in nats; unmarked texts and the prior are not needed."
     weight = mask * watermarked[:, None]
     return -(log_ratios(x, beta, delta) * weight).sum() / weight.sum().clamp(min=1)
 
+
 def train_weights(
-    data, # g-values (n, L, m), mask (n, L), marked (n,) 0 or 1
-    penalty:float, # of the squares of delta
-    odds:float, # logarithm of the prior odds
-    loss:Callable, epochs:int, rate:float, batch:int,
-    generator:torch.Generator, # of the order of the texts
+    data,  # g-values (n, L, m), mask (n, L), marked (n,) 0 or 1
+    penalty: float,  # of the squares of delta
+    odds: float,  # logarithm of the prior odds
+    loss: Callable,
+    epochs: int,
+    rate: float,
+    batch: int,
+    generator: torch.Generator,  # of the order of the texts
 ) -> list[torch.Tensor]:
     "beta `(m,)`, delta `(m, m)` and the prior's log-odds after Adam on batches of texts."
     m = data[0].shape[-1]
-    weights = [torch.full((m,), -2.5, requires_grad=True), torch.zeros(m, m, requires_grad=True), torch.tensor(odds, requires_grad=True)]
+    weights = [
+        torch.full((m,), -2.5, requires_grad=True),
+        torch.zeros(m, m, requires_grad=True),
+        torch.tensor(odds, requires_grad=True),
+    ]
     adam = torch.optim.Adam(weights, lr=rate)
     for _ in range(epochs):
         for rows in torch.randperm(len(data[0]), generator=generator).split(batch):
             adam.zero_grad()
-            (loss(*(d[rows] for d in data), *weights) + penalty * weights[1].tril(-1).square().sum()).backward()
+            (
+                loss(*(d[rows] for d in data), *weights)
+                + penalty * weights[1].tril(-1).square().sum()
+            ).backward()
             adam.step()
     return [w.detach() for w in weights]

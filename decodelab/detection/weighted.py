@@ -8,7 +8,8 @@ __all__ = ['MAX_WEIGHT_SUM', 'TRIM_NATS', 'default_weights', 'integer_weights', 
            'WeightedTournamentNull', 'WeightedSynthID', 'layer_g_values', 'weighted_null']
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #dbb9b685
-import json, math
+import json
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -16,152 +17,239 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy import fft
 
-from ..watermark.null import N_SAMPLED_NGRAMS, LatticeNull, NullDistribution, null_distribution, tilted_tail
+from decodelab.watermark.null import (
+    N_SAMPLED_NGRAMS,
+    LatticeNull,
+    NullDistribution,
+    null_distribution,
+    tilted_tail,
+)
 from ..watermark.synthid import SynthID, TournamentScores
 from ..watermark.base import Watermark, check_open_fraction
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #ad767164
-MAX_WEIGHT_SUM = 1_000_000 # the largest sum of weights, in their common unit
+MAX_WEIGHT_SUM = 1_000_000  # the largest sum of weights, in their common unit
 
-def default_weights(layers:int) -> list[float]:
+
+def default_weights(layers: int) -> list[float]:
     "The weights of SynthID's weighted mean, from 10 for the first layer to 1 for the last, `(m,)`."
     return np.linspace(10, 1, layers).tolist()
+
 
 def integer_weights(weights) -> tuple[int, ...]:
     "The smallest whole numbers with the ratios of `weights` `(m,)`; raises `ValueError` where there are none."
     given = [float(w) for w in weights]
-    if not given or not all(math.isfinite(w) and w >= 0 for w in given) or not any(given): raise ValueError('give one weight for each layer: numbers that are not negative, one of them above 0')
+    if not given or not all(math.isfinite(w) and w >= 0 for w in given) or not any(given):
+        raise ValueError(
+            'give one weight for each layer: numbers that are not negative, one of them above 0'
+        )
     parts = [Fraction(w / max(given)).limit_denominator(10_000) for w in given]
     unit = math.lcm(*(p.denominator for p in parts))
     whole = [int(p * unit) for p in parts]
-    if sum(whole) > MAX_WEIGHT_SUM or max(abs(p - w / max(given)) for p, w in zip(parts, given)) > 1e-12: raise ValueError('the weights have no common unit: round them to whole numbers')
+    if (
+        sum(whole) > MAX_WEIGHT_SUM
+        or max(abs(p - w / max(given)) for p, w in zip(parts, given)) > 1e-12
+    ):
+        raise ValueError('the weights have no common unit: round them to whole numbers')
     return tuple(w // math.gcd(*whole) for w in whole)
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #b67a0f9d
-def layer_weights(layers:int, weights) -> tuple[int, ...]:
+def layer_weights(layers: int, weights) -> tuple[int, ...]:
     "Whole weights for a mark; raises `ValueError` for too few or too many."
     whole = integer_weights(default_weights(layers) if weights is None else weights)
-    if len(whole) != layers: raise ValueError(f'there are {len(whole)} weights for {layers} layers: give one for each layer')
+    if len(whole) != layers:
+        raise ValueError(
+            f'there are {len(whole)} weights for {layers} layers: give one for each layer'
+        )
     return whole
 
+
 def weighted_mean(
-    token_scores:TournamentScores,
-    weights=None, # (m,) one for each layer; None: falling from 10 to 1
+    token_scores: TournamentScores,
+    weights=None,  # (m,) one for each layer; None: falling from 10 to 1
 ) -> TournamentScores:
     "The evidence with weighted means over the layers as `values`; raises `TypeError` for evidence without layers."
-    if not isinstance(token_scores, TournamentScores): raise TypeError(f'{type(token_scores).__name__} has no layers to weigh: give the evidence of a SynthID mark')
+    if not isinstance(token_scores, TournamentScores):
+        raise TypeError(
+            f'{type(token_scores).__name__} has no layers to weigh: give the evidence of a SynthID mark'
+        )
     whole = np.array(layer_weights(token_scores.g.shape[1], weights))
     return replace(token_scores, values=token_scores.g @ whole / whole.sum())
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #fac3f876
-def weighted_coin_distribution(share:float, weights:tuple) -> np.ndarray:
+def weighted_coin_distribution(share: float, weights: tuple) -> np.ndarray:
     "Probabilities `(A + 1,)` of the sum of independent coins that count `weights` (A in all)."
     distribution = np.ones(1)
-    for a in weights: distribution = np.pad((1 - share) * distribution, (0, a)) + np.pad(share * distribution, (a, 0))
+    for a in weights:
+        distribution = np.pad((1 - share) * distribution, (0, a)) + np.pad(
+            share * distribution, (a, 0)
+        )
     return distribution
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #00cb0eec
-TRIM_NATS = 36. # nats: what may be lost is exp(-36)
+TRIM_NATS = 36.0  # nats: what may be lost is exp(-36)
 
-def convolve_trimmed(f:np.ndarray, count:int) -> tuple[int, np.ndarray]:
+
+def convolve_trimmed(f: np.ndarray, count: int) -> tuple[int, np.ndarray]:
     "The law of the sum of `count` draws of `f` where its mass is: first place, and probabilities from there on."
     k = np.arange(len(f))
     mean = float(f @ k)
-    b, spread = TRIM_NATS * max(mean, len(f) - 1 - mean) / 3, count * float(f @ (k - mean) ** 2)
+    b = TRIM_NATS * max(mean, len(f) - 1 - mean) / 3
+    spread = count * float(f @ (k - mean) ** 2)
     far = math.ceil(b + math.sqrt(b * b + 2 * TRIM_NATS * spread))
-    low, high = max(0, round(count * mean) - far), min(count * (len(f) - 1), round(count * mean) + far)
+    low = max(0, round(count * mean) - far)
+    high = min(count * (len(f) - 1), round(count * mean) + far)
     size = fft.next_fast_len(high - low + 1, real=True)
     distribution = fft.irfft(fft.rfft(np.bincount(k % size, f, size)) ** count, size)
-    return low, np.roll(distribution, -(low % size))[:high - low + 1].clip(min=0)
+    return low, np.roll(distribution, -(low % size))[: high - low + 1].clip(min=0)
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #64a21985
 @dataclass(frozen=True)
 class CachedLatticeNull(LatticeNull):
     "A `LatticeNull` of many thousand values that keeps the usual tails of each length."
+
     @cached_property
-    def distribution(self) -> np.ndarray: return np.asarray(self.probabilities, np.float64)
+    def distribution(self) -> np.ndarray:
+        return np.asarray(self.probabilities, np.float64)
 
     def tail(self, total, count):
-        if not count: return 1.
+        if not count:
+            return 1.0
         minimum = math.ceil(total / self.step - 1e-6)
         low, tails = cached_tails(self, count)
-        if minimum < low: return 1.
-        p = tails[minimum - low] if minimum - low < len(tails) else 0.
-        return min(1., float(p)) if p > 1e-5 else tilted_tail(self.distribution, minimum, count)
+        if minimum < low:
+            return 1.0
+        p = tails[minimum - low] if minimum - low < len(tails) else 0.0
+        return min(1.0, float(p)) if p > 1e-5 else tilted_tail(self.distribution, minimum, count)
 
-    def critical(self, level:float, count:int) -> float:
+    def critical(self, level: float, count: int) -> float:
         "The smallest total whose tail is at most `level`; raises `ValueError` for levels outside 1e-5 … 1."
-        if not 1e-5 < level < 1: raise ValueError(f'level is {level!r}: give a share between 1e-5 and 1')
+        if not 1e-5 < level < 1:
+            raise ValueError(f'level is {level!r}: give a share between 1e-5 and 1')
         low, tails = cached_tails(self, count)
         return (low + int((tails > level).sum())) * self.step
 
-    def draw(self, rng, shape): return np.searchsorted(self.distribution.cumsum()[:-1], rng.random(shape), side='right') * self.step
+    def draw(self, rng, shape):
+        return (
+            np.searchsorted(self.distribution.cumsum()[:-1], rng.random(shape), side='right')
+            * self.step
+        )
+
 
 @lru_cache(maxsize=64)
-def cached_tails(null:CachedLatticeNull, count:int) -> tuple[int, np.ndarray]:
+def cached_tails(null: CachedLatticeNull, count: int) -> tuple[int, np.ndarray]:
     "The tails at all places where they are neither 1 nor below 1e-8, from the first of them on."
     low, distribution = convolve_trimmed(null.distribution, count)
     tails = distribution[::-1].cumsum()[::-1]
     inner = (tails > 1e-8) & (tails < 1 - 1e-14)
     first = int(inner.argmax())
-    return low + first, tails[first:first + int(inner.sum())].copy()
+    return low + first, tails[first : first + int(inner.sum())].copy()
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #e9198ce9
 @dataclass(frozen=True)
 class WeightedTournamentNull(NullDistribution):
     "The weighted mean of independent coins of probability `share`, one for each weight."
+
     share: float
-    weights: tuple # (m,) with a common unit
+    weights: tuple  # (m,) with a common unit
 
     def __post_init__(self):
         check_open_fraction('share', self.share)
         object.__setattr__(self, 'weights', integer_weights(self.weights))
+
     name = 'weighted coins'
+
     @cached_property
-    def lattice(self) -> CachedLatticeNull: return CachedLatticeNull(tuple(weighted_coin_distribution(self.share, self.weights).tolist()), 1 / sum(self.weights), self.name)
+    def lattice(self) -> CachedLatticeNull:
+        return CachedLatticeNull(
+            tuple(weighted_coin_distribution(self.share, self.weights).tolist()),
+            1 / sum(self.weights),
+            self.name,
+        )
+
     @property
-    def mean(self) -> float: return self.share
+    def mean(self) -> float:
+        return self.share
+
     @property
-    def var(self) -> float: return self.share * (1 - self.share) * sum(w * w for w in self.weights) / sum(self.weights) ** 2
-    def tail(self, total, count): return self.lattice.tail(total, count)
-    def draw(self, rng, shape): return self.lattice.draw(rng, shape)
+    def var(self) -> float:
+        return (
+            self.share
+            * (1 - self.share)
+            * sum(w * w for w in self.weights)
+            / sum(self.weights) ** 2
+        )
+
+    def tail(self, total, count):
+        return self.lattice.tail(total, count)
+
+    def draw(self, rng, shape):
+        return self.lattice.draw(rng, shape)
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #33460766
 @dataclass(frozen=True, repr=False)
 class WeightedSynthID(Watermark):
     "A SynthID mark whose evidence is the weighted mean over the layers; as a rule it is that mark."
+
     watermark: SynthID
-    weights: tuple|None = None # (m,) one for each layer; None: falling from 10 to 1
+    weights: tuple | None = None  # (m,) one for each layer; None: falling from 10 to 1
 
     def __post_init__(self):
-        if isinstance(self.watermark, dict): object.__setattr__(self, 'watermark', SynthID.from_json(json.dumps(self.watermark)))
-        if not isinstance(self.watermark, SynthID): raise TypeError(f'{type(self.watermark).__name__} has no layers to weigh: give a SynthID mark')
+        if isinstance(self.watermark, dict):
+            object.__setattr__(self, 'watermark', SynthID.from_json(json.dumps(self.watermark)))
+        if not isinstance(self.watermark, SynthID):
+            raise TypeError(
+                f'{type(self.watermark).__name__} has no layers to weigh: give a SynthID mark'
+            )
         object.__setattr__(self, 'weights', layer_weights(len(self.watermark.keys), self.weights))
 
     @property
-    def share(self) -> float: return self.watermark.share
-    def bind(self, request): return self.watermark.bind(request)
+    def share(self) -> float:
+        return self.watermark.share
+
+    def bind(self, request):
+        return self.watermark.bind(request)
+
     def __repr__(self):
         usual = self.weights == integer_weights(default_weights(len(self.weights)))
         return f"WeightedSynthID({self.watermark!r}{'' if usual else f', {self.weights}'})"
-    def score_tokens(self, ids, prompt=0, deduplicate='context+token', pad=None, eos=()) -> TournamentScores:
+
+    def score_tokens(
+        self, ids, prompt=0, deduplicate='context+token', pad=None, eos=()
+    ) -> TournamentScores:
         "The evidence of the mark, weighted."
-        return weighted_mean(self.watermark.score_tokens(ids, prompt, deduplicate, pad, eos), self.weights)
+        return weighted_mean(
+            self.watermark.score_tokens(ids, prompt, deduplicate, pad, eos), self.weights
+        )
+
     def to_json(self) -> str:
         "The configuration, keys included, as one line: keep it secret."
-        return json.dumps({'scheme': 'WeightedSynthID', 'watermark': json.loads(self.watermark.to_json()), 'weights': self.weights})
+        return json.dumps(
+            {
+                'scheme': 'WeightedSynthID',
+                'watermark': json.loads(self.watermark.to_json()),
+                'weights': self.weights,
+            }
+        )
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #43fb144d
 @lru_cache(maxsize=8)
-def layer_g_values(watermark:SynthID) -> np.ndarray:
+def layer_g_values(watermark: SynthID) -> np.ndarray:
     "`(n, m)` g-values under the keys of a mark: of all residues of its table, or of random n-grams."
     import torch
-    if watermark.hash_function.period: return watermark.g.of(0, torch.arange(watermark.hash_function.period)).T.numpy()
-    return watermark.g.ngrams(torch.from_numpy(np.random.default_rng(0).integers(0, 2**17, (N_SAMPLED_NGRAMS, watermark.ngram_len)))).numpy()
+
+    if watermark.hash_function.period:
+        return watermark.g.of(0, torch.arange(watermark.hash_function.period)).T.numpy()
+    return watermark.g.ngrams(
+        torch.from_numpy(
+            np.random.default_rng(0).integers(0, 2**17, (N_SAMPLED_NGRAMS, watermark.ngram_len))
+        )
+    ).numpy()
+
 
 @null_distribution.register(WeightedSynthID)
 @lru_cache(maxsize=16)
-def weighted_null(watermark:WeightedSynthID) -> CachedLatticeNull:
+def weighted_null(watermark: WeightedSynthID) -> CachedLatticeNull:
     "The law of a token's weighted mean, counted with the mark's own keys."
     ones, whole = layer_g_values(watermark.watermark), sum(watermark.weights)
     distribution = np.bincount(ones @ np.array(watermark.weights), minlength=whole + 1) / len(ones)

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MIN_WINDOW', 'MAX_EXACT_TOTALS', 'SLACK', 'TINY', 'window_sizes', 'max_window_totals', 'scan_statistic',
-           'scan_statistics', 'ScanNull', 'break_ties', 'simulate_scan_null', 'p_value', 'critical_statistic',
-           'strongest_window', 'widen_window', 'statistic_curve', 'window_gains', 'select_spans', 'Span', 'merge_spans',
-           'standard_score', 'WindowScan', 'best_window', 'is_integer', 'check_windows']
+           'scan_statistics', 'ScanNull', 'break_ties', 'simulate_scan_null', 'strongest_window', 'widen_window',
+           'statistic_curve', 'window_gains', 'select_spans', 'Span', 'merge_spans', 'standard_score', 'WindowScan',
+           'best_window', 'is_integer', 'check_windows']
 
 # %% ../../nbs/11_detection/02_windows.ipynb #0fc461ee
 import math
@@ -15,22 +15,25 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from fastcore.basics import patch
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from ..watermark.null import NullDistribution
 
 # %% ../../nbs/11_detection/02_windows.ipynb #e6ac3ee4
-MIN_WINDOW = 8 # tokens of the smallest window
+MIN_WINDOW = 8  # tokens of the smallest window
 
-def window_sizes(count:int) -> tuple[int, ...]:
+
+def window_sizes(count: int) -> tuple[int, ...]:
     "From 8 tokens on by steps of √2, and all `count` of them; smallest first."
-    steps = int(2 * math.log2(max(count, MIN_WINDOW) / MIN_WINDOW) + .5)
+    steps = int(2 * math.log2(max(count, MIN_WINDOW) / MIN_WINDOW) + 0.5)
     return (*(round(MIN_WINDOW * 2 ** (i / 2)) for i in range(steps)), count)
 
+
 def max_window_totals(
-    values:np.ndarray, # (m, n): evidence of m texts
-    sizes:tuple[int, ...],
+    values: np.ndarray,  # (m, n): evidence of m texts
+    sizes: tuple[int, ...],
 ) -> np.ndarray:
     "The largest total among all windows of each size, `(m, len(sizes))`."
     sums = np.zeros((len(values), values.shape[1] + 1))
@@ -38,20 +41,26 @@ def max_window_totals(
     return np.stack([(sums[:, w:] - sums[:, :-w]).max(1) for w in sizes], 1)
 
 # %% ../../nbs/11_detection/02_windows.ipynb #a788558f
-MAX_EXACT_TOTALS, SLACK, TINY = 64, 1e-7, np.finfo(float).tiny
+MAX_EXACT_TOTALS = 64
+SLACK = 1e-7
+TINY = np.finfo(float).tiny
 
-@lru_cache(maxsize=2 ** 16)
-def scan_statistic(null:NullDistribution, size:int, total:float) -> float:
+
+@lru_cache(maxsize=2**16)
+def scan_statistic(null: NullDistribution, size: int, total: float) -> float:
     "-log of the probability that `size` tokens without the mark have this total or more; at most 708."
     return -math.log(max(null.tail(total - SLACK, size), TINY))
 
-def scan_statistics(null:NullDistribution, size:int, totals:np.ndarray) -> np.ndarray:
+
+def scan_statistics(null: NullDistribution, size: int, totals: np.ndarray) -> np.ndarray:
     "The surprise of each of many totals; where more than 64 occur, by a curve through some of them."
     x, place = np.unique(totals.round(9), return_inverse=True)
     at = np.arange(len(x))
     if len(x) > MAX_EXACT_TOTALS:
-        grid = size * null.mean + math.sqrt(size * null.var) * np.arange(-6, 40, .25)
-        at = np.unique(np.r_[0, np.searchsorted(x, grid[(x[0] < grid) & (grid < x[-1])]), len(x) - 1])
+        grid = size * null.mean + math.sqrt(size * null.var) * np.arange(-6, 40, 0.25)
+        at = np.unique(
+            np.r_[0, np.searchsorted(x, grid[(x[0] < grid) & (grid < x[-1])]), len(x) - 1]
+        )
     y = np.array([scan_statistic(null, size, float(t)) for t in x[at]])
     return (PchipInterpolator(x[at], y)(x) if len(x) > MAX_EXACT_TOTALS else y)[place]
 
@@ -59,99 +68,133 @@ def scan_statistics(null:NullDistribution, size:int, totals:np.ndarray) -> np.nd
 @dataclass(frozen=True, eq=False, repr=False)
 class ScanNull:
     "What the strongest window of a text without the mark is like."
+
     null: NullDistribution
     sizes: tuple[int, ...]
-    n_windows: np.ndarray # (K,) windows of each size
-    ranked: np.ndarray # (draws,) surprises of texts without the mark, ascending
-    refined: np.ndarray # (draws,) the same with ties decided, ascending
+    n_windows: np.ndarray  # (K,) windows of each size
+    ranked: np.ndarray  # (draws,) surprises of texts without the mark, ascending
+    refined: np.ndarray  # (draws,) the same with ties decided, ascending
 
-    def statistic(self, i:int, total:float) -> float:
+    def statistic(self, i: int, total: float) -> float:
         "The surprise of a window of the i-th size, the number of its places taken off."
-        return scan_statistic(self.null, self.sizes[i], round(float(total), 9)) - math.log(self.n_windows[i])
+        return scan_statistic(self.null, self.sizes[i], round(float(total), 9)) - math.log(
+            self.n_windows[i]
+        )
 
 # %% ../../nbs/11_detection/02_windows.ipynb #75d25a1e
-def break_ties(statistics:np.ndarray) -> np.ndarray:
+def break_ties(statistics: np.ndarray) -> np.ndarray:
     "The largest of the surprises `(..., K)`, ties decided by their mean."
     return statistics.max(-1) + 1e-3 * statistics.mean(-1)
 
+
 @lru_cache(maxsize=256)
 def simulate_scan_null(
-    null:NullDistribution,
-    count:int, # scored tokens of the text
-    sizes:tuple[int, ...],
-    draws:int,
-    seed:int,
+    null: NullDistribution,
+    count: int,  # scored tokens of the text
+    sizes: tuple[int, ...],
+    draws: int,
+    seed: int,
 ) -> ScanNull:
     "Simulate texts of `count` tokens without the mark: the same arguments, the same scan."
-    rng, rows = np.random.default_rng([seed, *b'windows']), max(1, 2 ** 15 // count) # no text drawn by default_rng(seed) is among them
-    totals = np.concatenate([max_window_totals(null.draw(rng, (min(rows, draws - done), count)), sizes) for done in range(0, draws, rows)])   # (draws, K)
+    rng, rows = (
+        np.random.default_rng([seed, *b'windows']),
+        max(1, 2**15 // count),
+    )  # no text drawn by default_rng(seed) is among them
+    totals = np.concatenate(
+        [
+            max_window_totals(null.draw(rng, (min(rows, draws - done), count)), sizes)
+            for done in range(0, draws, rows)
+        ]
+    )  # (draws, K)
     places = count + 1 - np.array(sizes)
-    each = np.stack([scan_statistics(null, w, t) for w, t in zip(sizes, totals.T)], 1) - np.log(places)
+    each = np.stack([scan_statistics(null, w, t) for w, t in zip(sizes, totals.T)], 1) - np.log(
+        places
+    )
     return ScanNull(null, sizes, places, np.sort(each.max(1)), np.sort(break_ties(each)))
 
 # %% ../../nbs/11_detection/02_windows.ipynb #e692b40f
-def p_value(self:ScanNull, statistic:float, refined:float|None=None) -> float:
+@patch
+def p_value(self: ScanNull, statistic: float, refined: float | None = None) -> float:
     "The chance that the strongest window of a text without the mark has this surprise; `refined`: the text's own, ties decided."
     bound = len(self.sizes) * math.exp(-statistic)
-    if bound <= 1 / (len(self.ranked) + 1): return float(bound)
+    if bound <= 1 / (len(self.ranked) + 1):
+        return float(bound)
     ranked, own = (self.ranked, statistic) if refined is None else (self.refined, refined)
     above = len(ranked) - np.searchsorted(ranked, own - SLACK)
-    return float(min(1., (2 + above) / (len(ranked) + 1)))
+    return float(min(1.0, (2 + above) / (len(ranked) + 1)))
 
-def critical_statistic(self:ScanNull, level:float) -> float:
+
+@patch
+def critical_statistic(self: ScanNull, level: float) -> float:
     "The smallest surprise with a p-value of at most `level`."
     n = len(self.ranked) + 1
     above = int(level * n + 1e-9) - 2
     counted = self.ranked[-1 - above] + 2 * SLACK if above >= 0 else math.inf
     return min(counted, math.log(len(self.sizes) / min(level, 1 / n)))
 
-ScanNull.p_value, ScanNull.critical_statistic = p_value, critical_statistic
-
 # %% ../../nbs/11_detection/02_windows.ipynb #4ca2d104
-def strongest_window(totals:list[np.ndarray], table:ScanNull) -> tuple[int, int, np.ndarray]:
+def strongest_window(totals: list[np.ndarray], table: ScanNull) -> tuple[int, int, np.ndarray]:
     "The place of the window with the largest surprise, the number of its size, and the best surprise of each size."
     at = [int(t.argmax()) for t in totals]
     each = np.array([table.statistic(i, t[a]) for i, (t, a) in enumerate(zip(totals, at))])
     i = int(np.flatnonzero(each == each.max())[-1])
     return at[i], i, each
 
-def widen_window(sums:np.ndarray, begin:int, end:int, low:int, high:int, mean:float) -> tuple[int, int]:
+
+def widen_window(
+    sums: np.ndarray, begin: int, end: int, low: int, high: int, mean: float
+) -> tuple[int, int]:
     "The window grown to where its z is largest, inside (low, high) and by half its size on each side at most."
     reach = min(256, (end - begin + 1) // 2)
-    left, right = np.arange(max(low, begin - reach), begin + 1)[:, None], np.arange(end, min(high, end + reach) + 1)
+    left = np.arange(max(low, begin - reach), begin + 1)[:, None]
+    right = np.arange(end, min(high, end + reach) + 1)
     z = (sums[right] - sums[left] - (right - left) * mean) / np.sqrt(right - left)
     i, j = np.unravel_index(z.argmax(), z.shape)
     return int(left[i, 0]), int(right[j])
 
 # %% ../../nbs/11_detection/02_windows.ipynb #800447af
 @lru_cache(maxsize=1024)
-def statistic_curve(null:NullDistribution, size:int):
+def statistic_curve(null: NullDistribution, size: int):
     "A curve through a dozen surprises of totals from 2 to 60 standard deviations."
-    totals = size * null.mean + math.sqrt(size * null.var) * np.array([2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 42, 60])
+    totals = size * null.mean + math.sqrt(size * null.var) * np.array(
+        [2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 30, 42, 60]
+    )
     return PchipInterpolator(totals, [scan_statistic(null, size, float(t)) for t in totals])
 
-def window_gains(table:ScanNull, i:int, totals:np.ndarray, minimum:float) -> dict[int, float]:
+
+def window_gains(table: ScanNull, i: int, totals: np.ndarray, minimum: float) -> dict[int, float]:
     "What each significant window of the i-th size is worth: place → surprise, less the least that is significant."
     null, w = table.null, table.sizes[i]
     high = np.flatnonzero(totals > w * null.mean + 2 * math.sqrt(w * null.var))
     few = len(np.unique(totals[high].round(9))) <= MAX_EXACT_TOTALS
-    worth = (scan_statistics(null, w, totals[high]) if few else statistic_curve(null, w)(totals[high])) - math.log(table.n_windows[i]) - minimum
+    worth = (
+        (scan_statistics(null, w, totals[high]) if few else statistic_curve(null, w)(totals[high]))
+        - math.log(table.n_windows[i])
+        - minimum
+    )
     return {int(a): float(g) for a, g in zip(high, worth) if g >= 0}
 
 # %% ../../nbs/11_detection/02_windows.ipynb #11c962d9
-def select_spans(totals:list[np.ndarray], table:ScanNull, level:float) -> list[tuple[int, int, float]]:
+def select_spans(
+    totals: list[np.ndarray], table: ScanNull, level: float
+) -> list[tuple[int, int, float]]:
     "The disjoint significant windows that are worth most together: (begin, end, p) in scored tokens, in order."
-    n, ending, threshold = len(totals[0]) + table.sizes[0] - 1, {}, table.critical_statistic(level)
+    n = len(totals[0]) + table.sizes[0] - 1
+    ending = {}
+    threshold = table.critical_statistic(level)
     for i, (w, t) in enumerate(zip(table.sizes, totals)):
-        for a, gain in window_gains(table, i, t, threshold).items(): ending.setdefault(a + w, []).append((gain, a, i))
-    best, last = [0.] * (n + 1), [None] * (n + 1)
+        for a, gain in window_gains(table, i, t, threshold).items():
+            ending.setdefault(a + w, []).append((gain, a, i))
+    best, last = [0.0] * (n + 1), [None] * (n + 1)
     for end in range(1, n + 1):
         best[end] = best[end - 1]
         for gain, a, i in ending.get(end, ()):
-            if best[a] + gain > best[end]: best[end], last[end] = best[a] + gain, (a, i)
+            if best[a] + gain > best[end]:
+                best[end], last[end] = best[a] + gain, (a, i)
     spans, end = [], n
     while end:
-        if last[end] is None: end -= 1
+        if last[end] is None:
+            end -= 1
         else:
             a, i = last[end]
             spans.append((a, end, table.p_value(table.statistic(i, totals[i][a]))))
@@ -161,20 +204,25 @@ def select_spans(totals:list[np.ndarray], table:ScanNull, level:float) -> list[t
 # %% ../../nbs/11_detection/02_windows.ipynb #d2f61c86
 class Span(NamedTuple):
     "A passage that holds marked tokens: `text[begin:end]`, tokens in between that were not scored included."
+
     begin: int
     end: int
-    z: float # of its scored tokens, as if they had been the only ones
-    p: float # valid for the maximum over all windows of the text
+    z: float  # of its scored tokens, as if they had been the only ones
+    p: float  # valid for the maximum over all windows of the text
 
-def merge_spans(spans:list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+
+def merge_spans(spans: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
     "Windows that touch made into one, in the order of the text."
     out = []
     for begin, end, p in sorted(spans):
-        if out and out[-1][1] >= begin: out[-1] = out[-1][0], end, min(p, out[-1][2])
-        else: out.append((begin, end, p))
+        if out and out[-1][1] >= begin:
+            out[-1] = out[-1][0], end, min(p, out[-1][2])
+        else:
+            out.append((begin, end, p))
     return out
 
-def standard_score(null:NullDistribution, values:np.ndarray) -> float:
+
+def standard_score(null: NullDistribution, values: np.ndarray) -> float:
     "The z of evidence `(n,)`: how many standard deviations its total is above what is expected without the mark."
     return float((values.sum() - len(values) * null.mean) / math.sqrt(len(values) * null.var))
 
@@ -182,59 +230,94 @@ def standard_score(null:NullDistribution, values:np.ndarray) -> float:
 @dataclass
 class WindowScan:
     "The strongest window of a text and the passages that are significant."
-    p: float # of the text: valid for the maximum over all windows
-    z: float # of the strongest window, as if it had been the only one: no test
-    window: tuple[int, int]|None # the strongest: text[begin:end]; None where nothing was scored
-    spans: list[Span] = field(default_factory=list) # disjoint, in the order of the text
-    count: int = 0 # scored tokens
-    level: float = .01 # the probability that any of the spans is false
+
+    p: float  # of the text: valid for the maximum over all windows
+    z: float  # of the strongest window, as if it had been the only one: no test
+    window: tuple[int, int] | None  # the strongest: text[begin:end]; None where nothing was scored
+    spans: list[Span] = field(default_factory=list)  # disjoint, in the order of the text
+    count: int = 0  # scored tokens
+    level: float = 0.01  # the probability that any of the spans is false
 
     def __repr__(self):
-        if self.window is None: return 'WindowScan(nothing scored, p=1)'
+        if self.window is None:
+            return 'WindowScan(nothing scored, p=1)'
         where = ', '.join(f'{s.begin}–{s.end}' for s in self.spans) or 'none'
         return f'WindowScan(p={self.p:.3g}, z={self.z:.2f} in tokens {self.window[0]}–{self.window[1]}, {self.count} scored; spans at level {self.level:g}: {where})'
 
 # %% ../../nbs/11_detection/02_windows.ipynb #a6af1691
 def best_window(
-    values:np.ndarray, # (n,) evidence of each token
-    scored:np.ndarray, # (n,) bool: does it count?
-    null:NullDistribution, # the law of one value without the mark
-    sizes:Sequence[int]|None=None, # in scored tokens, larger ones are cut to the text; None: by steps of √2
-    level:float=.01, # that any of the spans is false, all together
-    draws:int=19_999, # simulated texts
-    seed:int=0,
+    values: np.ndarray,  # (n,) evidence of each token
+    scored: np.ndarray,  # (n,) bool: does it count?
+    null: NullDistribution,  # the law of one value without the mark
+    sizes: Sequence[int]
+    | None = None,  # in scored tokens, larger ones are cut to the text; None: by steps of √2
+    level: float = 0.01,  # that any of the spans is false, all together
+    draws: int = 19_999,  # simulated texts
+    seed: int = 0,
 ) -> WindowScan:
     "The strongest of all windows with a p-value valid for their maximum, and the significant spans; raises `ValueError` for wrong arguments."
     values, scored = check_windows(values, scored, null, sizes, level, draws, seed)
     at = np.flatnonzero(scored)
-    if not len(at): return WindowScan(1., 0., None, [], 0, level)
-    sizes = window_sizes(len(at)) if sizes is None else tuple(sorted({min(int(w), len(at)) for w in sizes}))
-    table, values = simulate_scan_null(null, len(at), sizes, int(draws), int(seed)), values[at]
-    def span(begin, end, p): return Span(int(at[begin]), int(at[end - 1]) + 1, standard_score(null, values[begin:end]), p)
-    sums = np.concatenate([[0.], np.cumsum(values)])
+    if not len(at):
+        return WindowScan(1.0, 0.0, None, [], 0, level)
+    sizes = (
+        window_sizes(len(at))
+        if sizes is None
+        else tuple(sorted({min(int(w), len(at)) for w in sizes}))
+    )
+    table = simulate_scan_null(null, len(at), sizes, int(draws), int(seed))
+    values = values[at]
+
+    def span(begin, end, p):
+        return Span(
+            int(at[begin]), int(at[end - 1]) + 1, standard_score(null, values[begin:end]), p
+        )
+
+    sums = np.concatenate([[0.0], np.cumsum(values)])
     totals = [sums[w:] - sums[:-w] for w in sizes]
     begin, i, each = strongest_window(totals, table)
-    best = span(*widen_window(sums, begin, begin + sizes[i], 0, len(at), null.mean), table.p_value(each[i], break_ties(each)))
+    best = span(
+        *widen_window(sums, begin, begin + sizes[i], 0, len(at), null.mean),
+        table.p_value(each[i], break_ties(each)),
+    )
     spans = select_spans(totals, table, level) if each[i] >= table.critical_statistic(level) else []
     for j, (a, b, p) in enumerate(spans):
-        low, high = spans[j - 1][1] if j else 0, spans[j + 1][0] if j + 1 < len(spans) else len(at)
+        low = spans[j - 1][1] if j else 0
+        high = spans[j + 1][0] if j + 1 < len(spans) else len(at)
         spans[j] = *widen_window(sums, a, b, low, high, null.mean), p
-    return WindowScan(best.p, best.z, best[:2], [span(*f) for f in merge_spans(spans)], len(at), level)
+    return WindowScan(
+        best.p, best.z, best[:2], [span(*f) for f in merge_spans(spans)], len(at), level
+    )
 
 # %% ../../nbs/11_detection/02_windows.ipynb #a45b2607
-def is_integer(value, minimum:int) -> bool:
+def is_integer(value, minimum: int) -> bool:
     "Whether it is a whole number of at least `least`."
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= minimum
+
 
 def check_windows(values, scored, null, sizes, level, draws, seed) -> tuple[np.ndarray, np.ndarray]:
     "The evidence as arrays; raises `ValueError` for arguments of `best_window` that mean nothing."
     values, scored = np.asarray(values, np.float64), np.asarray(scored)
-    if values.ndim != 1 or values.shape != scored.shape or (scored.dtype != bool and scored.size): raise ValueError(f'values have the shape {values.shape}, scored {scored.shape} and {scored.dtype}: give a number and a bool for each token')
+    if values.ndim != 1 or values.shape != scored.shape or (scored.dtype != bool and scored.size):
+        raise ValueError(
+            f'values have the shape {values.shape}, scored {scored.shape} and {scored.dtype}: give a number and a bool for each token'
+        )
     scored = scored.astype(bool)
-    if not np.isfinite(values[scored]).all(): raise ValueError('a scored value is not a finite number: give evidence without gaps, and mark as not scored what has none')
-    if not isinstance(null, NullDistribution): raise ValueError(f'null is {null!r}: give a NullDistribution, null_distribution(watermark)')
-    if sizes is not None and not (isinstance(sizes, (list, tuple, range, np.ndarray)) and len(sizes) and all(is_integer(w, 1) for w in sizes)): raise ValueError(f'sizes is {sizes!r}: give whole numbers of scored tokens, 1 or more')
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1: raise ValueError(f'level is {level!r}: give a probability between 0 and 1')
+    if not np.isfinite(values[scored]).all():
+        raise ValueError(
+            'a scored value is not a finite number: give evidence without gaps, and mark as not scored what has none'
+        )
+    if not isinstance(null, NullDistribution):
+        raise ValueError(f'null is {null!r}: give a NullDistribution, null_distribution(watermark)')
+    if sizes is not None and not (
+        isinstance(sizes, (list, tuple, range, np.ndarray))
+        and len(sizes)
+        and all(is_integer(w, 1) for w in sizes)
+    ):
+        raise ValueError(f'sizes is {sizes!r}: give whole numbers of scored tokens, 1 or more')
+    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
+        raise ValueError(f'level is {level!r}: give a probability between 0 and 1')
     for name, value, minimum in (('draws', draws, 1), ('seed', seed, 0)):
-        if not is_integer(value, minimum): raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
+        if not is_integer(value, minimum):
+            raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
     return values, scored

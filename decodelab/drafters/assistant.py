@@ -18,40 +18,60 @@ from ..speculative.protocol import Draft, KeepDrafting, draft_chain
 # %% ../../nbs/08_drafters/01_assistant.ipynb #fc099b06
 class PaddedScorer(Scorer):
     "A draft's reading whose scores are brought to the target's width before the rules are applied."
-    def __init__(self, request:Request, scorer:Scorer, width:int):
-        self.session, self.processors, self.probabilities, self.width = scorer.session, scorer.processors, scorer.probabilities, width
+
+    def __init__(self, request: Request, scorer: Scorer, width: int):
+        self.session = scorer.session
+        self.processors = scorer.processors
+        self.probabilities = scorer.probabilities
+        self.width = width
 
     def scores(self, ids, last):
         known = self.session.lm.vocab_size
-        if known < self.width: ids = [i if i < known else 0 for i in ids]
-        scores = self.session.logits(ids, last)[:, :self.width]
-        if (gap := self.width - scores.shape[-1]) > 0: scores = torch.nn.functional.pad(scores, (0, gap), value=-torch.inf)
+        if known < self.width:
+            ids = [i if i < known else 0 for i in ids]
+        scores = self.session.logits(ids, last)[:, : self.width]
+        if (gap := self.width - scores.shape[-1]) > 0:
+            scores = torch.nn.functional.pad(scores, (0, gap), value=-torch.inf)
         scores = self.processors(ids, scores)
         return scores.softmax(-1) if self.probabilities else scores
 
 # %% ../../nbs/08_drafters/01_assistant.ipynb #de7e37e1
 class DraftHeads:
     "What stands for a draft model and drafts from the target's own states (`drafters.heads`)."
-    def scorer(self, request:Request, base:Base, target): "A `Scorer` of the request's text beside `target`."; raise NotImplementedError
+
+    def scorer(self, request: Request, base: Base, target):
+        "A `Scorer` of the request's text beside `target`."
+        raise NotImplementedError
+
 
 class AssistantDrafter:
     "A smaller model with the target's tokenizer drafts token by token (arXiv 2211.17192; arXiv 2302.01318)."
-    def __init__(self,
-        lm:LM|DraftHeads, # the draft model, checked against each target by `pair`; or heads that were trained on the target
-        base:Base|None=None, # how it draws; None: as the target does
-    ): self.lm, self.base, self.checked_ = lm, base, WeakSet()
 
-    def start(self, request:Request, base:Base, target) -> 'AssistantState':
+    def __init__(
+        self,
+        lm: LM
+        | DraftHeads,  # the draft model, checked against each target by `pair`; or heads that were trained on the target
+        base: Base | None = None,  # how it draws; None: as the target does
+    ):
+        self.lm, self.base, self.checked_ = lm, base, WeakSet()
+
+    def start(self, request: Request, base: Base, target) -> 'AssistantState':
         "Begin to draft for one text; raises `ValueError` where the two models do not fit."
         own = self.base or base
-        if isinstance(self.lm, DraftHeads): return AssistantState(self.lm.scorer(request, own, target), own, sampled=not (own.greedy or base.greedy))
+        if isinstance(self.lm, DraftHeads):
+            return AssistantState(
+                self.lm.scorer(request, own, target), own, sampled=not (own.greedy or base.greedy)
+            )
         if request.lm not in self.checked_:
             check_same_tokenizer(request.lm, self.lm)
             self.checked_.add(request.lm)
         if self.lm.max_length and len(request.prompt) + request.max_new_tokens > self.lm.max_length:
-            raise ValueError(f'{self.lm.name} reads at most {self.lm.max_length} tokens: shorten the prompt or the budget')
+            raise ValueError(
+                f'{self.lm.name} reads at most {self.lm.max_length} tokens: shorten the prompt or the budget'
+            )
         reading = own.bind(replace(request, lm=self.lm))
-        if self.lm.vocab_size != request.lm.vocab_size: reading = PaddedScorer(request, reading, request.lm.vocab_size)
+        if self.lm.vocab_size != request.lm.vocab_size:
+            reading = PaddedScorer(request, reading, request.lm.vocab_size)
         return AssistantState(reading, own, sampled=not (own.greedy or base.greedy))
 
     def __repr__(self):
@@ -60,21 +80,44 @@ class AssistantDrafter:
 # %% ../../nbs/08_drafters/01_assistant.ipynb #82f32bab
 class AssistantState:
     "The draft model at work on one text."
-    def __init__(self, scorer:Scorer, base:Base, sampled:bool): self.scorer, self.base, self.sampled = scorer, base, sampled
+
+    def __init__(self, scorer: Scorer, base: Base, sampled: bool):
+        self.scorer = scorer
+        self.base = base
+        self.sampled = sampled
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "One pass of the draft model per token."
         passes = self.scorer.passes
-        tokens, rows = draft_chain(self.scorer.next_scores, ids, begin_round(self.scorer, ids, keep_drafting), self.base.sampler(rng), self.scorer.probabilities)
-        return Draft(tokens, rows if self.sampled else None, token_probs(rows, tokens, self.scorer.probabilities), self.scorer.passes - passes)
+        tokens, rows = draft_chain(
+            self.scorer.next_scores,
+            ids,
+            begin_round(self.scorer, ids, keep_drafting),
+            self.base.sampler(rng),
+            self.scorer.probabilities,
+        )
+        return Draft(
+            tokens,
+            rows if self.sampled else None,
+            token_probs(rows, tokens, self.scorer.probabilities),
+            self.scorer.passes - passes,
+        )
 
-def begin_round(scorer, ids:list[int], keep_drafting:KeepDrafting) -> KeepDrafting:
+
+def begin_round(scorer, ids: list[int], keep_drafting: KeepDrafting) -> KeepDrafting:
     "A round begins behind `ids`, which heads want to know: the lookahead's rule, within what can be drafted in a row (heads may end)."
     most = getattr(scorer, 'max_draft', None)
-    if most != 0 and (begin := getattr(scorer, 'begin_round', None)): begin(ids)
-    return keep_drafting if most is None else lambda i, row, token: i < most and keep_drafting(i, row, token)
+    if most != 0 and (begin := getattr(scorer, 'begin_round', None)):
+        begin(ids)
+    return (
+        keep_drafting
+        if most is None
+        else lambda i, row, token: i < most and keep_drafting(i, row, token)
+    )
 
-def token_probs(rows:list, tokens:list[int], probabilities:bool) -> list[float]:
+
+def token_probs(rows: list, tokens: list[int], probabilities: bool) -> list[float]:
     "The drafter's probability of each token it drew."
-    if probabilities or not rows: return [float(row[x]) for row, x in zip(rows, tokens)]
-    return torch.stack(rows).softmax(-1)[range(len(tokens)), tokens].tolist() # of (k, V)
+    if probabilities or not rows:
+        return [float(row[x]) for row, x in zip(rows, tokens)]
+    return torch.stack(rows).softmax(-1)[range(len(tokens)), tokens].tolist()  # of (k, V)

@@ -16,61 +16,80 @@ from ..speculative.loop import default_verifier
 # %% ../../nbs/08_drafters/19_combined.ipynb #15189bcd
 class CombinedDrafter:
     "Drafters that draft for one text together; a kind says how, in its `drafting`."
+
     def __init__(self, *drafters):
-        if len(drafters) < 2: raise ValueError(f'{len(drafters)} drafters: give two or more')
+        if len(drafters) < 2:
+            raise ValueError(f'{len(drafters)} drafters: give two or more')
         self.drafters = drafters
 
-    def start(self, request:Request, base:Base, target):
+    def start(self, request: Request, base: Base, target):
         "Begin to draft for one text, with all of them; raises `ValueError` where one does not fit."
         return self.state_class([d.start(request, base, target) for d in self.drafters])
 
-    def __repr__(self): return f'{type(self).__name__}({", ".join(map(repr, self.drafters))})'
+    def __repr__(self):
+        return f'{type(self).__name__}({", ".join(map(repr, self.drafters))})'
 
 # %% ../../nbs/08_drafters/19_combined.ipynb #362505e0
 class FirstOfState:
     "All of them at work on one text."
-    def __init__(self, parts): self.parts = parts
+
+    def __init__(self, parts):
+        self.parts = parts
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "Who drafted is in the step, as `info['drafter']`."
         for number, part in enumerate(self.parts):
             draft = part.draft(ids, keep_drafting, rng)
-            if draft.tokens: break
+            if draft.tokens:
+                break
         draft.info = draft.info | dict(drafter=number)
         return draft
 
+
 class FirstOfDrafter(CombinedDrafter):
     "The draft of the first drafter that has one, the cheapest first: `FirstOf(PromptLookupDrafter(), AssistantDrafter(lm))`."
+
     state_class = FirstOfState
 
     @property
-    def trees(self) -> bool: return any(getattr(d, 'trees', False) for d in self.drafters)
+    def trees(self) -> bool:
+        return any(getattr(d, 'trees', False) for d in self.drafters)
 
 # %% ../../nbs/08_drafters/19_combined.ipynb #9e662ed2
 class ParallelState:
     "All of them at work on one text."
-    def __init__(self, parts): self.parts = parts
+
+    def __init__(self, parts):
+        self.parts = parts
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "Every draft in one tree."
         tree = Draft([], [], parents=[])
-        for draft in (part.draft(ids, keep_drafting, rng) for part in self.parts): merge_into(tree, draft)
+        for draft in (part.draft(ids, keep_drafting, rng) for part in self.parts):
+            merge_into(tree, draft)
         return tree
+
 
 class ParallelDrafter(CombinedDrafter):
     "One tree of what several drafters propose, the one that is right most often first: `ParallelDrafter(AssistantDrafter(lm), PromptLookupDrafter())`."
+
     state_class, trees = ParallelState, True
 
 # %% ../../nbs/08_drafters/19_combined.ipynb #bf1d4743
-def merge_into(tree:Draft, draft:Draft):
+def merge_into(tree: Draft, draft: Draft):
     "Add a draft to a tree, a node that both guess without chance only once."
     number = {-1: -1}
     for j, token in enumerate(draft.tokens):
         parent = number[j - 1 if draft.parents is None else draft.parents[j]]
         q = None if draft.q is None else draft.q[j]
-        same = [i for i in tree.children(parent) if tree.tokens[i] == token and tree.q[i] is None] if q is None else []
+        same = (
+            [i for i in tree.children(parent) if tree.tokens[i] == token and tree.q[i] is None]
+            if q is None
+            else []
+        )
         number[j] = same[0] if same else len(tree.tokens)
-        if same: continue
+        if same:
+            continue
         tree.tokens.append(token), tree.q.append(q), tree.parents.append(parent)
         tree.draft_probs.append(draft.draft_probs[j] if draft.draft_probs else float('nan'))
     tree.passes += draft.passes
@@ -78,42 +97,79 @@ def merge_into(tree:Draft, draft:Draft):
 # %% ../../nbs/08_drafters/19_combined.ipynb #2b44a23b
 class CascadeDrafter(AssistantDrafter):
     "A draft model that is sped up by a drafter of its own: `CascadeDrafter(lm, PromptLookupDrafter())`."
-    def __init__(self, lm, # the draft model
-        drafter, # what drafts for it
-        base:Base|None=None, # how it draws; None: as the target does
-        max_draft:int=4, # tokens of an inner draft
+
+    def __init__(
+        self,
+        lm,  # the draft model
+        drafter,  # what drafts for it
+        base: Base | None = None,  # how it draws; None: as the target does
+        max_draft: int = 4,  # tokens of an inner draft
     ):
         super().__init__(lm, base)
-        if isinstance(lm, DraftHeads): raise ValueError(f'{lm!r} are heads, which draft a token at a time: a draft of the draft wants a model, and heads go into AssistantDrafter, TreeDrafter or DynamicTreeDrafter')
-        if getattr(drafter, 'trees', False): raise ValueError(f'{drafter!r} makes trees: a draft of the draft is a chain')
-        if isinstance(max_draft, bool) or not isinstance(max_draft, int) or max_draft < 1: raise ValueError(f'most is {max_draft!r}: give a whole number of 1 or more')
+        if isinstance(lm, DraftHeads):
+            raise ValueError(
+                f'{lm!r} are heads, which draft a token at a time: a draft of the draft wants a model, and heads go into AssistantDrafter, TreeDrafter or DynamicTreeDrafter'
+            )
+        if getattr(drafter, 'trees', False):
+            raise ValueError(f'{drafter!r} makes trees: a draft of the draft is a chain')
+        if isinstance(max_draft, bool) or not isinstance(max_draft, int) or max_draft < 1:
+            raise ValueError(f'most is {max_draft!r}: give a whole number of 1 or more')
         self.drafter, self.max_draft = drafter, max_draft
 
-    def start(self, request:Request, base:Base, target) -> 'CascadeState':
+    def start(self, request: Request, base: Base, target) -> 'CascadeState':
         "Begin to draft for one text; raises `ValueError` where the models do not fit."
         outer = super().start(request, base, target)
-        inner = self.drafter.start(request if request.lm is self.lm else type(request)(**vars(request) | dict(lm=self.lm)), outer.base, outer.scorer)
+        inner = self.drafter.start(
+            request if request.lm is self.lm else type(request)(**vars(request) | dict(lm=self.lm)),
+            outer.base,
+            outer.scorer,
+        )
         return CascadeState(outer, inner, self.max_draft)
 
-    def __repr__(self): return f'CascadeDrafter({self.lm.name!r}, {self.drafter!r}{f", base={self.base!r}" if self.base else ""}, max_draft={self.max_draft})'
+    def __repr__(self):
+        return f'CascadeDrafter({self.lm.name!r}, {self.drafter!r}{f", base={self.base!r}" if self.base else ""}, max_draft={self.max_draft})'
 
 # %% ../../nbs/08_drafters/19_combined.ipynb #59156e4b
 class CascadeState:
     "Both at work on one text."
-    def __init__(self, outer, inner, max_draft): self.outer, self.inner, self.max_draft, self.verifier = outer, inner, max_draft, default_verifier(outer.base)
+
+    def __init__(self, outer, inner, max_draft):
+        self.outer = outer
+        self.inner = inner
+        self.max_draft = max_draft
+        self.verifier = default_verifier(outer.base)
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "A round of the draft model with its drafter, then a token a pass, until the lookahead has enough."
-        reading, before, rng = self.outer.scorer, self.outer.scorer.passes, self.outer.base.sampler(rng)
-        tokens, rows, last, waiting, inner = [], [], (None, None), [], 0
+        reading = self.outer.scorer
+        before = self.outer.scorer.passes
+        rng = self.outer.base.sampler(rng)
+        tokens = []
+        rows = []
+        last = (None, None)
+        waiting = []
+        inner = 0
         while keep_drafting(len(tokens), *last):
             if not waiting:
-                guess = Draft([]) if tokens else self.inner.draft(ids, lambda i, row, token: i < self.max_draft, rng)
+                guess = (
+                    Draft([])
+                    if tokens
+                    else self.inner.draft(ids, lambda i, row, token: i < self.max_draft, rng)
+                )
                 p = reading.scores(ids + tokens + guess.tokens, len(guess.tokens) + 1)
-                verdict, inner = self.verifier.verify(p, guess, rng), inner + guess.passes
-                waiting = list(zip(guess.tokens[:verdict.accepted] + [verdict.token], p))
+                verdict = self.verifier.verify(p, guess, rng)
+                inner = inner + guess.passes
+                waiting = list(zip(guess.tokens[: verdict.accepted] + [verdict.token], p))
             token, row = waiting.pop(0)
             tokens.append(token), rows.append(row)
             last = DraftProbs(row, reading.probabilities), token
-        sure = [DraftProbs(row, reading.probabilities).prob(token) for row, token in zip(rows, tokens)]
-        return Draft(tokens, rows if self.outer.sampled else None, sure, reading.passes - before, dict(inner_passes=inner))
+        sure = [
+            DraftProbs(row, reading.probabilities).prob(token) for row, token in zip(rows, tokens)
+        ]
+        return Draft(
+            tokens,
+            rows if self.outer.sampled else None,
+            sure,
+            reading.passes - before,
+            dict(inner_passes=inner),
+        )

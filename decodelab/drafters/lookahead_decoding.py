@@ -13,53 +13,71 @@ from ..speculative.protocol import Draft, as_tensor
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #00ec6bab
 class NgramPool:
     "Continuations of N − 1 tokens by the token before them."
-    def __init__(self, max_tails:int): self.max_tails, self.tails = max_tails, {}
 
-    def add(self, first:int, tail:tuple[int, ...]):
+    def __init__(self, max_tails: int):
+        self.max_tails, self.tails = max_tails, {}
+
+    def add(self, first: int, tail: tuple[int, ...]):
         "Remember one; the oldest of its kind is forgotten."
         known = self.tails.setdefault(first, [])
-        if tail in known: known.remove(tail)
+        if tail in known:
+            known.remove(tail)
         known.append(tail)
-        del known[:-self.max_tails]
+        del known[: -self.max_tails]
 
-    def continuations(self, token:int) -> list[tuple[int, ...]]:
+    def continuations(self, token: int) -> list[tuple[int, ...]]:
         "What may follow a token, the newest first."
         return self.tails.get(token, [])[::-1]
 
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #7452e5b8
 class Window:
     "W positions and N − 1 steps of a Jacobi iteration."
-    def __init__(self, width:int, ngram:int, seed:list[int]):
-        self.width, self.depth = width, ngram - 1
-        self.steps = [[seed[(s * width + i) % len(seed)] for i in range(width)] for s in range(self.depth)]
 
-    def nodes(self, width:int) -> tuple[list[int], list[int]]:
+    def __init__(self, width: int, ngram: int, seed: list[int]):
+        self.width, self.depth = width, ngram - 1
+        self.steps = [
+            [seed[(s * width + i) % len(seed)] for i in range(width)] for s in range(self.depth)
+        ]
+
+    def nodes(self, width: int) -> tuple[list[int], list[int]]:
         "`(tokens, parents)` of the first `width` columns as a tree after the text, line by line."
         tokens = [t for step in self.steps for t in step[:width]]
         return tokens, [j - 1 if j < width else j - width for j in range(len(tokens))]
 
-    def move(self, new:list[int], pool:NgramPool):
+    def move(self, new: list[int], pool: NgramPool):
         "Take the tokens that were predicted below the first columns; n-grams into the pool."
         for i, token in enumerate(new):
             column = [step[i] for step in self.steps] + [token]
             pool.add(column[0], tuple(column[1:]))
-        last = new + self.steps[-1][len(new):]
+        last = new + self.steps[-1][len(new) :]
         self.steps = self.steps[1:] + [last]
 
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #4cbd5bc8
 class LookaheadDecodingDrafter:
     "The target guesses many positions at once and verifies n-grams that it has guessed before (arXiv 2402.02057)."
-    trees = needs_history = True # remembers: the first round of a text has nothing to draft, so certificates follow whole texts
-    def __init__(self,
-        window:int=8, # W: positions that are guessed at once
-        ngram:int=4, # N: tokens of an n-gram, the first one included
-        guesses:int=8, # G: n-grams that are verified at most
-    ):
-        for name, value, least in (('window', window, 1), ('ngram', ngram, 2), ('guesses', guesses, 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least: raise ValueError(f'{name} is {value!r}: give a whole number of {least} or more')
-        self.window, self.ngram, self.guesses = window, ngram, guesses
 
-    def start(self, request:Request, base:Base, target) -> 'LookaheadDecodingState':
+    trees = needs_history = (
+        True  # remembers: the first round of a text has nothing to draft, so certificates follow whole texts
+    )
+
+    def __init__(
+        self,
+        window: int = 8,  # W: positions that are guessed at once
+        ngram: int = 4,  # N: tokens of an n-gram, the first one included
+        guesses: int = 8,  # G: n-grams that are verified at most
+    ):
+        for name, value, least in (
+            ('window', window, 1),
+            ('ngram', ngram, 2),
+            ('guesses', guesses, 1),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f'{name} is {value!r}: give a whole number of {least} or more')
+        self.window = window
+        self.ngram = ngram
+        self.guesses = guesses
+
+    def start(self, request: Request, base: Base, target) -> 'LookaheadDecodingState':
         "Begin to draft for one text, with an empty pool."
         return LookaheadDecodingState(self, request)
 
@@ -67,36 +85,51 @@ class LookaheadDecodingDrafter:
         "One that drafts from the second round on."
         return LookaheadDecodingDrafter(2, 2, 2)
 
-    def __repr__(self): return f'LookaheadDecodingDrafter(window={self.window}, ngram={self.ngram}, guesses={self.guesses})'
+    def __repr__(self):
+        return f'LookaheadDecodingDrafter(window={self.window}, ngram={self.ngram}, guesses={self.guesses})'
 
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #ebf69961
 class LookaheadDecodingState:
     "A window and a pool for one text."
+
     def __init__(self, drafter, request):
-        self.drafter, self.pool, self.window = drafter, NgramPool(drafter.guesses), Window(drafter.window, drafter.ngram, list(request.prompt))
+        self.drafter = drafter
+        self.pool = NgramPool(drafter.guesses)
+        self.window = Window(drafter.window, drafter.ngram, list(request.prompt))
         self.end = len(request.prompt) + request.max_new_tokens
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "N-grams that may follow the text, as a tree, and the window behind them."
         depth = 0
-        while depth < self.drafter.ngram - 1 and keep_drafting(depth, None, None): depth += 1
+        while depth < self.drafter.ngram - 1 and keep_drafting(depth, None, None):
+            depth += 1
         tree = Draft([], parents=[])
-        for tail in self.pool.continuations(ids[-1]): self.add_ngram(tree, tail[:depth])
-        width = min(self.drafter.window, self.end - len(ids) - self.drafter.ngram) # never beyond the end of the budget
-        if width < 1: return tree
+        for tail in self.pool.continuations(ids[-1]):
+            self.add_ngram(tree, tail[:depth])
+        width = min(
+            self.drafter.window, self.end - len(ids) - self.drafter.ngram
+        )  # never beyond the end of the budget
+        if width < 1:
+            return tree
         tokens, parents = self.window.nodes(width)
         n = len(tree.tokens)
-        return Draft(tree.tokens + tokens, parents=tree.parents + [p + n if p >= 0 else -1 for p in parents], window_nodes=len(tokens), info=dict(read=n + len(tokens)))
+        return Draft(
+            tree.tokens + tokens,
+            parents=tree.parents + [p + n if p >= 0 else -1 for p in parents],
+            window_nodes=len(tokens),
+            info=dict(read=n + len(tokens)),
+        )
 
-    def add_ngram(self, tree:Draft, tail):
+    def add_ngram(self, tree: Draft, tail):
         "One n-gram in the tree; what it shares with others is there once."
         at = -1
         for token in tail:
             same = [j for j in tree.children(at) if tree.tokens[j] == token]
-            if not same: tree.tokens.append(token), tree.parents.append(at)
+            if not same:
+                tree.tokens.append(token), tree.parents.append(at)
             at = same[0] if same else len(tree.tokens) - 1
 
-    def update_window(self, draft:Draft, p):
+    def update_window(self, draft: Draft, p):
         "The target's rows: what it predicts below each column."
         width = draft.window_nodes // self.window.depth
         self.window.move([int(as_tensor(row).argmax()) for row in p[-width:]], self.pool)

@@ -19,10 +19,12 @@ from .tree import TreeDrafter
 # %% ../../nbs/08_drafters/14_medusa.ipynb #641b14ed
 class MedusaScorer(HeadsScorer):
     "All heads read the newest state once a round; the tokens drafted before make no difference to them."
+
     def prepare_round(self):
-        n, zero = len(self.committed), torch.zeros(1, self.heads.width, dtype=self.lm.dtype, device=self.lm.device)
-        state = self.target_states(n - 2, n - 1)[:, -1] if n > 1 else zero # (1, D)
-        self.rows_ = self.heads.vocab_scores(self.lm, self.heads(state)[:, 0]) # (heads, V)
+        n = len(self.committed)
+        zero = torch.zeros(1, self.heads.width, dtype=self.lm.dtype, device=self.lm.device)
+        state = self.target_states(n - 2, n - 1)[:, -1] if n > 1 else zero  # (1, D)
+        self.rows_ = self.heads.vocab_scores(self.lm, self.heads(state)[:, 0])  # (heads, V)
 
     def path_scores(self, paths):
         "`(n, V)`: the row of one head, again and again."
@@ -31,44 +33,79 @@ class MedusaScorer(HeadsScorer):
 # %% ../../nbs/08_drafters/14_medusa.ipynb #13fdc67d
 class MedusaHeads(Heads):
     "Head k says the token k places after the next one, from the target's last state (arXiv 2401.10774, equation 1)."
+
     Scorer = MedusaScorer
-    def __init__(self, width:int, vocab_size:int, layers, heads:int=4, # positions drafted
-        own:bool=False, # each head has a matrix (V, D) of its own in place of the target's
-        target:str='', **about):
+
+    def __init__(
+        self,
+        width: int,
+        vocab_size: int,
+        layers,
+        heads: int = 4,  # positions drafted
+        own: bool = False,  # each head has a matrix (V, D) of its own in place of the target's
+        target: str = '',
+        **about,
+    ):
         super().__init__(width, vocab_size, layers, target, heads=heads, own=own, **about)
-        self.max_draft, self.turn = heads, nn.ModuleList(nn.Linear(width, width) for _ in range(heads))
-        self.out = nn.ModuleList(nn.Linear(width, vocab_size, bias=False) for _ in range(heads * own))
-        for turn in self.turn: nn.init.zeros_(turn.weight), nn.init.zeros_(turn.bias)
+        self.max_draft = heads
+        self.turn = nn.ModuleList(nn.Linear(width, width) for _ in range(heads))
+        self.out = nn.ModuleList(
+            nn.Linear(width, vocab_size, bias=False) for _ in range(heads * own)
+        )
+        for turn in self.turn:
+            nn.init.zeros_(turn.weight), nn.init.zeros_(turn.bias)
 
     @classmethod
-    def of(cls, lm:LM, heads:int=4, own:bool=False) -> 'MedusaHeads':
+    def of(cls, lm: LM, heads: int = 4, own: bool = False) -> 'MedusaHeads':
         "Untrained heads for a target: each says what the target's own head says."
         new = cls(lm.text_config.hidden_size, lm.vocab_size, [lm.depth], heads, own, lm.name)
-        for out in new.out: out.weight.data = lm.model.get_output_embeddings().weight.detach().float().clone(memory_format=torch.contiguous_format)
+        for out in new.out:
+            out.weight.data = (
+                lm.model.get_output_embeddings()
+                .weight.detach()
+                .float()
+                .clone(memory_format=torch.contiguous_format)
+            )
         return new
 
-    def forward(self, states:torch.Tensor) -> torch.Tensor:
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
         "`(heads, n, D)` of the target's states `(n, D)`: SiLU(W h + b) + h."
         return torch.stack([F.silu(turn(states)) + states for turn in self.turn])
 
-    def vocab_scores(self, lm:LM, x:torch.Tensor) -> torch.Tensor:
+    def vocab_scores(self, lm: LM, x: torch.Tensor) -> torch.Tensor:
         "Scores `(heads, V)` of what the heads made of one state, `(heads, D)`."
-        return torch.stack([out(row) for out, row in zip(self.out, x)]) if len(self.out) else vocab_scores(lm, x)
+        return (
+            torch.stack([out(row) for out, row in zip(self.out, x)])
+            if len(self.out)
+            else vocab_scores(lm, x)
+        )
 
-    def training_scores(self, states:torch.Tensor, head:Callable, embedded:torch.Tensor):
+    def training_scores(self, states: torch.Tensor, head: Callable, embedded: torch.Tensor):
         "Scores `(rows, T - k, V)` of each head k; states `(rows, T, K, D)`."
         x = states[:, :, -1]
-        for k, turn in enumerate(self.turn, 1): yield (self.out[k - 1] if len(self.out) else head)(F.silu(turn(x[:, :-k])) + x[:, :-k])
+        for k, turn in enumerate(self.turn, 1):
+            yield (self.out[k - 1] if len(self.out) else head)(F.silu(turn(x[:, :-k])) + x[:, :-k])
 
 # %% ../../nbs/08_drafters/14_medusa.ipynb #b549ed3d
 class MedusaDrafter(TreeDrafter):
     "Medusa heads draft a tree of the best guesses of each (arXiv 2401.10774, section 2.1.2)."
-    def __init__(self, heads:MedusaHeads, # trained on the target
-        shape=(4, 2, 1, 1), # a `TreeShape`, or the number of guesses after each node of each depth
-        base=None, # how they draw; None: as the target does
-        replace:bool=False, # draw guesses for one position with replacement
+
+    def __init__(
+        self,
+        heads: MedusaHeads,  # trained on the target
+        shape=(4, 2, 1, 1),  # a `TreeShape`, or the number of guesses after each node of each depth
+        base=None,  # how they draw; None: as the target does
+        replace: bool = False,  # draw guesses for one position with replacement
     ):
         super().__init__(heads, shape, base, replace)
-        if isinstance(heads, Heads) and heads.max_draft is not None and max(self.shape.depths) + 1 > heads.max_draft: raise ValueError(f'the shape is {max(self.shape.depths) + 1} deep and there are {heads.max_draft} heads: give at most one level for each head')
+        if (
+            isinstance(heads, Heads)
+            and heads.max_draft is not None
+            and max(self.shape.depths) + 1 > heads.max_draft
+        ):
+            raise ValueError(
+                f'the shape is {max(self.shape.depths) + 1} deep and there are {heads.max_draft} heads: give at most one level for each head'
+            )
 
-    def __repr__(self): return super().__repr__().replace('TreeDrafter', 'MedusaDrafter', 1)
+    def __repr__(self):
+        return super().__repr__().replace('TreeDrafter', 'MedusaDrafter', 1)

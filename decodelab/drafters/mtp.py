@@ -22,111 +22,170 @@ from ..models.session import LM
 from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/17_mtp.ipynb #d9bab9e3
-LOADED = WeakKeyDictionary() # model → its MTP layers
+LOADED = WeakKeyDictionary()  # model → its MTP layers
 
-def mtp_of(lm:LM):
+
+def mtp_of(lm: LM):
     "The MTP layers of a model's checkpoint, an `MtpModel` of transformers, read once; raises `ValueError` where there are none."
     from transformers.modeling_layers import MtpModel
+
     model = lm.model
-    if not getattr(lm.text_config, 'num_mtp_layers', None): raise ValueError(f'{lm.name} has no MTP layers (num_mtp_layers is not in its config): draft with another model, PromptLookupDrafter(), or heads that train_heads makes')
-    if model in LOADED: return LOADED[model]
-    if not getattr(model.config, 'name_or_path', ''): raise ValueError(f'{lm.name} was not loaded from a checkpoint, where its MTP layers would be: give MtpDrafter(mtp) the MtpModel that you made for it')
+    if not getattr(lm.text_config, 'num_mtp_layers', None):
+        raise ValueError(
+            f'{lm.name} has no MTP layers (num_mtp_layers is not in its config): draft with another model, PromptLookupDrafter(), or heads that train_heads makes'
+        )
+    if model in LOADED:
+        return LOADED[model]
+    if not getattr(model.config, 'name_or_path', ''):
+        raise ValueError(
+            f'{lm.name} was not loaded from a checkpoint, where its MTP layers would be: give MtpDrafter(mtp) the MtpModel that you made for it'
+        )
     with torch.inference_mode(False):
-        try: LOADED[model] = MtpModel.from_pretrained(model, device_map={'': device_of_last(lm)})
+        try:
+            LOADED[model] = MtpModel.from_pretrained(model, device_map={'': device_of_last(lm)})
         except (OSError, RuntimeError, ValueError) as error:
-            raise ValueError(f'the MTP layers of {lm.name} are not in {model.config.name_or_path} ({str(error).splitlines()[0]}): give MtpDrafter(mtp) the MtpModel that you made for it') from error
-    LOADED[model].eval().layers.requires_grad_(False) # the layers alone: embedding and head are the target's
+            raise ValueError(
+                f'the MTP layers of {lm.name} are not in {model.config.name_or_path} ({str(error).splitlines()[0]}): give MtpDrafter(mtp) the MtpModel that you made for it'
+            ) from error
+    LOADED[model].eval().layers.requires_grad_(
+        False
+    )  # the layers alone: embedding and head are the target's
     return LOADED[model]
 
-def device_of_last(lm:LM) -> torch.device:
+
+def device_of_last(lm: LM) -> torch.device:
     "Where the last layer is, and with it the states that MTP layers read."
     return next(lm.model.get_decoder().layers[-1].parameters()).device
 
 # %% ../../nbs/08_drafters/17_mtp.ipynb #ff09341d
 class FromStateScorer(HeadsScorer):
     "Rows of heads that begin with a state of the target: beside a text of one token, of which there is none, they draft nothing."
-    def __init__(self, heads, request:Request, base:Base, target):
+
+    def __init__(self, heads, request: Request, base: Base, target):
         self.has_past = len(request.prompt) > 1
         super().__init__(heads, request, base, target)
 
     @property
-    def max_draft(self): return self._max_draft if self.has_past or len(self.session) else 0
+    def max_draft(self):
+        return self._max_draft if self.has_past or len(self.session) else 0
+
     @max_draft.setter
-    def max_draft(self, n): self._max_draft = n
+    def max_draft(self, n):
+        self._max_draft = n
 
 # %% ../../nbs/08_drafters/17_mtp.ipynb #9526163a
 def mtp_cache():
     "A transformers `MtpCache` whose layers can be cut."
     from transformers.cache_utils import MtpCache
+
     cache = MtpCache()
     cache.layer_class_to_replicate = preallocated_cache().layer_class_to_replicate
     return cache
 
+
 class MtpScorer(FromStateScorer):
     "One layer for each drafted token; each keeps what it has read and what it made of it."
-    def __init__(self, heads, request:Request, base:Base, target):
+
+    def __init__(self, heads, request: Request, base: Base, target):
         super().__init__(heads, request, base, target)
-        self.cache, self.sequences, self.states = mtp_cache(), [[] for _ in range(heads.max_draft)], [HiddenStateBuffer([k]) for k in range(heads.max_draft)]
+        self.cache = mtp_cache()
+        self.sequences = [[] for _ in range(heads.max_draft)]
+        self.states = [HiddenStateBuffer([k]) for k in range(heads.max_draft)]
 
     def path_scores(self, paths):
         "`(n, V)` after each path."
-        return self.heads.mtp._project_to_logits(torch.cat([self.last_state(len(path), self.committed + path) for path in paths]))
+        return self.heads.mtp._project_to_logits(
+            torch.cat([self.last_state(len(path), self.committed + path) for path in paths])
+        )
 
-    def last_state(self, k:int, text:list[int]) -> torch.Tensor:
+    def last_state(self, k: int, text: list[int]) -> torch.Tensor:
         "`(1, D)`: what layer `k` makes of the last token of a text."
         n = len(text) - k - 1
         return self.states_until_end(k, text).rows(n - 1, n)[:, -1].clone()
 
-    def states_until_end(self, k:int, text:list[int]) -> HiddenStateBuffer:
+    def states_until_end(self, k: int, text: list[int]) -> HiddenStateBuffer:
         "What layer `k` makes of a text, place `k` + 1 first; it reads what it has not read."
-        done, n = max(0, common_prefix(self.sequences[k], text) - k - 1), len(text) - k - 1
-        if done >= n: return self.states[k]
-        before = (self.states_until_end(k - 1, text[:-1]) if k else self.features).rows(done, n)[:, -1] # (n - done, D)
-        if k < len(self.cache.layers): self.cache.layers[k].length = done
-        ids, places = (torch.tensor([x], device=before.device) for x in (text[done + k + 1:], list(range(done + k + 1, len(text)))))
-        self.states[k].put(done, self.heads.mtp.forward_layer(k, before[None], places, self.cache, input_ids=ids)[0][:, None])
+        done = max(0, common_prefix(self.sequences[k], text) - k - 1)
+        n = len(text) - k - 1
+        if done >= n:
+            return self.states[k]
+        before = (self.states_until_end(k - 1, text[:-1]) if k else self.features).rows(done, n)[
+            :, -1
+        ]  # (n - done, D)
+        if k < len(self.cache.layers):
+            self.cache.layers[k].length = done
+        ids, places = (
+            torch.tensor([x], device=before.device)
+            for x in (text[done + k + 1 :], list(range(done + k + 1, len(text))))
+        )
+        self.states[k].put(
+            done,
+            self.heads.mtp.forward_layer(k, before[None], places, self.cache, input_ids=ids)[0][
+                :, None
+            ],
+        )
         self.sequences[k] = list(text)
         return self.states[k]
 
 # %% ../../nbs/08_drafters/17_mtp.ipynb #232fd09b
 class MtpLayers(NamedTuple):
     "MTP layers, the target's layer whose states they read, and how many tokens they draft."
+
     mtp: Any
     layers: tuple
     max_draft: int
 
+
 class MtpHeads(DraftHeads):
     "The MTP layers of a checkpoint, as heads (arXiv 2412.19437, section 2.2)."
-    name = 'the layers of the checkpoint'
-    def __init__(self, mtp=None): self.mtp = mtp # an `MtpModel` of transformers; None: the one in the target's checkpoint
 
-    def scorer(self, request:Request, base:Base, target) -> MtpScorer:
+    name = 'the layers of the checkpoint'
+
+    def __init__(self, mtp=None):
+        self.mtp = mtp  # an `MtpModel` of transformers; None: the one in the target's checkpoint
+
+    def scorer(self, request: Request, base: Base, target) -> MtpScorer:
         "How the layers read a text beside its target; raises `ValueError` where there are none for it."
         lm, mtp = request.lm, mtp_of(request.lm) if self.mtp is None else self.mtp
-        if why := mtp_incompatibility(mtp, lm): raise ValueError(f'these MTP layers cannot draft for {lm.name}: {why}')
+        if why := mtp_incompatibility(mtp, lm):
+            raise ValueError(f'these MTP layers cannot draft for {lm.name}: {why}')
         return MtpScorer(MtpLayers(mtp, (lm.depth,), len(mtp.layers)), request, base, target)
+
 
 class MtpDrafter(AssistantDrafter):
     "Drafts with the MTP layers that come with the target's checkpoint, one token a layer."
-    def __init__(self, mtp=None, # an `MtpModel` of transformers; None: the one in the target's checkpoint, read once
-        base:Base|None=None, # how it draws; None: as the target does
-    ): super().__init__(MtpHeads(mtp), base)
+
+    def __init__(
+        self,
+        mtp=None,  # an `MtpModel` of transformers; None: the one in the target's checkpoint, read once
+        base: Base | None = None,  # how it draws; None: as the target does
+    ):
+        super().__init__(MtpHeads(mtp), base)
 
     def __repr__(self):
-        shown = ([] if self.lm.mtp is None else [type(self.lm.mtp).__name__]) + ([f'base={self.base!r}'] if self.base else [])
+        shown = ([] if self.lm.mtp is None else [type(self.lm.mtp).__name__]) + (
+            [f'base={self.base!r}'] if self.base else []
+        )
         return f'MtpDrafter({", ".join(shown)})'
 
 # %% ../../nbs/08_drafters/17_mtp.ipynb #0f114c66
-CROPPABLE_LAYERS = {'full_attention', 'sliding_attention'} # kinds of layers whose past can be cut
+CROPPABLE_LAYERS = {'full_attention', 'sliding_attention'}  # kinds of layers whose past can be cut
 
-def mtp_incompatibility(mtp, lm:LM) -> str:
+
+def mtp_incompatibility(mtp, lm: LM) -> str:
     "Why MTP layers cannot draft for a target, in words; an empty string if they can."
     from transformers.cache_utils import get_layer_types_and_kwargs
     from transformers.modeling_layers import MtpModel
-    if not isinstance(mtp, MtpModel): return f'{type(mtp).__name__} is no MtpModel of transformers; leave it out, and the ones of the checkpoint are read'
-    if mtp.shared_head is not lm.model.get_output_embeddings(): return f'they were made for another model, with its embedding and its head; make them with MtpModel.from_pretrained(lm.model), or leave them out'
+
+    if not isinstance(mtp, MtpModel):
+        return f'{type(mtp).__name__} is no MtpModel of transformers; leave it out, and the ones of the checkpoint are read'
+    if mtp.shared_head is not lm.model.get_output_embeddings():
+        return 'they were made for another model, with its embedding and its head; make them with MtpModel.from_pretrained(lm.model), or leave them out'
     weight, device = mtp.layers[0].eh_proj.weight, device_of_last(lm)
-    if (weight.dtype, weight.device) != (lm.dtype, device): return f'they are in {weight.dtype} on {weight.device}, and it is in {lm.dtype} on {device}; call mtp.layers.to({str(device)!r}, {lm.dtype})'
-    if mtp.layers.training: return 'they are in training mode, where dropout makes every pass another; call mtp.layers.eval()'
-    if strange := set(get_layer_types_and_kwargs(mtp.config)[0]) - CROPPABLE_LAYERS: return f'their layers are of the kind {", ".join(sorted(strange))}, whose past is a state that cannot be cut; use another drafter'
+    if (weight.dtype, weight.device) != (lm.dtype, device):
+        return f'they are in {weight.dtype} on {weight.device}, and it is in {lm.dtype} on {device}; call mtp.layers.to({str(device)!r}, {lm.dtype})'
+    if mtp.layers.training:
+        return 'they are in training mode, where dropout makes every pass another; call mtp.layers.eval()'
+    if strange := set(get_layer_types_and_kwargs(mtp.config)[0]) - CROPPABLE_LAYERS:
+        return f'their layers are of the kind {", ".join(sorted(strange))}, whose past is a state that cannot be cut; use another drafter'
     return ''

@@ -17,71 +17,102 @@ from ..speculative.protocol import Draft
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #7dd384a3
 class MostRecentMatch:
     "Of all places where an n-gram was followed by something, the last."
-    def insert(self, record:tuple|None, token:int, at:int) -> tuple:
+
+    def insert(self, record: tuple | None, token: int, at: int) -> tuple:
         "The record of an n-gram, place first, now that `token` has followed it at position `at`."
         return (at,)
-    def __repr__(self): return 'MostRecentMatch()'
+
+    def __repr__(self):
+        return 'MostRecentMatch()'
+
 
 class MostFrequentMatch:
     "The newest place of the token that followed an n-gram most often; among equals, of the one seen last."
-    def insert(self, record:tuple|None, token:int, at:int) -> tuple:
+
+    def insert(self, record: tuple | None, token: int, at: int) -> tuple:
         "The record of an n-gram, place first, now that `token` has followed it at position `at`."
         place, best, counts = record or (at, token, {})
         counts[token] = counts.get(token, 0) + 1
         return (at, token, counts) if counts[token] >= counts[best] else (place, best, counts)
-    def __repr__(self): return 'MostFrequentMatch()'
+
+    def __repr__(self):
+        return 'MostFrequentMatch()'
 
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #9e8f15cc
 class NgramIndex:
     "Where each n-gram of a growing text was followed by something."
-    def __init__(self, min_ngram:int, max_ngram:int, match=MostRecentMatch()):
-        self.sizes, self.match, self.positions, self.n_inserted = range(max_ngram, min_ngram - 1, -1), match, {}, 0
 
-    def insert(self, ids:list[int], end:int):
+    def __init__(self, min_ngram: int, max_ngram: int, match=MostRecentMatch()):
+        self.sizes = range(max_ngram, min_ngram - 1, -1)
+        self.match = match
+        self.positions = {}
+        self.n_inserted = 0
+
+    def insert(self, ids: list[int], end: int):
         "File the n-grams that end before `ids[end]`, which follows them."
         for n in self.sizes:
-            if n <= end: self.positions[gram] = self.match.insert(self.positions.get(gram := tuple(ids[end - n:end])), ids[end], end)
+            if n <= end:
+                self.positions[gram] = self.match.insert(
+                    self.positions.get(gram := tuple(ids[end - n : end])), ids[end], end
+                )
 
-    def extend(self, ids:list[int]):
+    def extend(self, ids: list[int]):
         "File what is new in `ids` since the last time."
-        for end in range(self.n_inserted + 1, len(ids)): self.insert(ids, end)
+        for end in range(self.n_inserted + 1, len(ids)):
+            self.insert(ids, end)
         self.n_inserted = max(self.n_inserted, len(ids) - 1)
 
-    def find(self, ids:list[int]) -> tuple[int, int]:
+    def find(self, ids: list[int]) -> tuple[int, int]:
         "`(position, n)`: where the longest known suffix of `ids` was continued; `(0, 0)` if nowhere."
         for n in self.sizes:
-            if n <= len(ids) and (known := self.positions.get(tuple(ids[-n:]))): return known[0], n
+            if n <= len(ids) and (known := self.positions.get(tuple(ids[-n:]))):
+                return known[0], n
         return 0, 0
 
-def check_ngram_sizes(min_ngram:int, max_ngram:int):
+
+def check_ngram_sizes(min_ngram: int, max_ngram: int):
     "Raise `ValueError` for n-gram sizes that make no sense."
     whole = all(isinstance(n, int) and not isinstance(n, bool) for n in (min_ngram, max_ngram))
     if not whole or not 1 <= min_ngram <= max_ngram:
-        raise ValueError(f'n-grams of {min_ngram!r} to {max_ngram!r} tokens: give whole numbers with 1 <= min_ngram <= max_ngram')
+        raise ValueError(
+            f'n-grams of {min_ngram!r} to {max_ngram!r} tokens: give whole numbers with 1 <= min_ngram <= max_ngram'
+        )
 
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #4bd65a01
-END = -1   # between documents; no token has this id
+END = -1  # between documents; no token has this id
+
 
 class Datastore:
     "Documents to copy from (REST, arXiv 2311.08252); built once, shared by requests, never changed by them."
-    def __init__(self,
-        documents:Iterable, # lists of ids, or texts
-        lm=None, # whose tokenizer turns texts into ids
-        max_ngram:int=4, # the longest suffix looked for, first
-        min_ngram:int=2, # the shortest one trusted
-        match=MostFrequentMatch(), # which of several places: `MostFrequentMatch()` or `MostRecentMatch()`
+
+    def __init__(
+        self,
+        documents: Iterable,  # lists of ids, or texts
+        lm=None,  # whose tokenizer turns texts into ids
+        max_ngram: int = 4,  # the longest suffix looked for, first
+        min_ngram: int = 2,  # the shortest one trusted
+        match=MostFrequentMatch(),  # which of several places: `MostFrequentMatch()` or `MostRecentMatch()`
     ):
         check_ngram_sizes(min_ngram, max_ngram)
-        found = [document_ids(d, lm) for d in ([documents] if isinstance(documents, str) else documents)]
-        self.max_ngram, self.min_ngram, self.match, self.documents = max_ngram, min_ngram, match, len(found)
-        self.ids, self.index = [t for ids in found for t in (*ids, END)], NgramIndex(min_ngram, max_ngram, match)
+        found = [
+            document_ids(d, lm) for d in ([documents] if isinstance(documents, str) else documents)
+        ]
+        self.max_ngram = max_ngram
+        self.min_ngram = min_ngram
+        self.match = match
+        self.documents = len(found)
+        self.ids = [t for ids in found for t in (*ids, END)]
+        self.index = NgramIndex(min_ngram, max_ngram, match)
         for end in range(1, len(self.ids)):
-            if self.ids[end] != END: self.index.insert(self.ids, end)
+            if self.ids[end] != END:
+                self.index.insert(self.ids, end)
         self.max_id = max(self.ids, default=END)
         if len(self.ids) - self.documents <= min_ngram or not self.index.positions:
-            raise ValueError(f'the datastore is empty: no document has more than {min_ngram} tokens. Give longer documents, or a smaller min_ngram')
+            raise ValueError(
+                f'the datastore is empty: no document has more than {min_ngram} tokens. Give longer documents, or a smaller min_ngram'
+            )
 
-    def find(self, ids:list[int]) -> tuple[int, int]:
+    def find(self, ids: list[int]) -> tuple[int, int]:
         "`(position in self.ids, n)` of a continuation of the longest known suffix of `ids`; `(0, 0)` if there is none."
         return self.index.find(ids)
 
@@ -92,44 +123,67 @@ class Datastore:
 def document_ids(document, lm=None) -> list[int]:
     "A document as ids; raises `ValueError` where it is a text without a tokenizer, or holds what no id can be."
     if isinstance(document, str):
-        if lm is None: raise ValueError('a document is a text: give the model whose tokenizer splits it, or lists of ids')
+        if lm is None:
+            raise ValueError(
+                'a document is a text: give the model whose tokenizer splits it, or lists of ids'
+            )
         return lm.encode(document)
     ids = document.tolist() if hasattr(document, 'tolist') else list(document)
     if bad := [t for t in ids if isinstance(t, bool) or not isinstance(t, int) or t < 0]:
-        raise ValueError(f'{bad[0]!r} in a document is no token id: give whole numbers of 0 or more')
+        raise ValueError(
+            f'{bad[0]!r} in a document is no token id: give whole numbers of 0 or more'
+        )
     return ids
 
-def check_vocabulary(max_id:int, lm, what:str):
+
+def check_vocabulary(max_id: int, lm, what: str):
     "Raise `ValueError` where ids to copy from are not in the target's vocabulary."
-    if max_id >= lm.vocab_size: raise ValueError(f'{what} holds id {max_id} and {lm.name} has {lm.vocab_size} tokens: build it with the tokenizer of {lm.name}')
+    if max_id >= lm.vocab_size:
+        raise ValueError(
+            f'{what} holds id {max_id} and {lm.name} has {lm.vocab_size} tokens: build it with the tokenizer of {lm.name}'
+        )
 
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #f269bcf4
 class PromptLookupDrafter:
     "Draft by copying what followed the last n tokens earlier in the text (Saxena 2023), or in other documents."
-    def __init__(self,
-        max_ngram:int=3, # the longest suffix looked for, first
-        min_ngram:int=1, # the shortest one trusted
-        match=MostRecentMatch(), # which of several places: `MostRecentMatch()` or `MostFrequentMatch()`
-        datastore:Datastore|None=None, # other documents, used where they match more tokens than the text itself
+
+    def __init__(
+        self,
+        max_ngram: int = 3,  # the longest suffix looked for, first
+        min_ngram: int = 1,  # the shortest one trusted
+        match=MostRecentMatch(),  # which of several places: `MostRecentMatch()` or `MostFrequentMatch()`
+        datastore: Datastore
+        | None = None,  # other documents, used where they match more tokens than the text itself
     ):
         check_ngram_sizes(min_ngram, max_ngram)
-        self.max_ngram, self.min_ngram, self.match, self.datastore = max_ngram, min_ngram, match, datastore
+        self.max_ngram = max_ngram
+        self.min_ngram = min_ngram
+        self.match = match
+        self.datastore = datastore
 
-    def start(self, request:Request, base:Base, target) -> 'PromptLookupState':
+    def start(self, request: Request, base: Base, target) -> 'PromptLookupState':
         "Begin an index over the request's text; raises `ValueError` where the datastore is not of the target's vocabulary."
-        if self.datastore is not None: check_vocabulary(self.datastore.max_id, request.lm, 'the datastore')
-        return PromptLookupState(NgramIndex(self.min_ngram, self.max_ngram, self.match), self.datastore)
+        if self.datastore is not None:
+            check_vocabulary(self.datastore.max_id, request.lm, 'the datastore')
+        return PromptLookupState(
+            NgramIndex(self.min_ngram, self.max_ngram, self.match), self.datastore
+        )
 
     def __repr__(self):
         parts = [f'max_ngram={self.max_ngram}, min_ngram={self.min_ngram}']
-        if not isinstance(self.match, MostRecentMatch): parts.append(f'match={self.match!r}')
-        if self.datastore is not None: parts.append(f'datastore={self.datastore!r}')
+        if not isinstance(self.match, MostRecentMatch):
+            parts.append(f'match={self.match!r}')
+        if self.datastore is not None:
+            parts.append(f'datastore={self.datastore!r}')
         return f'PromptLookupDrafter({", ".join(parts)})'
 
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #51784e99
 class PromptLookupState:
     "Prompt lookup at work on one text."
-    def __init__(self, index:NgramIndex, datastore:Datastore|None): self.index, self.datastore = index, datastore
+
+    def __init__(self, index: NgramIndex, datastore: Datastore | None):
+        self.index = index
+        self.datastore = datastore
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "A copy of what followed the longest known suffix; empty if there is none."
@@ -137,15 +191,23 @@ class PromptLookupState:
         at, n = self.index.find(ids)
         if self.datastore is not None and n < self.index.sizes[0]:
             there, m = self.datastore.find(ids)
-            if m > n: return Draft(copy_tokens(self.datastore.ids, there, keep_drafting), info=dict(match=m, source='datastore'))
-        return Draft(copy_tokens(ids, at, keep_drafting) if n else [], info=dict(match=n, source='text'))
+            if m > n:
+                return Draft(
+                    copy_tokens(self.datastore.ids, there, keep_drafting),
+                    info=dict(match=m, source='datastore'),
+                )
+        return Draft(
+            copy_tokens(ids, at, keep_drafting) if n else [], info=dict(match=n, source='text')
+        )
 
-def copy_tokens(source:list[int], at:int, keep_drafting) -> list[int]:
+
+def copy_tokens(source: list[int], at: int, keep_drafting) -> list[int]:
     "The tokens of `source` from `at` on, while `go_on` says so; past its end the copy follows itself, at the end of a document it stops."
     tokens = []
     while keep_drafting(len(tokens), None, tokens[-1] if tokens else None):
         place = at + len(tokens)
         token = source[place] if place < len(source) else tokens[place - len(source)]
-        if token == END: break
+        if token == END:
+            break
         tokens.append(token)
     return tokens

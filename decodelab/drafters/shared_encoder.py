@@ -18,23 +18,50 @@ from ..models.session import LM
 # %% ../../nbs/08_drafters/05_shared_encoder.ipynb #79287856
 class EncodedAudio(EncodedInput):
     "What an encoder made of its inputs, with the inputs, as a second model is given it."
-    def __init__(self, encoded:EncodedInput, inputs:dict): self.states, self.mask, self.inputs = encoded.states, encoded.mask, inputs
-    def get(self, name, other=None): return self.inputs.get(name, other)
-    def __contains__(self, name): return name in self.inputs
-    def __getitem__(self, name): return self.inputs[name]
 
-def same_encoder(a:LM, b:LM) -> bool:
+    def __init__(self, encoded: EncodedInput, inputs: dict):
+        self.states = encoded.states
+        self.mask = encoded.mask
+        self.inputs = inputs
+
+    def get(self, name, other=None):
+        return self.inputs.get(name, other)
+
+    def __contains__(self, name):
+        return name in self.inputs
+
+    def __getitem__(self, name):
+        return self.inputs[name]
+
+
+def same_encoder(a: LM, b: LM) -> bool:
     "Whether two encoder–decoders have the same encoder, weight by weight."
-    if not (a.decoder_start_ids and b.decoder_start_ids) or a.dtype != b.dtype or a.device != b.device: return False
+    if (
+        not (a.decoder_start_ids and b.decoder_start_ids)
+        or a.dtype != b.dtype
+        or a.device != b.device
+    ):
+        return False
     one, two = (lm.model.get_encoder().state_dict() for lm in (a, b))
-    return one.keys() == two.keys() and all(one[k].shape == two[k].shape and torch.equal(one[k], two[k]) for k in one)
+    return one.keys() == two.keys() and all(
+        one[k].shape == two[k].shape and torch.equal(one[k], two[k]) for k in one
+    )
 
 # %% ../../nbs/08_drafters/05_shared_encoder.ipynb #5312ef30
 class SharedEncoder(AssistantDrafter):
     "An assistant with the target's own encoder (distil-whisper, arXiv 2311.00430): it reads what the target's has made."
-    def start(self, request:Request, base, target):
+
+    def start(self, request: Request, base, target):
         "Begin to draft; raises `ValueError` where the encoders differ."
         if request.lm not in self.checked_ and not same_encoder(request.lm, self.lm):
-            raise ValueError(f'{self.lm.name} and {request.lm.name} do not have one encoder: use AssistantDrafter, which runs both')
-        return super().start(replace(request, encoder=EncodedAudio(target.session.encoded, request.encoder)), base, target)
-    def __repr__(self): return super().__repr__().replace('AssistantDrafter', 'SharedEncoder')
+            raise ValueError(
+                f'{self.lm.name} and {request.lm.name} do not have one encoder: use AssistantDrafter, which runs both'
+            )
+        return super().start(
+            replace(request, encoder=EncodedAudio(target.session.encoded, request.encoder)),
+            base,
+            target,
+        )
+
+    def __repr__(self):
+        return super().__repr__().replace('AssistantDrafter', 'SharedEncoder')

@@ -24,95 +24,183 @@ def reuse_config(config):
     "A copy of an assistant's configuration that says of each layer that it reuses keys and values (transformers 5.23 raises there)."
     config = copy.deepcopy(config)
     kind = type(config.text_config)
-    config.text_config.__class__ = type(kind.__name__, (kind,), dict(__module__=kind.__module__, kv_sharing_modes=property(lambda self: ['reuse'] * self.num_hidden_layers)))
+    config.text_config.__class__ = type(
+        kind.__name__,
+        (kind,),
+        dict(
+            __module__=kind.__module__,
+            kv_sharing_modes=property(lambda self: ['reuse'] * self.num_hidden_layers),
+        ),
+    )
     return config
+
 
 ASSISTANTS = ('gemma4_assistant', 'gemma4_unified_assistant')
 
+
 def load_assistant(
-    name_or_folder, # a local folder, or a name on the Hugging Face Hub
-    lm:LM, # the target: the assistant goes to its device, in its precision
-    revision:str|None=None, # a branch, tag or commit on the Hub
+    name_or_folder,  # a local folder, or a name on the Hugging Face Hub
+    lm: LM,  # the target: the assistant goes to its device, in its precision
+    revision: str | None = None,  # a branch, tag or commit on the Hub
 ):
     "Load a single-position assistant; raises `ValueError` where there is none by that name."
     from transformers import AutoConfig, AutoModelForCausalLM
+
     try:
         config = AutoConfig.from_pretrained(name_or_folder, revision=revision)
-        if config.model_type not in ASSISTANTS: raise ValueError(f'it is a {config.model_type}')
-        with no_progress_bars(True): model = AutoModelForCausalLM.from_pretrained(name_or_folder, config=reuse_config(config), dtype=lm.dtype, use_safetensors=True, revision=revision)
+        if config.model_type not in ASSISTANTS:
+            raise ValueError(f'it is a {config.model_type}')
+        with no_progress_bars(True):
+            model = AutoModelForCausalLM.from_pretrained(
+                name_or_folder,
+                config=reuse_config(config),
+                dtype=lm.dtype,
+                use_safetensors=True,
+                revision=revision,
+            )
     except (OSError, ValueError) as error:
-        raise ValueError(f'{name_or_folder} is no single-position assistant ({str(error).strip().splitlines()[0]}): give a folder or Hub name of one, such as google/gemma-4-e2b-it-assistant; load(...) and AssistantDrafter(lm) are for other draft models') from error
+        raise ValueError(
+            f'{name_or_folder} is no single-position assistant ({str(error).strip().splitlines()[0]}): give a folder or Hub name of one, such as google/gemma-4-e2b-it-assistant; load(...) and AssistantDrafter(lm) are for other draft models'
+        ) from error
     return model.to(lm.device).eval()
 
 # %% ../../nbs/08_drafters/18_single_position.ipynb #c530795d
-def kv_layers(lm:LM) -> dict[str, int]:
+def kv_layers(lm: LM) -> dict[str, int]:
     "The last layer of each kind that writes keys and values; raises `ValueError` where layers cannot share them."
     config = lm.text_config
-    if getattr(config, 'num_kv_shared_layers', None) is None: raise ValueError(f'{lm.name} is no target of a single-position assistant, for its layers share no keys and values: Gemma 4 is one; for others use AssistantDrafter(lm) or MtpDrafter()')
-    return {kind: i for i, kind in enumerate(config.layer_types[:config.num_hidden_layers - config.num_kv_shared_layers])}
+    if getattr(config, 'num_kv_shared_layers', None) is None:
+        raise ValueError(
+            f'{lm.name} is no target of a single-position assistant, for its layers share no keys and values: Gemma 4 is one; for others use AssistantDrafter(lm) or MtpDrafter()'
+        )
+    return {
+        kind: i
+        for i, kind in enumerate(
+            config.layer_types[: config.num_hidden_layers - config.num_kv_shared_layers]
+        )
+    }
 
-def shared_kv(session, layer:int, n:int) -> tuple[torch.Tensor, torch.Tensor]:
+
+def shared_kv(session, layer: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     "Keys and values `(1, heads, …, d)` that a layer has written of the first `n` tokens, so far as the token after them sees them."
     config = session.lm.text_config
-    first = max(0, n + 1 - config.sliding_window) if config.layer_types[layer] == 'sliding_attention' else 0
-    if session.kind == 'growing': return tuple(x[:, :, first:n] for x in session._kv_buffers()[2 * layer:2 * layer + 2])
-    if len(session) > n: session.rollback(n) # a cache that forgets is put back to where it was
-    return tuple(x[:, :, -(n - first):] for x in (session.cache.layers[layer].keys, session.cache.layers[layer].values))
+    first = (
+        max(0, n + 1 - config.sliding_window)
+        if config.layer_types[layer] == 'sliding_attention'
+        else 0
+    )
+    if session.kind == 'growing':
+        return tuple(x[:, :, first:n] for x in session._kv_buffers()[2 * layer : 2 * layer + 2])
+    if len(session) > n:
+        session.rollback(n)  # a cache that forgets is put back to where it was
+    return tuple(
+        x[:, :, -(n - first) :]
+        for x in (session.cache.layers[layer].keys, session.cache.layers[layer].values)
+    )
 
 # %% ../../nbs/08_drafters/18_single_position.ipynb #288278c6
 class AssistantLayers(NamedTuple):
     "An assistant, the target's layer whose states it reads, how many tokens it drafts (None: any number) and whose keys it looks at."
+
     model: Any
     layers: tuple
-    max_draft: int|None
+    max_draft: int | None
     kv_layers: dict
+
 
 class SinglePositionScorer(FromStateScorer):
     "Rows of an assistant that looks at the target's keys and values from one position."
+
     def prepare_round(self):
-        n = len(self.committed) - 1 # read by the target
-        self.keys = {kind: shared_kv(self.session, layer, n) for kind, layer in self.heads.kv_layers.items()}
-        self.last_state, self.states, self.position = self.features.rows(n - 1, n)[0, -1], {}, torch.tensor([[n]], device=self.lm.device) # states: what stands beside the token after a path
+        n = len(self.committed) - 1  # read by the target
+        self.keys = {
+            kind: shared_kv(self.session, layer, n) for kind, layer in self.heads.kv_layers.items()
+        }
+        self.last_state, self.states, self.position = (
+            self.features.rows(n - 1, n)[0, -1],
+            {},
+            torch.tensor([[n]], device=self.lm.device),
+        )  # states: what stands beside the token after a path
 
     def path_scores(self, paths):
         "`(n, V)` after each path, all of one length."
         n, embed = len(paths), self.lm.model.get_input_embeddings()
-        tokens = embed(torch.tensor([[path[-1] if path else self.committed[-1]] for path in paths], device=self.lm.device)) # (n, 1, D)
-        states = torch.stack([self.states[tuple(path[:-1])] if path else self.last_state for path in paths])[:, None]
-        keys = {kind: tuple(x.expand(n, -1, -1, -1) for x in pair) for kind, pair in self.keys.items()}
-        out = self.heads.model(inputs_embeds=torch.cat([tokens, states.to(tokens.device)], -1), position_ids=self.position.expand(n, 1), shared_kv_states=keys)
-        self.states |= {tuple(path): state for path, state in zip(paths, out.last_hidden_state[:, -1])}
+        tokens = embed(
+            torch.tensor(
+                [[path[-1] if path else self.committed[-1]] for path in paths],
+                device=self.lm.device,
+            )
+        )  # (n, 1, D)
+        states = torch.stack(
+            [self.states[tuple(path[:-1])] if path else self.last_state for path in paths]
+        )[:, None]
+        keys = {
+            kind: tuple(x.expand(n, -1, -1, -1) for x in pair) for kind, pair in self.keys.items()
+        }
+        out = self.heads.model(
+            inputs_embeds=torch.cat([tokens, states.to(tokens.device)], -1),
+            position_ids=self.position.expand(n, 1),
+            shared_kv_states=keys,
+        )
+        self.states |= {
+            tuple(path): state for path, state in zip(paths, out.last_hidden_state[:, -1])
+        }
         return out.logits[:, -1]
 
 # %% ../../nbs/08_drafters/18_single_position.ipynb #d321404d
 class SinglePositionHeads(DraftHeads):
     "An assistant of Gemma 4, as heads."
-    name = 'an assistant that looks at the target'
-    def __init__(self, assistant): self.assistant = assistant.model if isinstance(assistant, LM) else assistant
 
-    def scorer(self, request:Request, base:Base, target) -> SinglePositionScorer:
+    name = 'an assistant that looks at the target'
+
+    def __init__(self, assistant):
+        self.assistant = assistant.model if isinstance(assistant, LM) else assistant
+
+    def scorer(self, request: Request, base: Base, target) -> SinglePositionScorer:
         "How the assistant reads a text beside its target; raises `ValueError` where it was made for another."
         layers = kv_layers(request.lm)
-        if why := assistant_incompatibility(self.assistant, request.lm, layers): raise ValueError(f'this assistant cannot draft for {request.lm.name}: {why}')
-        return SinglePositionScorer(AssistantLayers(self.assistant, (request.lm.depth,), None, layers), request, base, target)
+        if why := assistant_incompatibility(self.assistant, request.lm, layers):
+            raise ValueError(f'this assistant cannot draft for {request.lm.name}: {why}')
+        return SinglePositionScorer(
+            AssistantLayers(self.assistant, (request.lm.depth,), None, layers),
+            request,
+            base,
+            target,
+        )
+
 
 class SinglePositionDrafter(AssistantDrafter):
     "Drafts with an assistant that has no past of its own, from the target's keys, values and last state."
-    def __init__(self, assistant, # what `load_assistant` gives: a Gemma4AssistantForCausalLM or Gemma4UnifiedAssistantForCausalLM
-        base:Base|None=None, # how it draws; None: as the target does
-    ): super().__init__(SinglePositionHeads(assistant), base)
 
-    def __repr__(self): return f'SinglePositionDrafter({type(self.lm.assistant).__name__}{f", base={self.base!r}" if self.base else ""})'
+    def __init__(
+        self,
+        assistant,  # what `load_assistant` gives: a Gemma4AssistantForCausalLM or Gemma4UnifiedAssistantForCausalLM
+        base: Base | None = None,  # how it draws; None: as the target does
+    ):
+        super().__init__(SinglePositionHeads(assistant), base)
+
+    def __repr__(self):
+        return f'SinglePositionDrafter({type(self.lm.assistant).__name__}{f", base={self.base!r}" if self.base else ""})'
 
 # %% ../../nbs/08_drafters/18_single_position.ipynb #1d811f10
-def assistant_incompatibility(assistant, lm:LM, written:dict) -> str:
+def assistant_incompatibility(assistant, lm: LM, written: dict) -> str:
     "Why an assistant cannot draft for a target, in words; an empty string if it can."
     config = getattr(assistant, 'config', None)
-    if getattr(config, 'model_type', '') not in ASSISTANTS: return f'{type(assistant).__name__} is no single-position assistant; give what load_assistant(name, lm) loads, or use AssistantDrafter(lm) for a draft model with a past of its own'
+    if getattr(config, 'model_type', '') not in ASSISTANTS:
+        return f'{type(assistant).__name__} is no single-position assistant; give what load_assistant(name, lm) loads, or use AssistantDrafter(lm) for a draft model with a past of its own'
     own, text = config.get_text_config(), lm.text_config
-    if (config.backbone_hidden_size, own.vocab_size) != (text.hidden_size, lm.vocab_size): return f'it was made for states of {config.backbone_hidden_size} numbers and {own.vocab_size} tokens, and the target has {text.hidden_size} and {lm.vocab_size}; load the assistant of this very model'
-    heads = lambda config, i: (config.per_layer_config[i].num_key_value_heads, config.per_layer_config[i].head_dim)
+    if (config.backbone_hidden_size, own.vocab_size) != (text.hidden_size, lm.vocab_size):
+        return f'it was made for states of {config.backbone_hidden_size} numbers and {own.vocab_size} tokens, and the target has {text.hidden_size} and {lm.vocab_size}; load the assistant of this very model'
+    heads = lambda config, i: (
+        config.per_layer_config[i].num_key_value_heads,
+        config.per_layer_config[i].head_dim,
+    )
     for i, kind in enumerate(own.layer_types):
-        if kind not in written or heads(own, i) != heads(text, written[kind]): return f'its {kind} looks at {heads(own, i)[0]} heads of {heads(own, i)[1]} numbers, and the target writes {"none" if kind not in written else "{} of {}".format(*heads(text, written[kind]))}; load the assistant of this very model'
-    if assistant.dtype != lm.dtype: return f'it is in {assistant.dtype} and the target in {lm.dtype}; call assistant.to({lm.dtype})'
-    return 'it is in training mode, where dropout makes every pass another; call assistant.eval()' if assistant.training else ''
+        if kind not in written or heads(own, i) != heads(text, written[kind]):
+            return f'its {kind} looks at {heads(own, i)[0]} heads of {heads(own, i)[1]} numbers, and the target writes {"none" if kind not in written else "{} of {}".format(*heads(text, written[kind]))}; load the assistant of this very model'
+    if assistant.dtype != lm.dtype:
+        return f'it is in {assistant.dtype} and the target in {lm.dtype}; call assistant.to({lm.dtype})'
+    return (
+        'it is in training mode, where dropout makes every pass another; call assistant.eval()'
+        if assistant.training
+        else ''
+    )

@@ -20,55 +20,84 @@ from .token_intersection import MappedState, start_mapped
 # %% ../../nbs/08_drafters/09_string_rejection.ipynb #1a317302
 class StringProbs:
     "Which target token a drafted text is, for one pair of vocabularies."
-    def __init__(self, vocab_map): # a `Dictionary`
+
+    def __init__(self, vocab_map):  # a `Dictionary`
         self.vocab_map = vocab_map
         longer = [piece for piece in vocab_map.target.ids if piece not in vocab_map.draft.ids]
-        self.prefixes = {piece[:n] for piece in longer for n in range(1, len(piece))} # texts that may grow into one of those
+        self.prefixes = {
+            piece[:n] for piece in longer for n in range(1, len(piece))
+        }  # texts that may grow into one of those
         self.depth = max(map(len, self.prefixes), default=0) + 1
 
-    def first_token(self, text:bytes) -> int|None:
+    def first_token(self, text: bytes) -> int | None:
         "The longest target token that `text` begins with; None if there is none."
         ids = self.vocab_map.target.ids
         return next((ids[text[:n]] for n in range(len(text), 0, -1) if text[:n] in ids), None)
 
-    def psi(self, row_after, width:int) -> list:
+    def psi(self, row_after, width: int) -> list:
         "The law `(V,)` of the first target token; `row_after(path)` gives the draft's probabilities after some of its ids."
         law, paths = [0] * width, [([], b'', 1)]
         while paths:
             path, text, weight = paths.pop()
             for d, chance in enumerate(row_after(path)):
                 piece = self.vocab_map.draft.pieces[d]
-                if not chance: continue
-                if piece and text + piece in self.prefixes: paths.append(([*path, d], text + piece, weight * chance))
+                if not chance:
+                    continue
+                if piece and text + piece in self.prefixes:
+                    paths.append(([*path, d], text + piece, weight * chance))
                 else:
-                    t = self.vocab_map.to_target.get(d) if piece is None and not text else self.first_token(text + (piece or b''))
-                    if t is not None: law[t] += weight * chance
+                    t = (
+                        self.vocab_map.to_target.get(d)
+                        if piece is None and not text
+                        else self.first_token(text + (piece or b''))
+                    )
+                    if t is not None:
+                        law[t] += weight * chance
         return law
 
 # %% ../../nbs/08_drafters/09_string_rejection.ipynb #d1fe4f34
 class StringRejectionState(MappedState):
     "Draws target tokens by the probability that the draft writes them."
+
     def draft_scores(self, ids, own):
         "log ψ `(1, V)` after `own`; ψ itself `(V,)` from a table."
         strings = StringProbs(self.retokenizer.vocab_map)
-        if not hasattr(self.scorer, 'processors'): return np.array([Fraction(x) for x in strings.psi(lambda path: self.scorer.next_scores(own + path), self.width)])
+        if not hasattr(self.scorer, 'processors'):
+            return np.array(
+                [
+                    Fraction(x)
+                    for x in strings.psi(
+                        lambda path: self.scorer.next_scores(own + path), self.width
+                    )
+                ]
+            )
         read = self.scorer.session.logits
-        if self.context and len(own) + strings.depth > self.context: return read(own).new_full((1, self.width), -torch.inf)
-        law = strings.psi(lambda path: read(own + path)[0].double().softmax(-1).tolist(), self.width)
+        if self.context and len(own) + strings.depth > self.context:
+            return read(own).new_full((1, self.width), -torch.inf)
+        law = strings.psi(
+            lambda path: read(own + path)[0].double().softmax(-1).tolist(), self.width
+        )
         return torch.tensor([law], dtype=torch.float64, device=self.scorer.session.lm.device).log()
+
 
 class StringRejectionDrafter:
     "Drafts target tokens by their exact probability as strings (SLRS, arXiv 2502.05202); the reference for small vocabularies."
-    def __init__(self,
-        lm:LM, # the draft model, with its tokenizer
-        base:Base|None=None, # how it draws; None: as the target does, with the same rules
-        limit:int=64, # ids of either vocabulary; the passes needed grow exponentially with the length of tokens
-    ): self.lm, self.base, self.limit, self.vocab_maps_ = lm, base, limit, WeakKeyDictionary()
 
-    def start(self, request:Request, base:Base, target) -> StringRejectionState:
+    def __init__(
+        self,
+        lm: LM,  # the draft model, with its tokenizer
+        base: Base | None = None,  # how it draws; None: as the target does, with the same rules
+        limit: int = 64,  # ids of either vocabulary; the passes needed grow exponentially with the length of tokens
+    ):
+        self.lm, self.base, self.limit, self.vocab_maps_ = lm, base, limit, WeakKeyDictionary()
+
+    def start(self, request: Request, base: Base, target) -> StringRejectionState:
         "Begin to draft for one text; raises `ValueError` for large vocabularies and without tokenizers."
         if (most := max(request.lm.vocab_size, self.lm.vocab_size)) > self.limit:
-            raise ValueError(f'{most} tokens are too many to try every way to write them (limit {self.limit}): use TokenIntersectionDrafter or UniversalDrafter')
+            raise ValueError(
+                f'{most} tokens are too many to try every way to write them (limit {self.limit}): use TokenIntersectionDrafter or UniversalDrafter'
+            )
         return start_mapped(self, request, base, StringRejectionState)
 
-    def __repr__(self): return f'StringRejectionDrafter({self.lm.name!r}{f", base={self.base!r}" if self.base else ""})'
+    def __repr__(self):
+        return f'StringRejectionDrafter({self.lm.name!r}{f", base={self.base!r}" if self.base else ""})'

@@ -19,68 +19,133 @@ from ..speculative.protocol import Draft, DraftProbs
 from .universal import Retokenizer, retokenize_prompt
 
 # %% ../../nbs/08_drafters/08_token_intersection.ipynb #47410835
-def map_to_target(rows, table:dict[int, int], width:int):
+def map_to_target(rows, table: dict[int, int], width: int):
     "Rows over draft ids `(..., D)` as rows over target ids `(..., width)`; `table`: target id → draft id. Scores get -inf elsewhere, fractions 0."
     to, at = list(table), list(table.values())
-    if isinstance(rows, torch.Tensor): out = rows.new_full((*rows.shape[:-1], width), -torch.inf)
-    else: out = rows[:1].repeat(width) * 0
+    if isinstance(rows, torch.Tensor):
+        out = rows.new_full((*rows.shape[:-1], width), -torch.inf)
+    else:
+        out = rows[:1].repeat(width) * 0
     out[..., to] = rows[..., at]
     return out
 
 # %% ../../nbs/08_drafters/08_token_intersection.ipynb #941618fd
 class MappedState:
     "Draws target tokens from rows that were made from another model's; `scores(ids, tokens)` is what a drafter adds."
-    def __init__(self, retokenizer:Retokenizer, scorer, base:Base, width:int, sampled:bool, context:int|None):
-        self.retokenizer, self.scorer, self.base, self.width, self.sampled, self.context = retokenizer, scorer, base, width, sampled, context
+
+    def __init__(
+        self,
+        retokenizer: Retokenizer,
+        scorer,
+        base: Base,
+        width: int,
+        sampled: bool,
+        context: int | None,
+    ):
+        self.retokenizer = retokenizer
+        self.scorer = scorer
+        self.base = base
+        self.width = width
+        self.sampled = sampled
+        self.context = context
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "Tokens of the target, each drawn from its row over the target's vocabulary."
-        tokens, rows, passes, rng = [], [], self.scorer.passes, self.base.sampler(rng)
+        tokens = []
+        rows = []
+        passes = self.scorer.passes
+        rng = self.base.sampler(rng)
         self.retokenizer.follow(ids)
-        while keep_drafting(len(tokens), DraftProbs(rows[-1], self.scorer.probabilities) if rows else None, tokens[-1] if tokens else None):
-            own = self.retokenizer.draft_ids + [d for t in tokens for d in self.retokenizer.vocab_map.draft_ids(t)]
-            row = None if not own or self.context and len(own) >= self.context else self.target_probs(ids + tokens, own)
-            if row is None: break
+        while keep_drafting(
+            len(tokens),
+            DraftProbs(rows[-1], self.scorer.probabilities) if rows else None,
+            tokens[-1] if tokens else None,
+        ):
+            own = self.retokenizer.draft_ids + [
+                d for t in tokens for d in self.retokenizer.vocab_map.draft_ids(t)
+            ]
+            row = (
+                None
+                if not own or (self.context and len(own) >= self.context)
+                else self.target_probs(ids + tokens, own)
+            )
+            if row is None:
+                break
             rows.append(row)
             tokens.append(rng.categorical(row))
-        return Draft(tokens, rows if self.sampled else None, token_probs(rows, tokens, self.scorer.probabilities), self.scorer.passes - passes)
+        return Draft(
+            tokens,
+            rows if self.sampled else None,
+            token_probs(rows, tokens, self.scorer.probabilities),
+            self.scorer.passes - passes,
+        )
 
-    def target_probs(self, ids:list[int], own:list[int]):
+    def target_probs(self, ids: list[int], own: list[int]):
         "The row `(V,)` after target `ids`, which the draft reads as `own`; None if nothing can be said."
         scores = self.draft_scores(ids, own)
-        if not hasattr(self.scorer, 'processors'): return scores / scores.sum() if scores.sum() else None # a table: probabilities, no rules
+        if not hasattr(self.scorer, 'processors'):
+            return (
+                scores / scores.sum() if scores.sum() else None
+            )  # a table: probabilities, no rules
         scores = self.scorer.processors(ids, scores)[-1]
-        if not scores.max() > -torch.inf: return None
+        if not scores.max() > -torch.inf:
+            return None
         return self.base.finalize(scores)
 
 # %% ../../nbs/08_drafters/08_token_intersection.ipynb #2bdeba9e
 class TokenIntersectionState(MappedState):
     "The draft's scores of the shared tokens, as scores of the target's."
+
     def draft_scores(self, ids, own):
         "`(n, V)`: after `own`, and after as many tokens before as the draft reads only now and both have."
         same = self.retokenizer.vocab_map.shared
-        if not hasattr(self.scorer, 'processors'): return map_to_target(self.scorer.next_scores(own), same, self.width)
+        if not hasattr(self.scorer, 'processors'):
+            return map_to_target(self.scorer.next_scores(own), same, self.width)
         n = len(own) - len(self.scorer.session) if len(self.scorer.session) else 1
-        if n > 1 and [same.get(t) for t in ids[1 - n:]] != own[1 - n:]: n = 1
+        if n > 1 and [same.get(t) for t in ids[1 - n :]] != own[1 - n :]:
+            n = 1
         return map_to_target(self.scorer.session.logits(own, max(1, n)), same, self.width)
 
-def start_mapped(drafter, request:Request, base:Base, kind:type) -> MappedState:
+
+def start_mapped(drafter, request: Request, base: Base, kind: type) -> MappedState:
     "A `kind` of drafting for the request, under the base's rules on target ids."
     text, own = retokenize_prompt(drafter, request), drafter.base or base
-    if not text.vocab_map.shared: raise ValueError(f'{drafter.lm.name} and {request.lm.name} share no token: use UniversalDrafter, which drafts through text')
-    reading = own.bind(replace(request, lm=drafter.lm, encoder=None if isinstance(request.encoder, SessionOpener) and not request.lm.decoder_start_ids else request.encoder)) # what is prepared is in the target's ids
-    return kind(text, reading, own, request.lm.vocab_size, not (own.greedy or base.greedy), drafter.lm.max_length)
+    if not text.vocab_map.shared:
+        raise ValueError(
+            f'{drafter.lm.name} and {request.lm.name} share no token: use UniversalDrafter, which drafts through text'
+        )
+    reading = own.bind(
+        replace(
+            request,
+            lm=drafter.lm,
+            encoder=None
+            if isinstance(request.encoder, SessionOpener) and not request.lm.decoder_start_ids
+            else request.encoder,
+        )
+    )  # what is prepared is in the target's ids
+    return kind(
+        text,
+        reading,
+        own,
+        request.lm.vocab_size,
+        not (own.greedy or base.greedy),
+        drafter.lm.max_length,
+    )
 
 # %% ../../nbs/08_drafters/08_token_intersection.ipynb #fdcd00ff
 class TokenIntersectionDrafter:
     "A model with another tokenizer drafts tokens that both have (TLI, arXiv 2502.05202); lossless under sampling."
-    def __init__(self,
-        lm:LM, # the draft model, with its tokenizer
-        base:Base|None=None, # how it draws; None: as the target does, with the same rules
-    ): self.lm, self.base, self.vocab_maps_ = lm, base, WeakKeyDictionary()
 
-    def start(self, request:Request, base:Base, target) -> MappedState:
+    def __init__(
+        self,
+        lm: LM,  # the draft model, with its tokenizer
+        base: Base | None = None,  # how it draws; None: as the target does, with the same rules
+    ):
+        self.lm, self.base, self.vocab_maps_ = lm, base, WeakKeyDictionary()
+
+    def start(self, request: Request, base: Base, target) -> MappedState:
         "Begin to draft for one text; raises `ValueError` without tokenizers or where nothing is shared."
         return start_mapped(self, request, base, TokenIntersectionState)
 
-    def __repr__(self): return f'TokenIntersectionDrafter({self.lm.name!r}{f", base={self.base!r}" if self.base else ""})'
+    def __repr__(self):
+        return f'TokenIntersectionDrafter({self.lm.name!r}{f", base={self.base!r}" if self.base else ""})'

@@ -6,7 +6,8 @@
 __all__ = ['corpus_ids', 'mix_with_continuations', 'target_outputs', 'frozen_head', 'heads_loss', 'agreement', 'train_heads']
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #7cff646b
-import math, time
+import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +19,29 @@ from ..models.session import LM
 from ..zoo.training import sample_continuations, fit
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #3205784b
-def corpus_ids(lm:LM, corpus) -> np.ndarray:
+def corpus_ids(lm: LM, corpus) -> np.ndarray:
     "One row of ids: texts one after the other, each ended as the target ends texts; an array of ids is taken as it is."
-    if isinstance(corpus, str): raise TypeError('corpus is one string: give a list of texts, or an array of ids')
-    if isinstance(corpus, (np.ndarray, torch.Tensor)): ids = np.asarray(corpus).ravel()
-    else: ids = np.concatenate([np.array([*lm.encode(text), *lm.eos[:1]], dtype=np.int64) for text in corpus] or [np.zeros(0, np.int64)])
-    if len(ids) < 2048: raise ValueError(f'{len(ids)} tokens of text: give at least 2,048')
-    if ids.min() < 0 or ids.max() >= lm.vocab_size: raise ValueError(f'the corpus has ids up to {ids.max()} and {lm.name} {lm.vocab_size} tokens: was it encoded by another tokenizer?')
+    if isinstance(corpus, str):
+        raise TypeError('corpus is one string: give a list of texts, or an array of ids')
+    if isinstance(corpus, (np.ndarray, torch.Tensor)):
+        ids = np.asarray(corpus).ravel()
+    else:
+        ids = np.concatenate(
+            [np.array([*lm.encode(text), *lm.eos[:1]], dtype=np.int64) for text in corpus]
+            or [np.zeros(0, np.int64)]
+        )
+    if len(ids) < 2048:
+        raise ValueError(f'{len(ids)} tokens of text: give at least 2,048')
+    if ids.min() < 0 or ids.max() >= lm.vocab_size:
+        raise ValueError(
+            f'the corpus has ids up to {ids.max()} and {lm.name} {lm.vocab_size} tokens: was it encoded by another tokenizer?'
+        )
     return ids
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #b80a6696
-def mix_with_continuations(lm:LM, ids:np.ndarray, n_batches:int, folder:Path, seed:int) -> np.ndarray:
+def mix_with_continuations(
+    lm: LM, ids: np.ndarray, n_batches: int, folder: Path, seed: int
+) -> np.ndarray:
     "The corpus and as much of what the target says itself, in turn; its texts are made once and kept in `folder`."
     kept = folder / 'continuations.npy'
     if not kept.exists():
@@ -36,58 +49,102 @@ def mix_with_continuations(lm:LM, ids:np.ndarray, n_batches:int, folder:Path, se
         (folder / 'continuations.tmp.npy').replace(kept)
     said = np.load(kept, allow_pickle=False).astype(np.int64)
     piece = 1 << 14
-    return np.concatenate([half for i in range(0, max(len(ids), len(said)), piece) for half in (np.take(said, range(i, i + piece), mode='wrap'), np.take(ids, range(i, i + piece), mode='wrap'))])
+    return np.concatenate(
+        [
+            half
+            for i in range(0, max(len(ids), len(said)), piece)
+            for half in (
+                np.take(said, range(i, i + piece), mode='wrap'),
+                np.take(ids, range(i, i + piece), mode='wrap'),
+            )
+        ]
+    )
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #d52fc7d4
 @torch.no_grad()
-def target_outputs(lm:LM, heads:Heads, ids:torch.Tensor) -> tuple:
+def target_outputs(lm: LM, heads: Heads, ids: torch.Tensor) -> tuple:
     "`(states (rows, T, K, D), p (rows, T, V), embedded (rows, T, D))`: what the target makes of ids `(rows, T)`."
     out = lm.model(input_ids=ids, output_hidden_states=True, use_cache=False)
-    return torch.stack([out.hidden_states[layer] for layer in heads.layers], 2).float(), out.logits.float().softmax(-1), lm.model.get_input_embeddings()(ids).float()
+    return (
+        torch.stack([out.hidden_states[layer] for layer in heads.layers], 2).float(),
+        out.logits.float().softmax(-1),
+        lm.model.get_input_embeddings()(ids).float(),
+    )
 
-def frozen_head(lm:LM):
+
+def frozen_head(lm: LM):
     "The target's head as a function of states, which learns nothing."
     head = lm.model.get_output_embeddings()
-    weight, bias = head.weight.detach(), None if getattr(head, 'bias', None) is None else head.bias.detach()
+    weight = head.weight.detach()
+    bias = None if getattr(head, 'bias', None) is None else head.bias.detach()
     return lambda x: F.linear(x.to(weight.dtype), weight, bias)
 
-def heads_loss(lm:LM, decay:float=.8):
+
+def heads_loss(lm: LM, decay: float = 0.8):
     "`(heads, ids, step, draw)` → cross-entropy against the target's own rows, guess number k weighted by `decay`ᵏ (arXiv 2401.10774, section 2.2.1)."
     head = frozen_head(lm)
+
     def loss(heads, ids, step, draw):
         states, p, embedded = target_outputs(lm, heads, ids[:, :-1])
-        found = (-(p[:, -scores.shape[1]:] * scores.float().log_softmax(-1)).sum(-1).mean() for scores in heads.training_scores(states, head, embedded))
-        return sum(decay ** k * value for k, value in enumerate(found))
+        found = (
+            -(p[:, -scores.shape[1] :] * scores.float().log_softmax(-1)).sum(-1).mean()
+            for scores in heads.training_scores(states, head, embedded)
+        )
+        return sum(decay**k * value for k, value in enumerate(found))
+
     return loss
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #0e577ee8
 @torch.no_grad()
-def agreement(heads:Heads, lm:LM, ids:torch.Tensor) -> dict:
+def agreement(heads: Heads, lm: LM, ids: torch.Tensor) -> dict:
     "`agreement`: at how many places of held-out `ids` `(rows, T)` the k-th token that the heads would draft is the target's own choice after the true text."
     states, p, embedded = target_outputs(lm, heads, ids)
-    said = (scores.argmax(-1) for scores in heads.training_scores(states, frozen_head(lm), embedded))
-    return dict(agreement=[round((got == p.argmax(-1)[:, -got.shape[1]:]).float().mean().item(), 4) for got in said])
+    said = (
+        scores.argmax(-1) for scores in heads.training_scores(states, frozen_head(lm), embedded)
+    )
+    return dict(
+        agreement=[
+            round((got == p.argmax(-1)[:, -got.shape[1] :]).float().mean().item(), 4)
+            for got in said
+        ]
+    )
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #0ae0c3dd
 def train_heads(
-    lm:LM, # the target, which stays as it is
-    corpus, # texts, or an array of ids
-    heads:Heads, # untrained ones: `MedusaHeads.of(lm)` or `EagleHeads.of(lm)`
-    folder, # where checkpoint, log and the finished heads live
-    tokens:int=1_000_000, # how many to read
-    own_batches:int=0, # batches of 64 texts that the target continues itself; they are read in turn with the corpus
-    rows:int=16, length:int=256, # of a batch
-    seed:int=0,
-    seconds:float=math.inf, # of training, all calls together
-    pause:float=math.inf, # seconds after which this call leaves a checkpoint and returns
+    lm: LM,  # the target, which stays as it is
+    corpus,  # texts, or an array of ids
+    heads: Heads,  # untrained ones: `MedusaHeads.of(lm)` or `EagleHeads.of(lm)`
+    folder,  # where checkpoint, log and the finished heads live
+    tokens: int = 1_000_000,  # how many to read
+    own_batches: int = 0,  # batches of 64 texts that the target continues itself; they are read in turn with the corpus
+    rows: int = 16,
+    length: int = 256,  # of a batch
+    seed: int = 0,
+    seconds: float = math.inf,  # of training, all calls together
+    pause: float = math.inf,  # seconds after which this call leaves a checkpoint and returns
 ) -> Heads:
     "Train heads on a frozen target, or go on where a run stopped; the finished heads, or those so far after a `pause`."
     heads.check_fits(lm)
     folder, ids = Path(folder), corpus_ids(lm, corpus)
     folder.mkdir(parents=True, exist_ok=True)
-    held, ids = torch.tensor(ids[-8 * 128:].astype(np.int64), device=lm.device).view(8, 128), ids[:-8 * 128]
-    if own_batches: ids = mix_with_continuations(lm, ids, own_batches, folder, seed)
+    held = torch.tensor(ids[-8 * 128 :].astype(np.int64), device=lm.device).view(8, 128)
+    ids = ids[: -8 * 128]
+    if own_batches:
+        ids = mix_with_continuations(lm, ids, own_batches, folder, seed)
     heads = heads.to(lm.device)
-    done = fit(heads, heads_loss(lm), ids, lambda model: agreement(model, lm, held), folder, tokens, seed, every=max(1, tokens // (rows * length) // 20), stages=((1., rows, length),), seconds=seconds, pause=pause)
-    if done: save_heads(heads, folder)
+    done = fit(
+        heads,
+        heads_loss(lm),
+        ids,
+        lambda model: agreement(model, lm, held),
+        folder,
+        tokens,
+        seed,
+        every=max(1, tokens // (rows * length) // 20),
+        stages=((1.0, rows, length),),
+        seconds=seconds,
+        pause=pause,
+    )
+    if done:
+        save_heads(heads, folder)
     return load_heads(folder) if done else heads

@@ -18,44 +18,60 @@ from ..speculative.protocol import Draft, DraftProbs, as_tensor
 # %% ../../nbs/08_drafters/10_tree.ipynb #e570c10f
 class TreeScorer:
     "A reading that goes on in several ways at once: `first(ids)`, then a level at a time."
+
     def __init__(self, scorer):
-        plain = isinstance(scorer, Scorer) and type(scorer).scores is Scorer.scores and supports_tree(scorer.session)
+        plain = (
+            isinstance(scorer, Scorer)
+            and type(scorer).scores is Scorer.scores
+            and supports_tree(scorer.session)
+        )
         self.scorer, self.branches = scorer, Branches(scorer.session) if plain else None
 
     @property
-    def passes(self) -> int: return self.scorer.passes
+    def passes(self) -> int:
+        return self.scorer.passes
 
-    def first(self, ids:list[int]):
+    def first(self, ids: list[int]):
         "The row `(V,)` after the text."
-        if self.branches is None: return self.scorer.next_scores(ids)
+        if self.branches is None:
+            return self.scorer.next_scores(ids)
         return self.process([ids], self.branches.first(ids)[None])[0]
 
-    def step(self, texts:list[list[int]], parents:list[int]) -> list:
+    def step(self, texts: list[list[int]], parents: list[int]) -> list:
         "A row `(V,)` after each text; text j is text `parents[j]` of the level before and one token."
-        if level := getattr(self.scorer, 'level_scores', None): return level(texts) # heads read a level at once
-        if self.branches is None: return [self.scorer.scores(text, 1)[0] for text in texts]
+        if level := getattr(self.scorer, 'level_scores', None):
+            return level(texts)  # heads read a level at once
+        if self.branches is None:
+            return [self.scorer.scores(text, 1)[0] for text in texts]
         return list(self.process(texts, self.branches.step(parents, [text[-1] for text in texts])))
 
-    def process(self, texts:list[list[int]], scores):
+    def process(self, texts: list[list[int]], scores):
         "Rows after the rules, each with its own prefix."
-        if self.scorer.processors.functions: scores = torch.cat([self.scorer.processors(text, row[None]) for text, row in zip(texts, scores)])
+        if self.scorer.processors.functions:
+            scores = torch.cat(
+                [self.scorer.processors(text, row[None]) for text, row in zip(texts, scores)]
+            )
         return scores.softmax(-1) if self.scorer.probabilities else scores
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #d34e81e3
-def sample_children(row, n:int, rng, replace:bool=False) -> tuple[list[int], list]:
+def sample_children(row, n: int, rng, replace: bool = False) -> tuple[list[int], list]:
     "`(tokens, rows)`: up to `n` draws from a row `(V,)` of probabilities, and what each was drawn from."
-    tokens, rows, q = [], [], row
+    tokens = []
+    rows = []
+    q = row
     for _ in range(n):
         if tokens and not replace:
             q = q * 1
             q[tokens[-1]] = 0
-            if not q.sum() > 0: break
+            if not q.sum() > 0:
+                break
             q = q / q.sum()
         tokens.append(rng.categorical(q))
         rows.append(q)
     return tokens, rows
 
-def top_tokens(row, n:int, scores:bool=False) -> list[int]:
+
+def top_tokens(row, n: int, scores: bool = False) -> list[int]:
     "Up to `n` tokens with the largest values of a row `(V,)`; none that is impossible."
     row = as_tensor(row)
     values, index = row.topk(min(n, len(row)))
@@ -64,17 +80,27 @@ def top_tokens(row, n:int, scores:bool=False) -> list[int]:
 # %% ../../nbs/08_drafters/10_tree.ipynb #c16c73eb
 class TreeShape:
     "How many guesses follow each node: `parents[j]` is the node that node j follows, -1 for the text."
+
     def __init__(self, parents):
         self.parents = list(TokenTree([0] * len(parents), parents).parents)
         self.depths = TokenTree([0] * len(parents), parents).depths
-        if not self.parents: raise ValueError('an empty shape drafts nothing: give at least one node')
-        self.children = {p: [j for j, q in enumerate(self.parents) if q == p] for p in range(-1, len(self.parents))}
+        if not self.parents:
+            raise ValueError('an empty shape drafts nothing: give at least one node')
+        self.children = {
+            p: [j for j, q in enumerate(self.parents) if q == p]
+            for p in range(-1, len(self.parents))
+        }
 
     @classmethod
     def of(cls, widths) -> 'TreeShape':
         "The shape with `widths[d]` guesses after each node of depth d."
         widths = list(widths)
-        if not widths or any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths): raise ValueError(f'widths are {widths}: give a whole number of 1 or more for each depth')
+        if not widths or any(
+            isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths
+        ):
+            raise ValueError(
+                f'widths are {widths}: give a whole number of 1 or more for each depth'
+            )
         parents, level = [], [-1]
         for w in widths:
             begin = len(parents)
@@ -82,73 +108,154 @@ class TreeShape:
             level = list(range(begin, len(parents)))
         return cls(parents)
 
-    def truncate(self, n:int) -> 'TreeShape':
+    def truncate(self, n: int) -> 'TreeShape':
         "The first `n` nodes, at most two after each."
         kept = []
         for j, p in enumerate(self.parents):
-            if len(kept) < n and (p < 0 or p in kept) and sum(self.parents[i] == p for i in kept) < 2: kept.append(j)
-        return TreeShape([kept.index(self.parents[j]) if self.parents[j] >= 0 else -1 for j in kept])
+            if (
+                len(kept) < n
+                and (p < 0 or p in kept)
+                and sum(self.parents[i] == p for i in kept) < 2
+            ):
+                kept.append(j)
+        return TreeShape(
+            [kept.index(self.parents[j]) if self.parents[j] >= 0 else -1 for j in kept]
+        )
 
-    def __len__(self): return len(self.parents)
-    def __repr__(self): return f'TreeShape({len(self)} nodes, {max(self.depths) + 1} deep)'
+    def __len__(self):
+        return len(self.parents)
+
+    def __repr__(self):
+        return f'TreeShape({len(self)} nodes, {max(self.depths) + 1} deep)'
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #1303f66e
 class TreeDrafter(AssistantDrafter):
     "A smaller model with the target's tokenizer drafts a tree (SpecInfer, arXiv 2305.09781)."
+
     trees = True
-    def __init__(self, lm, # the draft model
-        shape=(3, 2, 1, 1), # a `TreeShape`, or the number of guesses after each node of each depth
-        base:Base|None=None, # how it draws; None: as the target does
-        replace:bool=False, # draw guesses for one position with replacement
+
+    def __init__(
+        self,
+        lm,  # the draft model
+        shape=(3, 2, 1, 1),  # a `TreeShape`, or the number of guesses after each node of each depth
+        base: Base | None = None,  # how it draws; None: as the target does
+        replace: bool = False,  # draw guesses for one position with replacement
     ):
         super().__init__(lm, base)
-        self.shape, self.replace = shape if isinstance(shape, TreeShape) else TreeShape.of(shape), replace
+        self.shape = shape if isinstance(shape, TreeShape) else TreeShape.of(shape)
+        self.replace = replace
 
-    def start(self, request:Request, base:Base, target) -> 'TreeState':
+    def start(self, request: Request, base: Base, target) -> 'TreeState':
         "Begin to draft for one text; raises `ValueError` where the two models do not fit."
-        chain, ends = super().start(request, base, target), request.lm.eos if request.stop.eos is None else request.stop.eos
-        return TreeState(chain.scorer, chain.base, chain.sampled, self.shape, self.replace, frozenset(ends))
+        chain = super().start(request, base, target)
+        ends = request.lm.eos if request.stop.eos is None else request.stop.eos
+        return TreeState(
+            chain.scorer, chain.base, chain.sampled, self.shape, self.replace, frozenset(ends)
+        )
 
-    def __repr__(self): return f'TreeDrafter({self.lm.name!r}, {self.shape!r}{f", base={self.base!r}" if self.base else ""}{", replace=True" * self.replace})'
+    def __repr__(self):
+        return f'TreeDrafter({self.lm.name!r}, {self.shape!r}{f", base={self.base!r}" if self.base else ""}{", replace=True" * self.replace})'
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #c3de2793
 class DraftTree:
     "A tree as it is drafted."
-    def __init__(self): self.tokens, self.parents, self.q, self.draft_probs, self.path_prob = [], [], [], [], []
-    def add(self, parent:int, token:int, row, sure:float) -> int:
+
+    def __init__(self):
+        self.tokens = []
+        self.parents = []
+        self.q = []
+        self.draft_probs = []
+        self.path_prob = []
+
+    def add(self, parent: int, token: int, row, sure: float) -> int:
         "Another node; its number."
-        self.tokens.append(token), self.parents.append(parent), self.q.append(row), self.draft_probs.append(sure)
-        self.path_prob.append(sure * (self.path_prob[parent] if parent >= 0 else 1.))
+        (
+            self.tokens.append(token),
+            self.parents.append(parent),
+            self.q.append(row),
+            self.draft_probs.append(sure),
+        )
+        self.path_prob.append(sure * (self.path_prob[parent] if parent >= 0 else 1.0))
         return len(self.tokens) - 1
-    def sequence(self, ids:list[int], node:int) -> list[int]:
+
+    def sequence(self, ids: list[int], node: int) -> list[int]:
         "The text up to a node."
         path = []
-        while node >= 0: path, node = [self.tokens[node], *path], self.parents[node]
+        while node >= 0:
+            path, node = [self.tokens[node], *path], self.parents[node]
         return ids + path
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #8477dbe4
 class TreeState:
     "The draft model at work on one text's trees."
-    def __init__(self, scorer, base, sampled, shape, replace, ends): self.scorer, self.base, self.sampled, self.shape, self.replace, self.ends = scorer, base, sampled, shape, replace, ends
+
+    def __init__(self, scorer, base, sampled, shape, replace, ends):
+        self.scorer = scorer
+        self.base = base
+        self.sampled = sampled
+        self.shape = shape
+        self.replace = replace
+        self.ends = ends
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "One pass of the draft model per level."
-        fan, before, tree, after, keep_drafting = TreeScorer(self.scorer), self.scorer.passes, DraftTree(), self.shape.children, begin_round(self.scorer, ids, keep_drafting)
-        rows, number, last, depth, rng = {-1: None}, {-1: -1}, (None, None), 0, self.base.sampler(rng)
+        fan = TreeScorer(self.scorer)
+        before = self.scorer.passes
+        tree = DraftTree()
+        after = self.shape.children
+        keep_drafting = begin_round(self.scorer, ids, keep_drafting)
+        rows = {-1: None}
+        number = {-1: -1}
+        last = (None, None)
+        depth = 0
+        rng = self.base.sampler(rng)
         while keep_drafting(depth, *last):
-            rows = {-1: fan.first(ids)} if not depth else dict(zip(alive, fan.step([tree.sequence(ids, number[s]) for s in alive], [at[self.shape.parents[s]] for s in alive])))
-            grown = [s for parent, row in rows.items() for s in self.expand_node(tree, number, parent, row, rng)]
-            open_, at, depth = [s for s in grown if tree.tokens[number[s]] not in self.ends], {s: i for i, s in enumerate(rows)}, depth + 1
+            rows = (
+                {-1: fan.first(ids)}
+                if not depth
+                else dict(
+                    zip(
+                        alive,
+                        fan.step(
+                            [tree.sequence(ids, number[s]) for s in alive],
+                            [at[self.shape.parents[s]] for s in alive],
+                        ),
+                    )
+                )
+            )
+            grown = [
+                s
+                for parent, row in rows.items()
+                for s in self.expand_node(tree, number, parent, row, rng)
+            ]
+            open_ = [s for s in grown if tree.tokens[number[s]] not in self.ends]
+            at = {s: i for i, s in enumerate(rows)}
+            depth = depth + 1
             alive = [s for s in open_ if after[s]]
-            if not alive: break
+            if not alive:
+                break
             best = max(open_, key=lambda s: tree.path_prob[number[s]])
-            last = DraftProbs(rows[self.shape.parents[best]], self.scorer.probabilities), tree.tokens[number[best]]
-        return Draft(tree.tokens, tree.q if self.sampled else None, tree.draft_probs, fan.passes - before, parents=tree.parents)
+            last = (
+                DraftProbs(rows[self.shape.parents[best]], self.scorer.probabilities),
+                tree.tokens[number[best]],
+            )
+        return Draft(
+            tree.tokens,
+            tree.q if self.sampled else None,
+            tree.draft_probs,
+            fan.passes - before,
+            parents=tree.parents,
+        )
 
     def expand_node(self, tree, number, parent, row, rng) -> list[int]:
         "The guesses after one node; the numbers in the shape of those that were made."
         children = self.shape.children[parent]
-        tokens, drawn = sample_children(row, len(children), rng, self.replace) if self.sampled else (top_tokens(row, len(children), not self.scorer.probabilities), None)
+        tokens, drawn = (
+            sample_children(row, len(children), rng, self.replace)
+            if self.sampled
+            else (top_tokens(row, len(children), not self.scorer.probabilities), None)
+        )
         p = DraftProbs(row, self.scorer.probabilities)
-        for i, (s, token) in enumerate(zip(children, tokens)): number[s] = tree.add(number[parent], token, drawn and drawn[i], p.prob(token))
-        return children[:len(tokens)]
+        for i, (s, token) in enumerate(zip(children, tokens)):
+            number[s] = tree.add(number[parent], token, drawn and drawn[i], p.prob(token))
+        return children[: len(tokens)]

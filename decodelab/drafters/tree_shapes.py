@@ -21,8 +21,8 @@ from .tree import TreeScorer, DraftTree, TreeDrafter, TreeShape, top_tokens
 
 # %% ../../nbs/08_drafters/11_tree_shapes.ipynb #02ecc22d
 def acceptance_by_rank(
-    steps, # of runs with trees
-    max_rank:int|None=None, # how many ranks; None: as many as there are
+    steps,  # of runs with trees
+    max_rank: int | None = None,  # how many ranks; None: as many as there are
 ) -> list[float]:
     "a_k: of the visited nodes that had a k-th guess after them, the share at which it was the one that stayed."
     asked, kept = {}, {}
@@ -32,97 +32,172 @@ def acceptance_by_rank(
             for rank, j in enumerate(children):
                 asked[rank] = asked.get(rank, 0) + 1
                 kept[rank] = kept.get(rank, 0) + (j == to)
-    if not asked: raise ValueError('there are no trees in these steps: give those of a run with a TreeDrafter')
+    if not asked:
+        raise ValueError(
+            'there are no trees in these steps: give those of a run with a TreeDrafter'
+        )
     return [kept[k] / asked[k] for k in sorted(asked)][:max_rank]
 
 # %% ../../nbs/08_drafters/11_tree_shapes.ipynb #f0bec82c
-def expected_accepted(shape:TreeShape, ranks) -> float:
+def expected_accepted(shape: TreeShape, ranks) -> float:
     "F: how many drafted tokens a tree of this shape brings on average, if ranks are accepted with `ranks`."
     value, seen = [], {}
     for p in shape.parents:
         rank = seen[p] = seen.get(p, -1) + 1
-        value.append((value[p] if p >= 0 else 1.) * (ranks[rank] if rank < len(ranks) else 0.))
+        value.append((value[p] if p >= 0 else 1.0) * (ranks[rank] if rank < len(ranks) else 0.0))
     return sum(value)
 
-def tree_dp(ranks, depth:int):
+
+def tree_dp(ranks, depth: int):
     "`best(n, d, k)`: `(F, nodes for guess k)` of the best use of `n` nodes for guesses from the k-th on, `d` deep."
+
     @lru_cache(None)
-    def best(n:int, d:int, k:int=0) -> tuple[float, int]:
-        if not n or not d or k == len(ranks): return 0., 0
-        options = ((ranks[k] * (1 + best(m - 1, d - 1)[0]) + best(n - m, d, k + 1)[0], m) for m in range(1, n + 1))
+    def best(n: int, d: int, k: int = 0) -> tuple[float, int]:
+        if not n or not d or k == len(ranks):
+            return 0.0, 0
+        options = (
+            (ranks[k] * (1 + best(m - 1, d - 1)[0]) + best(n - m, d, k + 1)[0], m)
+            for m in range(1, n + 1)
+        )
         return max(options, key=lambda o: o[0])
+
     return best
 
 # %% ../../nbs/08_drafters/11_tree_shapes.ipynb #de1dfe51
 def best_shape(
-    ranks, # the acceptance of the first, second, … guess, as `acceptance_by_rank` gives it
-    nodes:int, # at most
-    depth:int=8, # at most
+    ranks,  # the acceptance of the first, second, … guess, as `acceptance_by_rank` gives it
+    nodes: int,  # at most
+    depth: int = 8,  # at most
 ) -> TreeShape:
     "The shape with the largest expected number of accepted tokens (arXiv 2402.12374, section 4.1)."
     ranks = tuple(float(a) for a in ranks)
-    if not ranks or not all(0 <= a <= 1 for a in ranks) or not ranks[0] or sum(ranks) > 1 + 1e-9: raise ValueError(f'ranks are {ranks}: give shares that are 0 or more, the first above 0, and that add up to 1 at most')
-    if nodes < 1 or depth < 1: raise ValueError(f'{nodes} nodes, {depth} deep: give 1 or more of each')
+    if not ranks or not all(0 <= a <= 1 for a in ranks) or not ranks[0] or sum(ranks) > 1 + 1e-9:
+        raise ValueError(
+            f'ranks are {ranks}: give shares that are 0 or more, the first above 0, and that add up to 1 at most'
+        )
+    if nodes < 1 or depth < 1:
+        raise ValueError(f'{nodes} nodes, {depth} deep: give 1 or more of each')
     best, parents = tree_dp(ranks, depth), []
-    def place(parent:int, n:int, d:int):
+
+    def place(parent: int, n: int, d: int):
         k, roots = 0, []
-        while (m := best(n, d, k)[1]):
+        while m := best(n, d, k)[1]:
             parents.append(parent)
             roots.append((len(parents) - 1, m - 1))
             n, k = n - m, k + 1
-        for root, m in roots: place(root, m, d - 1)
+        for root, m in roots:
+            place(root, m, d - 1)
+
     place(-1, nodes, depth)
     return TreeShape(parents)
 
 # %% ../../nbs/08_drafters/11_tree_shapes.ipynb #9686ae39
-def optimal_size(ranks, costs:RoundCosts, sizes=(1, 2, 4, 8, 16, 32, 64), depth:int=8) -> tuple[TreeShape, float]:
+def optimal_size(
+    ranks, costs: RoundCosts, sizes=(1, 2, 4, 8, 16, 32, 64), depth: int = 8
+) -> tuple[TreeShape, float]:
     "`(shape, speed over plain decoding)`: the best of the best shapes of some sizes; a draft pass reads a level."
     found = []
     for n, d in ((n, d) for n in sizes for d in range(1, min(n, depth) + 1)):
         shape = best_shape(ranks, n, d)
-        found.append(((1 + expected_accepted(shape, ranks)) * costs.target_pass(1) / costs.round(len(shape), max(shape.depths) + 1), shape))
+        found.append(
+            (
+                (1 + expected_accepted(shape, ranks))
+                * costs.target_pass(1)
+                / costs.round(len(shape), max(shape.depths) + 1),
+                shape,
+            )
+        )
     speed, shape = max(found, key=lambda f: f[0])
     return shape, speed
 
 # %% ../../nbs/08_drafters/11_tree_shapes.ipynb #0ab7caa9
 class DynamicTreeDrafter(AssistantDrafter):
     "A smaller model drafts the tree that it finds likeliest, without chance (EAGLE-2, arXiv 2406.16858, section 4)."
+
     trees = True
-    def __init__(self, lm, # the draft model
-        nodes:int=20, # that the target reads, at most
-        expand:int=4, # nodes of a level that grow, and guesses after each
-        base:Base|None=None, # whose rows give the confidences; None: as the target
+
+    def __init__(
+        self,
+        lm,  # the draft model
+        nodes: int = 20,  # that the target reads, at most
+        expand: int = 4,  # nodes of a level that grow, and guesses after each
+        base: Base | None = None,  # whose rows give the confidences; None: as the target
     ):
-        if min(nodes, expand) < 1: raise ValueError(f'{nodes} nodes, {expand} expanded: give 1 or more of each')
+        if min(nodes, expand) < 1:
+            raise ValueError(f'{nodes} nodes, {expand} expanded: give 1 or more of each')
         super().__init__(lm, base)
         self.nodes, self.expand = nodes, expand
 
-    def start(self, request:Request, base:Base, target) -> 'DynamicTreeState':
+    def start(self, request: Request, base: Base, target) -> 'DynamicTreeState':
         "Begin to draft for one text; raises `ValueError` where the two models do not fit."
-        chain, ends = super().start(request, base, target), request.lm.eos if request.stop.eos is None else request.stop.eos
+        chain = super().start(request, base, target)
+        ends = request.lm.eos if request.stop.eos is None else request.stop.eos
         return DynamicTreeState(chain.scorer, self.nodes, self.expand, frozenset(ends))
 
-    def __repr__(self): return f'DynamicTreeDrafter({self.lm.name!r}, nodes={self.nodes}, expand={self.expand}{f", base={self.base!r}" if self.base else ""})'
+    def __repr__(self):
+        return f'DynamicTreeDrafter({self.lm.name!r}, nodes={self.nodes}, expand={self.expand}{f", base={self.base!r}" if self.base else ""})'
 
 # %% ../../nbs/08_drafters/11_tree_shapes.ipynb #26be9b03
 class DynamicTreeState:
     "The draft model at work on one text's trees."
-    def __init__(self, scorer, nodes, expand, ends): self.scorer, self.nodes, self.expand, self.ends = scorer, nodes, expand, ends
+
+    def __init__(self, scorer, nodes, expand, ends):
+        self.scorer = scorer
+        self.nodes = nodes
+        self.expand = expand
+        self.ends = ends
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "One pass of the draft model per level."
-        fan, before, tree, depth, last, alive, keep_drafting = TreeScorer(self.scorer), self.scorer.passes, DraftTree(), 0, (None, None), [], begin_round(self.scorer, ids, keep_drafting)
+        fan = TreeScorer(self.scorer)
+        before = self.scorer.passes
+        tree = DraftTree()
+        depth = 0
+        last = (None, None)
+        alive = []
+        keep_drafting = begin_round(self.scorer, ids, keep_drafting)
         while keep_drafting(depth, *last):
-            rows = fan.step([tree.sequence(ids, j) for j in alive], [at[tree.parents[j]] for j in alive]) if depth else [fan.first(ids)]
-            grown = [j for parent, row in zip(alive or [-1], rows) for j in self.expand_node(tree, parent, row)]
-            at, best = {j: i for i, j in enumerate(alive or [-1])}, sorted((j for j in grown if tree.tokens[j] not in self.ends), key=lambda j: -tree.path_prob[j])
-            if not best: break
-            last, alive, depth = (DraftProbs(rows[at[tree.parents[best[0]]]], self.scorer.probabilities), tree.tokens[best[0]]), sorted(best[:self.expand]), depth + 1
-        kept = sorted(sorted(range(len(tree.tokens)), key=lambda j: (-tree.path_prob[j], j))[:self.nodes])
+            rows = (
+                fan.step(
+                    [tree.sequence(ids, j) for j in alive], [at[tree.parents[j]] for j in alive]
+                )
+                if depth
+                else [fan.first(ids)]
+            )
+            grown = [
+                j
+                for parent, row in zip(alive or [-1], rows)
+                for j in self.expand_node(tree, parent, row)
+            ]
+            at = {j: i for i, j in enumerate(alive or [-1])}
+            best = sorted(
+                (j for j in grown if tree.tokens[j] not in self.ends),
+                key=lambda j: -tree.path_prob[j],
+            )
+            if not best:
+                break
+            last = (
+                DraftProbs(rows[at[tree.parents[best[0]]]], self.scorer.probabilities),
+                tree.tokens[best[0]],
+            )
+            alive = sorted(best[: self.expand])
+            depth = depth + 1
+        kept = sorted(
+            sorted(range(len(tree.tokens)), key=lambda j: (-tree.path_prob[j], j))[: self.nodes]
+        )
         number = {-1: -1} | {j: i for i, j in enumerate(kept)}
-        return Draft([tree.tokens[j] for j in kept], None, [tree.draft_probs[j] for j in kept], fan.passes - before, parents=[number[tree.parents[j]] for j in kept])
+        return Draft(
+            [tree.tokens[j] for j in kept],
+            None,
+            [tree.draft_probs[j] for j in kept],
+            fan.passes - before,
+            parents=[number[tree.parents[j]] for j in kept],
+        )
 
     def expand_node(self, tree, parent, row) -> list[int]:
         "The likeliest tokens after a node, as new nodes."
         p = DraftProbs(row, self.scorer.probabilities)
-        return [tree.add(parent, token, None, p.prob(token)) for token in top_tokens(row, self.expand, not self.scorer.probabilities)]
+        return [
+            tree.add(parent, token, None, p.prob(token))
+            for token in top_tokens(row, self.expand, not self.scorer.probabilities)
+        ]

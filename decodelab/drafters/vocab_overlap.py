@@ -12,36 +12,72 @@ from ..models.tokenizer_bytes import shared_tokens, TokenizerBytes
 
 # %% ../../nbs/08_drafters/06_vocab_overlap.ipynb #20cd4b47
 def overlap(
-    vocabularies:dict, # name → an `LM` or a fast tokenizer
-    text:str='', # also report which share of this text's tokens is shared
+    vocabularies: dict,  # name → an `LM` or a fast tokenizer
+    text: str = '',  # also report which share of this text's tokens is shared
 ):
     "A DataFrame with a row per ordered pair (target, draft): shared tokens, and shares of each vocabulary and of `text`."
     import pandas as pd
-    spelled = {name: TokenizerBytes(getattr(v, 'tokenizer', v), getattr(v, 'vocab_size', None) if hasattr(v, 'tokenizer') else None) for name, v in vocabularies.items()}
+
+    spelled = {
+        name: TokenizerBytes(
+            getattr(v, 'tokenizer', v),
+            getattr(v, 'vocab_size', None) if hasattr(v, 'tokenizer') else None,
+        )
+        for name, v in vocabularies.items()
+    }
     rows = []
     for target, draft in permutations(spelled, 2):
         t, d = spelled[target], spelled[draft]
-        table, sizes = shared_tokens(t, d), [len(s.special) + sum(map(bool, s.pieces)) for s in (t, d)]
-        row = dict(target=target, draft=draft, target_tokens=sizes[0], draft_tokens=sizes[1], shared=len(table),
-                   target_share=len(table) / sizes[0], draft_share=len(table) / sizes[1])
+        table = shared_tokens(t, d)
+        sizes = [len(s.special) + sum(map(bool, s.pieces)) for s in (t, d)]
+        row = dict(
+            target=target,
+            draft=draft,
+            target_tokens=sizes[0],
+            draft_tokens=sizes[1],
+            shared=len(table),
+            target_share=len(table) / sizes[0],
+            draft_share=len(table) / sizes[1],
+        )
         ids = t.encode(text.encode(), start=True) if text else []
         rows.append(row | (dict(text_share=sum(i in table for i in ids) / len(ids)) if ids else {}))
     return pd.DataFrame(rows)
 
 # %% ../../nbs/08_drafters/06_vocab_overlap.ipynb #2272904d
 def plot_overlap(
-    frame, # from `overlap`
+    frame,  # from `overlap`
     ax=None,
 ):
     "A matrix: the share of each row's vocabulary that each column's has too, in percent."
     import matplotlib.pyplot as plt
+
     names = list(dict.fromkeys(frame.target))
-    ax = ax or plt.subplots(figsize=(1 + .8 * len(names), .8 + .6 * len(names)), dpi=80)[1]
-    matrix = frame.pivot(index='target', columns='draft', values='target_share').reindex(index=names, columns=names).to_numpy() * 100
+    ax = ax or plt.subplots(figsize=(1 + 0.8 * len(names), 0.8 + 0.6 * len(names)), dpi=80)[1]
+    matrix = (
+        frame.pivot(index='target', columns='draft', values='target_share')
+        .reindex(index=names, columns=names)
+        .to_numpy()
+        * 100
+    )
     ax.imshow(matrix, cmap='cividis', vmin=0, vmax=100, aspect='auto')
     for i in range(len(names)):
         for j in range(len(names)):
-            if i != j: ax.text(j, i, f'{matrix[i, j]:.0f}', ha='center', va='center', color='black' if matrix[i, j] > 50 else 'white')
-    ax.set(xticks=range(len(names)), yticks=range(len(names)), xticklabels=names, yticklabels=names, xlabel='draft', ylabel='target',
-           title='Tokens of the target that the draft has, %')
+            if i != j:
+                ax.text(
+                    j,
+                    i,
+                    f'{matrix[i, j]:.0f}',
+                    ha='center',
+                    va='center',
+                    color='black' if matrix[i, j] > 50 else 'white',
+                )
+    ax.set(
+        xticks=range(len(names)),
+        yticks=range(len(names)),
+        xticklabels=names,
+        yticklabels=names,
+        xlabel='draft',
+        ylabel='target',
+        title='Tokens of the target that the draft has, %',
+    )
     return ax

@@ -7,7 +7,9 @@ __all__ = ['plan', 'fingerprint', 'provenance', 'stable_repr', 'run_row', 'to_fr
            'check_bench', 'bench', 'summary']
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #a1a88aca
-import json, math, re
+import json
+import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,31 +23,54 @@ from ..core.metrics import counts, identical, ratio_of_totals, rates, slowdowns,
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #39a23abc
 def plan(
-    names:Sequence[str], # of the strategies
-    prompts:int, # how many
-    repeats:int,
+    names: Sequence[str],  # of the strategies
+    prompts: int,  # how many
+    repeats: int,
 ) -> Iterator[tuple[int, int, int, str]]:
     "Yield (repeat, prompt, order, name): strategies alternate on each prompt, and each is first equally often."
     for repeat in range(repeats):
         for prompt in range(prompts):
             shift = (repeat + prompt) % len(names)
-            for order, name in enumerate([*names[shift:], *names[:shift]]): yield repeat, prompt, order, name
+            for order, name in enumerate([*names[shift:], *names[:shift]]):
+                yield repeat, prompt, order, name
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #d554d688
 def fingerprint(model) -> str:
     "A hash over a sample of each parameter that is in memory: other weights, other hash."
-    samples = (p.detach().flatten()[::max(1, p.numel() // 64)] for p in model.parameters() if not p.is_meta)
+    samples = (
+        p.detach().flatten()[:: max(1, p.numel() // 64)]
+        for p in model.parameters()
+        if not p.is_meta
+    )
     return short_hash(str([x.cpu().double().sum().item() for x in samples]))
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #8162252f
-def provenance(lm, prompts:list[list[int]], strategies:dict, max_new_tokens:int, repeats:int, seed:int, stop) -> dict:
+def provenance(
+    lm,
+    prompts: list[list[int]],
+    strategies: dict,
+    max_new_tokens: int,
+    repeats: int,
+    seed: int,
+    stop,
+) -> dict:
     "Model, settings, machine and versions of a bench, as JSON."
     device, model = torch.device(lm.device), getattr(lm, 'model', None)
-    out = dict(model=lm.name, revision=getattr(lm, 'revision', None), weights=fingerprint(model) if model else None,
-        dtype=str(lm.dtype) if model else None, device=str(device),
-        max_new_tokens=max_new_tokens, repeats=repeats, first_seed=seed, stop=stable_repr(to_stop(stop)),
-        prompts=dict(count=len(prompts), sha256=short_hash(json.dumps(prompts))), strategies={name: stable_repr(s) for name, s in strategies.items()}) | machine_info(device)
+    out = dict(
+        model=lm.name,
+        revision=getattr(lm, 'revision', None),
+        weights=fingerprint(model) if model else None,
+        dtype=str(lm.dtype) if model else None,
+        device=str(device),
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        first_seed=seed,
+        stop=stable_repr(to_stop(stop)),
+        prompts=dict(count=len(prompts), sha256=short_hash(json.dumps(prompts))),
+        strategies={name: stable_repr(s) for name, s in strategies.items()},
+    ) | machine_info(device)
     return json.loads(json.dumps(out))
+
 
 def stable_repr(thing) -> str:
     "The repr, without the addresses in memory that change from run to run."
@@ -53,91 +78,146 @@ def stable_repr(thing) -> str:
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #56f0dfa1
 def run_row(
-    trace:Trace,
-    **where, # strategy, prompt, repeat, order
+    trace: Trace,
+    **where,  # strategy, prompt, repeat, order
 ) -> dict:
     "One run as a flat record that fits in a line of JSON; what is undefined is None."
-    values = where | dict(seed=trace.metadata['seed'], prompt_tokens=len(trace.prompt)) | trace.metrics() | dict(
-        rejections=counts(trace.steps)['rejections'], stopped=trace.stopped, text_hash=short_hash(json.dumps(trace.tokens)), tokens=trace.tokens,
-        verdicts=[[s.drafted, s.accepted, int(s.rejected)] for s in trace.steps if s.drafted])
+    values = (
+        where
+        | dict(seed=trace.metadata['seed'], prompt_tokens=len(trace.prompt))
+        | trace.metrics()
+        | dict(
+            rejections=counts(trace.steps)['rejections'],
+            stopped=trace.stopped,
+            text_hash=short_hash(json.dumps(trace.tokens)),
+            tokens=trace.tokens,
+            verdicts=[[s.drafted, s.accepted, int(s.rejected)] for s in trace.steps if s.drafted],
+        )
+    )
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()}
 
-def to_frame(rows:list[dict], about:dict):
+
+def to_frame(rows: list[dict], about: dict):
     "Rows as a DataFrame, with what is known about all of them as further columns."
     import pandas as pd
+
     frame = pd.DataFrame(rows)
-    numbers = ['seconds', 'tokens_per_second', 'acceptance_rate', 'token_acceptance', 'block_efficiency', 'draft_cost']
+    numbers = [
+        'seconds',
+        'tokens_per_second',
+        'acceptance_rate',
+        'token_acceptance',
+        'block_efficiency',
+        'draft_cost',
+    ]
     frame[numbers] = frame[numbers].astype(float)
-    return frame.assign(**{k: v for k, v in about.items() if k not in frame and not isinstance(v, (dict, list))})
+    return frame.assign(
+        **{k: v for k, v in about.items() if k not in frame and not isinstance(v, (dict, list))}
+    )
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #028749a8
-def run_key(record:dict) -> tuple:
+def run_key(record: dict) -> tuple:
     "What names a run: (repeat, prompt, strategy)."
     return record['repeat'], record['prompt'], record['strategy']
 
-def in_order(records:dict) -> list[dict]:
+
+def in_order(records: dict) -> list[dict]:
     "Rows by their runs, in the order of the plan, whoever did them and when."
     return sorted(records.values(), key=lambda r: (r['repeat'], r['prompt'], r['order']))
+
 
 def load_run(folder):
     "The runs of a folder as a DataFrame, as `bench` returns it; raises `ValueError` if there are none."
     known = Path(folder) / 'provenance.json'
     rows = {run_key(r): r for r in reversed(read_run_rows(folder))}
-    if not rows or not known.exists(): raise ValueError(f'there are no runs in {folder}: give a folder that bench(output_dir=…) wrote to')
+    if not rows or not known.exists():
+        raise ValueError(
+            f'there are no runs in {folder}: give a folder that bench(output_dir=…) wrote to'
+        )
     return to_frame(in_order(rows), json.loads(known.read_text(encoding='utf-8')))
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #5f21e0c1
-def check_bench(lm, prompts, strategies:dict, max_new_tokens:int, repeats:int) -> list[list[int]]:
+def check_bench(
+    lm, prompts, strategies: dict, max_new_tokens: int, repeats: int
+) -> list[list[int]]:
     "The prompts as ids; raises where there is nothing to measure."
-    if isinstance(prompts, str) or not len(prompts): raise ValueError('prompts must be a list with at least one prompt: put a single one in brackets')
-    if not isinstance(strategies, dict) or not strategies: raise ValueError('strategies must be a dict from names to strategies, with at least one')
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1: raise ValueError(f'repeats is {repeats!r}: give a whole number of 1 or more')
+    if isinstance(prompts, str) or not len(prompts):
+        raise ValueError(
+            'prompts must be a list with at least one prompt: put a single one in brackets'
+        )
+    if not isinstance(strategies, dict) or not strategies:
+        raise ValueError('strategies must be a dict from names to strategies, with at least one')
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise ValueError(f'repeats is {repeats!r}: give a whole number of 1 or more')
     return [encode_prompt(lm, p, max_new_tokens) for p in prompts]
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #c14ff8f2
 def bench(
-    lm, # the target
-    prompts, # strings, lists of ids or 1-D tensors
-    strategies:dict, # name → strategy
-    max_new_tokens:int=128,
-    repeats:int=5,
-    seed:int=0, # of the first repeat; the next has the next
-    output_dir=None, # a folder to keep the runs in, and to go on from
-    progress:bool=True, # show a bar where someone is watching
-    stop=None, # as in `decode`
+    lm,  # the target
+    prompts,  # strings, lists of ids or 1-D tensors
+    strategies: dict,  # name → strategy
+    max_new_tokens: int = 128,
+    repeats: int = 5,
+    seed: int = 0,  # of the first repeat; the next has the next
+    output_dir=None,  # a folder to keep the runs in, and to go on from
+    progress: bool = True,  # show a bar where someone is watching
+    stop=None,  # as in `decode`
 ):
     "Decode every prompt with every strategy, interleaved, shared among the processes; a DataFrame with a row per run."
-    ids, together = check_bench(lm, prompts, strategies, max_new_tokens, repeats), getattr(lm, 'shards', 1) > 1
-    if together and to_stop(stop).seconds is not None: raise ValueError('a model that is cut over processes cannot stop by the clock, since theirs differ: stop by tokens or strings')
+    ids = check_bench(lm, prompts, strategies, max_new_tokens, repeats)
+    together = getattr(lm, 'shards', 1) > 1
+    if together and to_stop(stop).seconds is not None:
+        raise ValueError(
+            'a model that is cut over processes cannot stop by the clock, since theirs differ: stop by tokens or strings'
+        )
     now = provenance(lm, ids, strategies, max_new_tokens, repeats, seed, stop)
-    ledger, runs = Ledger(output_dir, now, run_key, together), list(plan(list(strategies), len(ids), repeats))
+    ledger = Ledger(output_dir, now, run_key, together)
+    runs = list(plan(list(strategies), len(ids), repeats))
     missing = [run for run in runs if (run[0], run[1], run[3]) not in ledger.records]
     groups = set(ledger.shard(list(dict.fromkeys(run[:2] for run in missing))))
     todo = [run for run in missing if run[:2] in groups]
-    for strategy in strategies.values() if todo else (): decode(lm, ids[0], strategy, min(max_new_tokens, 16), seed, stop)   # warm-up
+    for strategy in strategies.values() if todo else ():
+        decode(lm, ids[0], strategy, min(max_new_tokens, 16), seed, stop)  # warm-up
     for repeat, prompt, order, name in progress_bar(todo, len(runs), progress):
         trace = decode(lm, ids[prompt], strategies[name], max_new_tokens, seed + repeat, stop)
-        ledger.add(run_row(trace, strategy=name, prompt=prompt, repeat=repeat, order=order) | {k: now[k] for k in ('date', 'commit', 'processes')})
+        ledger.add(
+            run_row(trace, strategy=name, prompt=prompt, repeat=repeat, order=order)
+            | {k: now[k] for k in ('date', 'commit', 'processes')}
+        )
     return to_frame(in_order(ledger.gather()), ledger.about)
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #47bcc639
 def summary(
-    frame, # from `bench` or `load_run`
-    baseline:str|None=None, # what the others are compared with; the first strategy by default
-    draws:int=1000, # resamples for the interval
-    seed:int=0,
+    frame,  # from `bench` or `load_run`
+    baseline: str | None = None,  # what the others are compared with; the first strategy by default
+    draws: int = 1000,  # resamples for the interval
+    seed: int = 0,
 ):
     "A DataFrame with a row per strategy: speed, speedup with interval, acceptance, identical texts and slowdowns."
     import pandas as pd
+
     names = list(dict.fromkeys(frame.strategy))
     baseline = names[0] if baseline is None else baseline
     rows = []
     for name in names:
         runs = frame[frame.strategy == name]
-        total = rates(runs[['target_passes', 'drafted', 'accepted', 'rejections', 'new_tokens']].sum(), runs.seconds.sum())
+        total = rates(
+            runs[['target_passes', 'drafted', 'accepted', 'rejections', 'new_tokens']].sum(),
+            runs.seconds.sum(),
+        )
         value, low, high = speedup(frame, name, baseline, draws=draws, seed=seed)
-        rows.append(dict(strategy=name, prompts=runs.prompt.nunique(), runs=len(runs)) | total | dict(
-            tokens_per_second=runs.tokens_per_second.median(), draft_cost=runs.draft_cost.median(), speedup=value, speedup_low=low, speedup_high=high,
-            speedup_pooled=speedup(frame, name, baseline, ratio_of_totals, draws=1).value,
-            identical=identical(frame, name, baseline), slowdowns=slowdowns(frame, name, baseline)))
+        rows.append(
+            dict(strategy=name, prompts=runs.prompt.nunique(), runs=len(runs))
+            | total
+            | dict(
+                tokens_per_second=runs.tokens_per_second.median(),
+                draft_cost=runs.draft_cost.median(),
+                speedup=value,
+                speedup_low=low,
+                speedup_high=high,
+                speedup_pooled=speedup(frame, name, baseline, ratio_of_totals, draws=1).value,
+                identical=identical(frame, name, baseline),
+                slowdowns=slowdowns(frame, name, baseline),
+            )
+        )
     return pd.DataFrame(rows).set_index('strategy')

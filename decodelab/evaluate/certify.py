@@ -9,7 +9,9 @@ __all__ = ['ARCHITECTURES', 'Check', 'Certificate', 'pooled', 'g_test', 'g_test_
            'exact_distance', 'check_strategy', 'check_processor', 'check_drafter']
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #31827da6
-import copy, itertools, math
+import copy
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,126 +20,224 @@ import numpy as np
 import torch
 
 from ..core.driver import Request, Rng, Stop, decode
-from .exact import ExactGreedy, ExactLM, ExactSample, completions, exact_distribution, total_variation
+from decodelab.evaluate.exact import (
+    ExactGreedy,
+    ExactLM,
+    ExactSample,
+    completions,
+    exact_distribution,
+    total_variation,
+)
 from ..models.session import LM
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #15c5a13c
 @dataclass
 class Check:
     "One piece of evidence."
-    kind: str # 'exact', 'statistical' or 'identity'
+
+    kind: str  # 'exact', 'statistical' or 'identity'
     passed: bool
-    distance: float # total variation, or share of texts that differ
+    distance: float  # total variation, or share of texts that differ
     message: str
+
 
 @dataclass
 class Certificate:
     "What was checked about a strategy, and whether it keeps its base's distribution."
+
     strategy: str
     checks: list[Check] = field(default_factory=list)
-    declared: str = '' # the verifier that says of itself that it is lossy, if it does
+    declared: str = ''  # the verifier that says of itself that it is lossy, if it does
 
     @property
-    def lossless(self) -> bool: return bool(self.checks) and not self.declared and all(c.passed for c in self.checks)
+    def lossless(self) -> bool:
+        return bool(self.checks) and not self.declared and all(c.passed for c in self.checks)
+
     @property
-    def distance(self) -> float: return max((c.distance for c in self.checks if c.kind != 'statistical'), default=math.nan)
+    def distance(self) -> float:
+        return max((c.distance for c in self.checks if c.kind != 'statistical'), default=math.nan)
+
     def __repr__(self):
-        verdict = 'lossless' if self.lossless else f'LOSSY, as declared by {self.declared}' if self.declared else 'LOSSY'
+        verdict = (
+            'lossless'
+            if self.lossless
+            else f'LOSSY, as declared by {self.declared}'
+            if self.declared
+            else 'LOSSY'
+        )
         return f'{verdict}: ' + '; '.join(c.message for c in self.checks) + f'\n  {self.strategy}'
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #325dcbba
-def pooled(expected:np.ndarray, *others:np.ndarray, min_expected:float=5.) -> list[np.ndarray]:
+def pooled(
+    expected: np.ndarray, *others: np.ndarray, min_expected: float = 5.0
+) -> list[np.ndarray]:
     "The arrays with all cells merged into one where `expected` is below `least`."
     small = expected < min_expected
-    return [np.append(x[~small], x[small].sum()) if small.any() and expected[small].sum() > 0 else x[~small] for x in (expected, *others)]
+    return [
+        np.append(x[~small], x[small].sum())
+        if small.any() and expected[small].sum() > 0
+        else x[~small]
+        for x in (expected, *others)
+    ]
+
 
 def g_test(
-    counts, # `(cells,)` observed
-    probs, # `(cells,)` probabilities under the hypothesis
+    counts,  # `(cells,)` observed
+    probs,  # `(cells,)` probabilities under the hypothesis
 ) -> tuple[float, int]:
     "`(p_value, degrees of freedom)` of the G-test; zero if something impossible was seen; raises `ValueError` for too few samples."
     from scipy.stats import chi2
+
     counts, probs = np.asarray(counts, float), np.asarray(probs, float)
-    if counts[probs <= 0].sum() > 0: return 0., 0
+    if counts[probs <= 0].sum() > 0:
+        return 0.0, 0
     expected, seen = pooled(probs * counts.sum(), counts)
-    if len(seen) < 2 and (probs > 0).sum() > 1: raise ValueError(f'{counts.sum():.0f} samples are too few for {(probs > 0).sum()} cells, of which each needs five: draw more')
-    if len(seen) < 2: return 1., 0
+    if len(seen) < 2 and (probs > 0).sum() > 1:
+        raise ValueError(
+            f'{counts.sum():.0f} samples are too few for {(probs > 0).sum()} cells, of which each needs five: draw more'
+        )
+    if len(seen) < 2:
+        return 1.0, 0
     g = 2 * sum(s * math.log(s / e) for s, e in zip(seen, expected) if s > 0)
     return float(chi2.sf(g, len(seen) - 1)), len(seen) - 1
 
-def g_test_power(probs, alternative, n:int, level:float=.001) -> float:
+
+def g_test_power(probs, alternative, n: int, level: float = 0.001) -> float:
     "The probability that `n` samples from `alternative` are rejected at `level`."
     from scipy.stats import chi2, ncx2
+
     expected, other = pooled(np.asarray(probs, float) * n, np.asarray(alternative, float) * n)
     df, shift = len(expected) - 1, ((other - expected) ** 2 / expected).sum()
     return float(ncx2.sf(chi2.isf(level, df), df, shift))
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #020fec33
-def sequence_distribution(base, lm:LM, prompt:list[int], n:int) -> np.ndarray:
+def sequence_distribution(base, lm: LM, prompt: list[int], n: int) -> np.ndarray:
     "Probabilities `(V ** n,)` of the first `n` tokens under plain sampling, by reading every context."
     reading, law = base.bind(Request(lm, prompt, n, Rng(0))), np.ones(1)
     for length in range(n):
-        rows = [reading.scores(prompt + list(text), 1)[0].double().cpu().numpy() for text in itertools.product(range(lm.vocab_size), repeat=length)]
+        rows = [
+            reading.scores(prompt + list(text), 1)[0].double().cpu().numpy()
+            for text in itertools.product(range(lm.vocab_size), repeat=length)
+        ]
         law = (law[:, None] * np.stack(rows)).ravel()
     return law
 
-def sample_counts(strategy, lm:LM, prompt:list[int], n:int, samples:int, seed:int) -> np.ndarray:
+
+def sample_counts(
+    strategy, lm: LM, prompt: list[int], n: int, samples: int, seed: int
+) -> np.ndarray:
     "How often each of the `V ** n` beginnings came out of `samples` seeded runs."
-    counts, place = np.zeros(lm.vocab_size ** n), lm.vocab_size ** np.arange(n)[::-1]
-    for s in range(samples): counts[np.dot(decode(lm, prompt, strategy, n, seed=seed + s, stop=Stop(eos=())).tokens, place)] += 1
+    counts, place = np.zeros(lm.vocab_size**n), lm.vocab_size ** np.arange(n)[::-1]
+    for s in range(samples):
+        counts[
+            np.dot(decode(lm, prompt, strategy, n, seed=seed + s, stop=Stop(eos=())).tokens, place)
+        ] += 1
     return counts
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #56f7f178
-def transform_check(strategy, lm:LM, prompts:list[list[int]], n:int=3, bins:int=3, samples:int=400, seed:int=0, level:float=.001) -> Check:
+def transform_check(
+    strategy,
+    lm: LM,
+    prompts: list[list[int]],
+    n: int = 3,
+    bins: int = 3,
+    samples: int = 400,
+    seed: int = 0,
+    level: float = 0.001,
+) -> Check:
     "Seeded samples from a model of any vocabulary, by the randomised probability integral transform of their first `n` tokens."
-    counts, noise = np.zeros(bins ** n), np.random.default_rng(seed)
+    counts, noise = np.zeros(bins**n), np.random.default_rng(seed)
     for s in range(samples):
         prompt = prompts[s % len(prompts)]
         tokens = decode(lm, prompt, strategy, n, seed=seed + s, stop=Stop(eos=())).tokens
-        rows = strategy.base.bind(Request(lm, prompt, n, Rng(0))).scores(prompt + tokens[:-1], n).double().cpu()
-        u = [float(row[row > row[t]].sum() + noise.random() * row[t]) for row, t in zip(rows, tokens)]
-        counts[sum(min(int(x * bins), bins - 1) * bins ** i for i, x in enumerate(u))] += 1
-    p_value, df = g_test(counts, np.full(bins ** n, bins ** -n))
-    distance = float(abs(counts / samples - bins ** -n).sum() / 2)
-    return Check('statistical', p_value >= level, distance, f'{lm.name}: G-test p = {p_value:.3f} ({samples} samples of {n} tokens, {df} df)')
+        rows = (
+            strategy.base.bind(Request(lm, prompt, n, Rng(0)))
+            .scores(prompt + tokens[:-1], n)
+            .double()
+            .cpu()
+        )
+        u = [
+            float(row[row > row[t]].sum() + noise.random() * row[t]) for row, t in zip(rows, tokens)
+        ]
+        counts[sum(min(int(x * bins), bins - 1) * bins**i for i, x in enumerate(u))] += 1
+    p_value, df = g_test(counts, np.full(bins**n, bins**-n))
+    distance = float(abs(counts / samples - bins**-n).sum() / 2)
+    return Check(
+        'statistical',
+        p_value >= level,
+        distance,
+        f'{lm.name}: G-test p = {p_value:.3f} ({samples} samples of {n} tokens, {df} df)',
+    )
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #6e2b64c7
 ARCHITECTURES = dict(
-    llama={}, mistral=dict(sliding_window=5), qwen2={}, qwen3=dict(head_dim=8), gemma2=dict(head_dim=8, sliding_window=6),
-    gemma3_text=dict(head_dim=8, sliding_window=6), phi3=dict(pad_token_id=0), mixtral=dict(num_local_experts=2), gpt2={}, gpt_neox={},
-    opt=dict(ffn_dim=48, word_embed_proj_dim=32, pad_token_id=0))
+    llama={},
+    mistral=dict(sliding_window=5),
+    qwen2={},
+    qwen3=dict(head_dim=8),
+    gemma2=dict(head_dim=8, sliding_window=6),
+    gemma3_text=dict(head_dim=8, sliding_window=6),
+    phi3=dict(pad_token_id=0),
+    mixtral=dict(num_local_experts=2),
+    gpt2={},
+    gpt_neox={},
+    opt=dict(ffn_dim=48, word_embed_proj_dim=32, pad_token_id=0),
+)
+
 
 def random_lm(
-    architecture:str='llama', # one of `FAMILIES`
-    seed:int=0, # of the weights
-    vocab_size:int=64,
-    layers:int=2,
-    dtype:torch.dtype=torch.float64,
-    scale:float=.15, # standard deviation of the weights: larger gives more decided distributions
+    architecture: str = 'llama',  # one of `FAMILIES`
+    seed: int = 0,  # of the weights
+    vocab_size: int = 64,
+    layers: int = 2,
+    dtype: torch.dtype = torch.float64,
+    scale: float = 0.15,  # standard deviation of the weights: larger gives more decided distributions
     tokenizer=None,
 ) -> LM:
     "A tiny model with random weights; the global generator is left as it was."
     from transformers import AutoConfig, AutoModelForCausalLM
-    if architecture not in ARCHITECTURES: raise ValueError(f'no architecture {architecture!r}: give one of {", ".join(ARCHITECTURES)}')
-    sizes = dict(vocab_size=vocab_size, hidden_size=32, num_hidden_layers=layers, num_attention_heads=4, intermediate_size=48, max_position_embeddings=256,
-                 initializer_range=scale, eos_token_id=None, bos_token_id=None)
-    if architecture not in ('gpt2', 'gpt_neox', 'opt'): sizes['num_key_value_heads'] = 2
+
+    if architecture not in ARCHITECTURES:
+        raise ValueError(
+            f'no architecture {architecture!r}: give one of {", ".join(ARCHITECTURES)}'
+        )
+    sizes = dict(
+        vocab_size=vocab_size,
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=256,
+        initializer_range=scale,
+        eos_token_id=None,
+        bos_token_id=None,
+    )
+    if architecture not in ('gpt2', 'gpt_neox', 'opt'):
+        sizes['num_key_value_heads'] = 2
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = AutoConfig.for_model(architecture, **sizes | ARCHITECTURES[architecture])
-        config._experts_implementation = 'eager' # the grouped kernel has no float64
+        config._experts_implementation = 'eager'  # the grouped kernel has no float64
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     return LM(model.eval(), tokenizer, f'random-{architecture}-{seed}')
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #df7b0c31
-def with_exact_models(strategy, q:ExactLM):
+def with_exact_models(strategy, q: ExactLM):
     "The same strategy on tables: base and draft model replaced, verifier and lookahead as they are."
     twin = with_draft_model(strategy, q)
     twin.base, parts = ExactSample(), [twin.drafter]
     for part in parts:
-        if (own := getattr(part, 'base', None)) is not None: part.base = ExactGreedy() if own.greedy else ExactSample()
-        if hasattr(getattr(part, 'shape', None), 'truncate'): part.shape = part.shape.truncate(4) # of a tree: all outcomes of more nodes are too many to enumerate
-        parts += [p for p in (getattr(part, 'drafter', None), *getattr(part, 'drafters', ())) if p is not None]
+        if (own := getattr(part, 'base', None)) is not None:
+            part.base = ExactGreedy() if own.greedy else ExactSample()
+        if hasattr(getattr(part, 'shape', None), 'truncate'):
+            part.shape = part.shape.truncate(
+                4
+            )  # of a tree: all outcomes of more nodes are too many to enumerate
+        parts += [
+            p
+            for p in (getattr(part, 'drafter', None), *getattr(part, 'drafters', ()))
+            if p is not None
+        ]
     return twin
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #34d665ff
@@ -147,91 +247,186 @@ def with_draft_model(strategy, draft):
     twin.drafter = clone_with_model(strategy.drafter, draft)
     return twin
 
+
 def drafting_from_start(strategy):
     "The strategy, or with a drafter that drafts from what earlier rounds left one that soon has something: in the first round it drafts nothing, which would prove nothing."
     twin = copy.copy(strategy)
-    if getattr(strategy.drafter, 'needs_history', False): twin.drafter = strategy.drafter.small()
+    if getattr(strategy.drafter, 'needs_history', False):
+        twin.drafter = strategy.drafter.small()
     return twin
+
 
 def clone_with_model(drafter, draft):
     "A copy of a drafter, or of one within another, with `draft` for its model and nothing learned."
     twin = copy.copy(drafter)
     for name, value in vars(twin).items():
-        if isinstance(value, LM): setattr(twin, name, draft)
-        if remade := getattr(value, 'randomized', None): setattr(twin, name, remade(draft) if isinstance(draft, LM) else draft) # heads of a target: others of their kind
-        if name == 'drafter': setattr(twin, name, clone_with_model(value, draft))
-        if name == 'drafters': setattr(twin, name, tuple(clone_with_model(v, draft) for v in value))
-        if name.endswith('_'): setattr(twin, name, type(value)())
+        if isinstance(value, LM):
+            setattr(twin, name, draft)
+        if remade := getattr(value, 'randomized', None):
+            setattr(
+                twin, name, remade(draft) if isinstance(draft, LM) else draft
+            )  # heads of a target: others of their kind
+        if name == 'drafter':
+            setattr(twin, name, clone_with_model(value, draft))
+        if name == 'drafters':
+            setattr(twin, name, tuple(clone_with_model(v, draft) for v in value))
+        if name.endswith('_'):
+            setattr(twin, name, type(value)())
     return twin
 
-def exact_check(strategy, vocab_size:int=3, n:int=4, pairs:int=3, rounds:int|None=1, prompt=(0, 1, 0)) -> Check:
+
+def exact_check(
+    strategy,
+    vocab_size: int = 3,
+    n: int = 4,
+    pairs: int = 3,
+    rounds: int | None = 1,
+    prompt=(0, 1, 0),
+) -> Check:
     "The largest exact distance over several pairs of tables, for texts of `n` tokens."
-    strategy, rounds, worst = drafting_from_start(strategy), None if getattr(strategy.drafter, 'needs_history', False) else rounds, Fraction(0)
+    strategy, rounds, worst = (
+        drafting_from_start(strategy),
+        None if getattr(strategy.drafter, 'needs_history', False) else rounds,
+        Fraction(0),
+    )
     for seed in range(pairs):
         target = ExactLM(vocab_size, 2 * seed + 1)
-        found = exact_distribution(with_exact_models(strategy, ExactLM(vocab_size, 2 * seed + 2)), target, list(prompt), n, rounds)
+        found = exact_distribution(
+            with_exact_models(strategy, ExactLM(vocab_size, 2 * seed + 2)),
+            target,
+            list(prompt),
+            n,
+            rounds,
+        )
         worst = max(worst, total_variation(found, dict(completions(target, list(prompt), (), n))))
-    return Check('exact', worst == 0, float(worst), f'TV = {worst if worst == 0 else f"{float(worst):.4f}"} over {vocab_size ** n} texts of {pairs} pairs of models, exact')
+    return Check(
+        'exact',
+        worst == 0,
+        float(worst),
+        f'TV = {worst if worst == 0 else f"{float(worst):.4f}"} over {vocab_size**n} texts of {pairs} pairs of models, exact',
+    )
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #e4e110b6
-def statistical_check(strategy, lm:LM, prompt:list[int], n:int=2, samples:int=2000, seed:int=0, level:float=.001) -> Check:
+def statistical_check(
+    strategy,
+    lm: LM,
+    prompt: list[int],
+    n: int = 2,
+    samples: int = 2000,
+    seed: int = 0,
+    level: float = 0.001,
+) -> Check:
     "Seeded samples of the first `n` tokens against plain sampling's exact distribution."
     law = sequence_distribution(strategy.base, lm, prompt, n)
     counts = sample_counts(strategy, lm, prompt, n, samples, seed)
     p_value, df = g_test(counts, law)
-    sharper = law ** 1.25 / (law ** 1.25).sum() # what one temperature of 0.8 too many would give
+    sharper = law**1.25 / (law**1.25).sum()  # what one temperature of 0.8 too many would give
     says = f'G-test p = {p_value:.3f} ({samples} samples, {df} df; power {g_test_power(law, sharper, samples, level):.2f} against one temperature of 0.8 too many)'
-    return Check('statistical', p_value >= level, float(abs(counts / samples - law).sum() / 2), says)
+    return Check(
+        'statistical', p_value >= level, float(abs(counts / samples - law).sum() / 2), says
+    )
 
-def identity_check(strategy, lms:list[LM], prompts:list[list[int]], max_new_tokens:int=24) -> Check:
+
+def identity_check(
+    strategy, lms: list[LM], prompts: list[list[int]], max_new_tokens: int = 24
+) -> Check:
     "Greedy tokens against plain greedy search on each model and prompt."
     runs = [(lm, p) for lm in lms for p in prompts]
-    differ = sum(decode(lm, p, strategy, max_new_tokens).tokens != decode(lm, p, strategy.base, max_new_tokens).tokens for lm, p in runs)
+    differ = sum(
+        decode(lm, p, strategy, max_new_tokens).tokens
+        != decode(lm, p, strategy.base, max_new_tokens).tokens
+        for lm, p in runs
+    )
     dtypes = ', '.join(sorted({str(lm.dtype).removeprefix('torch.') for lm in lms}))
-    return Check('identity', differ == 0, differ / len(runs), f'{len(runs) - differ} of {len(runs)} greedy texts identical in {dtypes}')
+    return Check(
+        'identity',
+        differ == 0,
+        differ / len(runs),
+        f'{len(runs) - differ} of {len(runs)} greedy texts identical in {dtypes}',
+    )
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #530ebed0
 def certify(
-    strategy, # a `Speculative` (or anything with `base`, `drafter`, `verifier`, `lookahead`)
-    lm:LM|None=None, # a target of your own, for identity on it
-    prompts=None, # for it: strings or lists of ids
-    max_new_tokens:int=24, # per text of an identity check
-    samples:int=2000, # of the statistical check
-    seed:int=0,
+    strategy,  # a `Speculative` (or anything with `base`, `drafter`, `verifier`, `lookahead`)
+    lm: LM | None = None,  # a target of your own, for identity on it
+    prompts=None,  # for it: strings or lists of ids
+    max_new_tokens: int = 24,  # per text of an identity check
+    samples: int = 2000,  # of the statistical check
+    seed: int = 0,
 ) -> Certificate:
     "Certify that a strategy keeps its base's distribution; raises `ValueError` for what has no base, or keeps it only over keys."
-    if not hasattr(strategy, 'base'): raise ValueError(f'{strategy!r} has no base that it promises to keep: certify a Speculative strategy')
-    if keyed := next((part for part in (strategy.drafter, getattr(strategy, 'verifier', None)) if getattr(part, 'keyed', False)), None):
-        raise ValueError(f'{keyed!r} draws by a key, and under one key no text is a sample of its base: notebook 44_marked_speculation certifies its law over all keys')
-    if (lm is None) != (prompts is None): raise ValueError('give a target and prompts for it together, or neither')
+    if not hasattr(strategy, 'base'):
+        raise ValueError(
+            f'{strategy!r} has no base that it promises to keep: certify a Speculative strategy'
+        )
+    if keyed := next(
+        (
+            part
+            for part in (strategy.drafter, getattr(strategy, 'verifier', None))
+            if getattr(part, 'keyed', False)
+        ),
+        None,
+    ):
+        raise ValueError(
+            f'{keyed!r} draws by a key, and under one key no text is a sample of its base: notebook 44_marked_speculation certifies its law over all keys'
+        )
+    if (lm is None) != (prompts is None):
+        raise ValueError('give a target and prompts for it together, or neither')
     verifier = getattr(strategy, 'verifier', None)
-    found = Certificate(repr(strategy), declared='' if getattr(verifier, 'lossless', True) else repr(verifier))
-    deep = max(2, getattr(strategy.drafter, 'layer', 1) + 1) # an early exit needs layers after it
+    found = Certificate(
+        repr(strategy), declared='' if getattr(verifier, 'lossless', True) else repr(verifier)
+    )
+    deep = max(2, getattr(strategy.drafter, 'layer', 1) + 1)  # an early exit needs layers after it
     if not strategy.base.greedy:
         found.checks.append(exact_check(strategy))
-        small = random_lm(seed=seed, vocab_size=8, scale=.3, layers=deep)
-        twin = with_draft_model(strategy, random_lm(seed=seed + 1, vocab_size=8, layers=1, scale=.3))
-        found.checks.append(statistical_check(drafting_from_start(twin), small, [1, 2, 1], n=3 if getattr(strategy.drafter, 'needs_history', False) else 2, samples=samples, seed=seed))
+        small = random_lm(seed=seed, vocab_size=8, scale=0.3, layers=deep)
+        twin = with_draft_model(
+            strategy, random_lm(seed=seed + 1, vocab_size=8, layers=1, scale=0.3)
+        )
+        found.checks.append(
+            statistical_check(
+                drafting_from_start(twin),
+                small,
+                [1, 2, 1],
+                n=3 if getattr(strategy.drafter, 'needs_history', False) else 2,
+                samples=samples,
+                seed=seed,
+            )
+        )
     else:
         drafts = with_draft_model(strategy, random_lm(seed=seed + 9, layers=1))
-        found.checks.append(identity_check(drafts, [random_lm(f, seed, layers=deep) for f in ARCHITECTURES], [[1], [3, 4, 5, 3, 4]], max_new_tokens))
+        found.checks.append(
+            identity_check(
+                drafts,
+                [random_lm(f, seed, layers=deep) for f in ARCHITECTURES],
+                [[1], [3, 4, 5, 3, 4]],
+                max_new_tokens,
+            )
+        )
     if lm is not None:
         ids = [lm.encode(p) if isinstance(p, str) else list(p) for p in prompts]
-        found.checks.append(identity_check(strategy, [lm], ids, max_new_tokens) if strategy.base.greedy else
-                            transform_check(strategy, lm, ids, samples=samples, seed=seed))
+        found.checks.append(
+            identity_check(strategy, [lm], ids, max_new_tokens)
+            if strategy.base.greedy
+            else transform_check(strategy, lm, ids, samples=samples, seed=seed)
+        )
     return found
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #18226cf2
-def check_verifier(verifier, make:Callable):
+def check_verifier(verifier, make: Callable):
     "Assert that a verifier keeps the distribution exactly; `make(verifier, q)` builds a sampling strategy with draft table `q`."
-    check = max((exact_distance(make, verifier, seed) for seed in range(4)), key=lambda found: found[0])
+    check = max(
+        (exact_distance(make, verifier, seed) for seed in range(4)), key=lambda found: found[0]
+    )
     assert check[0] == 0, f'{verifier!r} is lossy: TV = {float(check[0]):.4f} at seed {check[1]}'
 
-def exact_distance(make, verifier, seed:int, n:int=3) -> tuple[Fraction, int]:
+
+def exact_distance(make, verifier, seed: int, n: int = 3) -> tuple[Fraction, int]:
     "`(distance, seed)` on one pair of tables."
     target = ExactLM(3, 50 + seed)
     found = exact_distribution(make(verifier, ExactLM(3, 70 + seed)), target, [0, 1], n)
     return total_variation(found, dict(completions(target, [0, 1], (), n))), seed
+
 
 def check_strategy(strategy, **kw):
     "Assert that `certify(strategy, **kw)` finds no loss; returns the certificate."
@@ -240,22 +435,31 @@ def check_strategy(strategy, **kw):
     return found
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #dfcce5e8
-def check_processor(processor, vocab_size:int=16, seed:int=0):
+def check_processor(processor, vocab_size: int = 16, seed: int = 0):
     "Assert that a rule is pure: same answer twice, inputs untouched, a block of rows as one row at a time."
     from decodelab.logits.processor_list import LogitsProcessorList
-    lm, draw = random_lm(seed=seed, vocab_size=vocab_size), torch.Generator().manual_seed(seed)
+
+    lm = random_lm(seed=seed, vocab_size=vocab_size)
+    draw = torch.Generator().manual_seed(seed)
     ids = torch.randint(vocab_size, (12,), generator=draw).tolist()
     scores = torch.randn(4, vocab_size, generator=draw, dtype=torch.float64)
     fresh = lambda: LogitsProcessorList([processor]).bind(Request(lm, ids[:5], 20, Rng(seed)))
     kept, block = scores.clone(), fresh()
     single = fresh()
-    one_by_one = torch.cat([single(ids[:9 + j], scores[j:j + 1]) for j in range(4)])
+    one_by_one = torch.cat([single(ids[: 9 + j], scores[j : j + 1]) for j in range(4)])
     got = block(list(ids), scores)
-    assert torch.equal(scores, kept), f'{processor!r} changes the scores it is given: return new ones'
-    assert torch.allclose(got, one_by_one, atol=1e-10, equal_nan=True), f'{processor!r} treats a block of rows otherwise than one row at a time'
-    assert torch.equal(fresh()(ids, scores), got), f'{processor!r} gives another answer the second time: it remembers or draws'
+    assert torch.equal(scores, kept), (
+        f'{processor!r} changes the scores it is given: return new ones'
+    )
+    assert torch.allclose(got, one_by_one, atol=1e-10, equal_nan=True), (
+        f'{processor!r} treats a block of rows otherwise than one row at a time'
+    )
+    assert torch.equal(fresh()(ids, scores), got), (
+        f'{processor!r} gives another answer the second time: it remembers or draws'
+    )
 
-def check_drafter(drafter, lm:LM, prompts:list[list[int]], base, k:int=4):
+
+def check_drafter(drafter, lm: LM, prompts: list[list[int]], base, k: int = 4):
     "Assert a drafter's contract on `lm`: ids in the vocabulary, at most `k`, rows they were drawn from, models left as they were."
     models = [lm.model] + [v.model for v in vars(drafter).values() if isinstance(v, LM)]
     before = [{n: v.clone() for n, v in m.state_dict().items()} for m in models]
@@ -263,8 +467,16 @@ def check_drafter(drafter, lm:LM, prompts:list[list[int]], base, k:int=4):
         request = Request(lm, prompt, 2 * k, Rng(0))
         drafting = drafter.start(request, base, base.bind(request))
         draft = drafting.draft(list(prompt), lambda i, row, token: i < k, base.sampler(Rng(0)))
-        assert len(draft.tokens) <= k, f'{drafter!r} drafts {len(draft.tokens)} tokens where {k} were allowed'
-        assert all(0 <= t < lm.vocab_size for t in draft.tokens), f'{drafter!r} drafts ids outside the vocabulary'
+        assert len(draft.tokens) <= k, (
+            f'{drafter!r} drafts {len(draft.tokens)} tokens where {k} were allowed'
+        )
+        assert all(0 <= t < lm.vocab_size for t in draft.tokens), (
+            f'{drafter!r} drafts ids outside the vocabulary'
+        )
         rows = draft.q or []
-        assert all(abs(float(q.sum()) - 1) < 1e-5 and q[t] > 0 for q, t in zip(rows, draft.tokens)), f'{drafter!r} gives rows it did not draw from'
-    assert all(torch.equal(v, m.state_dict()[n]) for m, b in zip(models, before) for n, v in b.items()), f'{drafter!r} altered a model'
+        assert all(
+            abs(float(q.sum()) - 1) < 1e-5 and q[t] > 0 for q, t in zip(rows, draft.tokens)
+        ), f'{drafter!r} gives rows it did not draw from'
+    assert all(
+        torch.equal(v, m.state_dict()[n]) for m, b in zip(models, before) for n, v in b.items()
+    ), f'{drafter!r} altered a model'

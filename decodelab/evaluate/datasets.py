@@ -8,220 +8,460 @@ __all__ = ['SOURCES', 'READERS', 'ENDINGS', 'read_file', 'check_record', 'read_l
            'data_file', 'fetch_rows', 'missing_data', 'read_dataset']
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #870b27f2
-import bisect, csv, gzip, io, json, math, os, random, sys, zlib
+import bisect
+import csv
+import gzip
+import io
+import json
+import math
+import os
+import random
+import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #304d7070
-def read_file(path:Path) -> str:
+def read_file(path: Path) -> str:
     "The text of a file, unpacked if it ends in .gz; raises `ValueError` where it is cut off or no UTF-8."
-    try: data = path.read_bytes() if path.suffix != '.gz' else gzip.decompress(path.read_bytes())
-    except (EOFError, gzip.BadGzipFile, zlib.error): raise ValueError(f'{path} is no whole gzip file: get it again') from None
-    try: return data.decode('utf-8-sig')
+    try:
+        data = path.read_bytes() if path.suffix != '.gz' else gzip.decompress(path.read_bytes())
+    except (EOFError, gzip.BadGzipFile, zlib.error):
+        raise ValueError(f'{path} is no whole gzip file: get it again') from None
+    try:
+        return data.decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        raise ValueError(f'{path}, line {data.count(10, 0, error.start) + 1}: no UTF-8: save the file as UTF-8') from None
+        raise ValueError(
+            f'{path}, line {data.count(10, 0, error.start) + 1}: no UTF-8: save the file as UTF-8'
+        ) from None
 
-def check_record(value, path:Path, place:str) -> dict:
+
+def check_record(value, path: Path, place: str) -> dict:
     "`value` if it is an object with fields; raises `ValueError`."
-    if isinstance(value, dict): return value
-    raise ValueError(f'{path}, {place}: a {type(value).__name__} where an object with fields should be')
+    if isinstance(value, dict):
+        return value
+    raise ValueError(
+        f'{path}, {place}: a {type(value).__name__} where an object with fields should be'
+    )
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #384b16ad
-def read_lines(path:Path) -> Iterator[tuple[str, dict]]:
+def read_lines(path: Path) -> Iterator[tuple[str, dict]]:
     "The objects of a file of JSON lines; empty lines are passed over."
     for n, line in enumerate(read_file(path).split('\n'), 1):
-        if not line.strip(): continue
-        try: value = json.loads(line)
-        except ValueError as error: raise ValueError(f'{path}, line {n}: no JSON ({error.msg}, column {error.pos + 1})') from None
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise ValueError(
+                f'{path}, line {n}: no JSON ({error.msg}, column {error.pos + 1})'
+            ) from None
         yield f'line {n}', check_record(value, path, f'line {n}')
 
-def read_text(path:Path) -> Iterator[tuple[str, dict]]:
+
+def read_text(path: Path) -> Iterator[tuple[str, dict]]:
     "The lines of a plain text that are not empty, each as the field `text`."
     for n, line in enumerate(read_file(path).split('\n'), 1):
-        if line.strip(): yield f'line {n}', dict(text=line)
+        if line.strip():
+            yield f'line {n}', dict(text=line)
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #70abcaef
-def read_json(path:Path) -> Iterator[tuple[str, dict]]:
+def read_json(path: Path) -> Iterator[tuple[str, dict]]:
     "The objects of a JSON list; a file that does not begin with a list is read as JSON lines."
     text, decoder = read_file(path), json.JSONDecoder()
     at = skip_whitespace(text, 0)
-    if text[at:at + 1] != '[': yield from read_lines(path); return
+    if text[at : at + 1] != '[':
+        yield from read_lines(path)
+        return
     ends = [i for i, c in enumerate(text) if c == '\n']
     place = lambda i: f'line {bisect.bisect_left(ends, i) + 1}'
     at = skip_whitespace(text, at + 1)
-    while text[at:at + 1] != ']':
+    while text[at : at + 1] != ']':
         begin = at
-        try: value, at = decoder.raw_decode(text, at)
-        except ValueError as error: raise ValueError(f'{path}, {place(error.pos)}: no JSON ({error.msg})') from None
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except ValueError as error:
+            raise ValueError(f'{path}, {place(error.pos)}: no JSON ({error.msg})') from None
         yield place(begin), check_record(value, path, place(begin))
         at = skip_whitespace(text, at)
-        if text[at:at + 1] not in (',', ']') or not text[at:]: raise ValueError(f'{path}, {place(at)}: no JSON (a comma or the end of the list is missing)')
-        if text[at] == ',': at = skip_whitespace(text, at + 1)
-    if text[at + 1:].strip(): raise ValueError(f'{path}, {place(skip_whitespace(text, at + 1))}: no JSON (there is more after the end of the list)')
+        if text[at : at + 1] not in (',', ']') or not text[at:]:
+            raise ValueError(
+                f'{path}, {place(at)}: no JSON (a comma or the end of the list is missing)'
+            )
+        if text[at] == ',':
+            at = skip_whitespace(text, at + 1)
+    if text[at + 1 :].strip():
+        raise ValueError(
+            f'{path}, {place(skip_whitespace(text, at + 1))}: no JSON (there is more after the end of the list)'
+        )
 
-def skip_whitespace(text:str, at:int) -> int:
+
+def skip_whitespace(text: str, at: int) -> int:
     "Where the white space after `at` ends."
-    while at < len(text) and text[at].isspace(): at += 1
+    while at < len(text) and text[at].isspace():
+        at += 1
     return at
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #faac8141
-def read_csv(path:Path) -> Iterator[tuple[str, dict]]:
+def read_csv(path: Path) -> Iterator[tuple[str, dict]]:
     "The records of a CSV file whose first line names the fields; values are texts."
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        rows, begin, names = csv.reader(io.StringIO(read_file(path), newline=''), strict=True), 1, None
+        rows = csv.reader(io.StringIO(read_file(path), newline=''), strict=True)
+        begin = 1
+        names = None
         for values in rows:
             place, begin = f'line {begin}', rows.line_num + 1
-            if names is None: names = values
-            elif values and len(values) != len(names): raise ValueError(f'{path}, {place}: {len(values)} values for {len(names)} fields: a quote or comma is wrong')
-            elif values: yield place, dict(zip(names, values))
-    except csv.Error as error: raise ValueError(f'{path}, line {begin}: no CSV ({error})') from None
-    finally: csv.field_size_limit(limit)
+            if names is None:
+                names = values
+            elif values and len(values) != len(names):
+                raise ValueError(
+                    f'{path}, {place}: {len(values)} values for {len(names)} fields: a quote or comma is wrong'
+                )
+            elif values:
+                yield place, dict(zip(names, values))
+    except csv.Error as error:
+        raise ValueError(f'{path}, line {begin}: no CSV ({error})') from None
+    finally:
+        csv.field_size_limit(limit)
 
-def read_parquet(path:Path) -> Iterator[tuple[str, dict]]:
+
+def read_parquet(path: Path) -> Iterator[tuple[str, dict]]:
     "The rows of a parquet file, through pandas; raises `ValueError` without pyarrow, or where the file is damaged."
     import pandas as pd
-    try: frame = pd.read_parquet(path)
-    except ImportError: raise ValueError(f'{path} is parquet: install pyarrow (or decodelab[experiments]), or save the data as .jsonl') from None
-    except Exception as error: raise ValueError(f'{path} is no whole parquet file ({str(error).splitlines()[0]})') from None
+
+    try:
+        frame = pd.read_parquet(path)
+    except ImportError:
+        raise ValueError(
+            f'{path} is parquet: install pyarrow (or decodelab[experiments]), or save the data as .jsonl'
+        ) from None
+    except Exception as error:
+        raise ValueError(
+            f'{path} is no whole parquet file ({str(error).splitlines()[0]})'
+        ) from None
     for n, record in enumerate(frame.to_dict('records'), 1):
         yield f'row {n}', {k: v.tolist() if hasattr(v, 'tolist') else v for k, v in record.items()}
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #044aa980
 def is_empty(value) -> bool:
     "Is there nothing in it? Zero and False are something."
-    if isinstance(value, float): return math.isnan(value)
-    return value is None or hasattr(value, '__len__') and not len(value.strip() if isinstance(value, str) else value)
+    if isinstance(value, float):
+        return math.isnan(value)
+    return (
+        value is None
+        or (hasattr(value, '__len__')
+        and not len(value.strip() if isinstance(value, str) else value))
+    )
+
 
 def check_records(
-    rows, # (place, record)
-    required:Sequence[str], # the fields that are needed
-    where, # a file or a data set, for what is said
-    aliases:dict|None=None, # other spellings: field → as it is written there
+    rows,  # (place, record)
+    required: Sequence[str],  # the fields that are needed
+    where,  # a file or a data set, for what is said
+    aliases: dict | None = None,  # other spellings: field → as it is written there
 ) -> list[dict]:
     "The records, each with the fields it needs under their names; raises `ValueError` that names place and field."
     records, aliases = [], aliases or {}
     for place, record in rows:
-        record = record | {ours: record[theirs] for ours, theirs in aliases.items() if ours not in record and theirs in record}
+        record = record | {
+            ours: record[theirs]
+            for ours, theirs in aliases.items()
+            if ours not in record and theirs in record
+        }
         for need in required:
-            if need not in record: raise ValueError(f'{where}, {place}: no field {need!r} (it has {", ".join(map(repr, record)) or "none"})')
-            if is_empty(record[need]): raise ValueError(f'{where}, {place}: field {need!r} is empty')
+            if need not in record:
+                raise ValueError(
+                    f'{where}, {place}: no field {need!r} (it has {", ".join(map(repr, record)) or "none"})'
+                )
+            if is_empty(record[need]):
+                raise ValueError(f'{where}, {place}: field {need!r} is empty')
         records.append(record)
-    if not records: raise ValueError(f'{where} has no records')
+    if not records:
+        raise ValueError(f'{where} has no records')
     return records
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #cb454d78
 @dataclass(frozen=True)
 class DatasetSource:
     "Where a data set is published, and what is read of it."
-    used_by:str # by whom
-    hub:str|None # id on the Hub; None: only as a file
-    fields:tuple[str, ...]
-    split:str='validation'
-    config:str|None=None
-    file:str|None=None # as its authors name it, of this split
-    aliases:dict = field(default_factory=dict) # field → as it is written in the file or on the Hub
-    data_dir:str|None=None # the part of the Hub's repository
 
-    def hub_args(self, split:str|None=None) -> dict:
+    used_by: str  # by whom
+    hub: str | None  # id on the Hub; None: only as a file
+    fields: tuple[str, ...]
+    split: str = 'validation'
+    config: str | None = None
+    file: str | None = None  # as its authors name it, of this split
+    aliases: dict = field(
+        default_factory=dict
+    )  # field → as it is written in the file or on the Hub
+    data_dir: str | None = None  # the part of the Hub's repository
+
+    def hub_args(self, split: str | None = None) -> dict:
         "What `datasets.load_dataset` is called with."
-        return {k: v for k, v in dict(path=self.hub, name=self.config, data_dir=self.data_dir, split=split or self.split).items() if v is not None}
+        return {
+            k: v
+            for k, v in dict(
+                path=self.hub, name=self.config, data_dir=self.data_dir, split=split or self.split
+            ).items()
+            if v is not None
+        }
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #03d788e2
 SOURCES = dict(
-    c4=DatasetSource('assisted generation, dynamic speculation: the first 128 characters of a text', 'allenai/c4', ('text',), config='en'),
-    cnn_dailymail=DatasetSource('assisted generation, dynamic speculation, universal assistants, LayerSkip: 128 new tokens after "Article: … Summary:"', 'abisee/cnn_dailymail',
-        ('article',), config='3.0.0', aliases=dict(summary='highlights')),
+    c4=DatasetSource(
+        'assisted generation, dynamic speculation: the first 128 characters of a text',
+        'allenai/c4',
+        ('text',),
+        config='en',
+    ),
+    cnn_dailymail=DatasetSource(
+        'assisted generation, dynamic speculation, universal assistants, LayerSkip: 128 new tokens after "Article: … Summary:"',
+        'abisee/cnn_dailymail',
+        ('article',),
+        config='3.0.0',
+        aliases=dict(summary='highlights'),
+    ),
     xsum=DatasetSource('LayerSkip', 'EdinburghNLP/xsum', ('document',), split='test'),
-    the_stack=DatasetSource('assisted generation, dynamic speculation: the first 256 tokens of a file; asks for a login', 'bigcode/the-stack', ('content',), split='train', data_dir='data/python'),
-    humaneval=DatasetSource('universal assistants, LayerSkip, SpecDec++', 'openai/openai_humaneval', ('task_id', 'prompt', 'test', 'entry_point'), split='test', file='HumanEval.jsonl.gz'),
-    gsm8k=DatasetSource('SpecDec++, DoLa', 'openai/gsm8k', ('question', 'answer'), split='test', config='main', file='test.jsonl'),
-    librispeech=DatasetSource('assisted generation, dynamic speculation: speech', 'openslr/librispeech_asr', ('audio', 'text'), config='clean'),
-    librispeech_dummy=DatasetSource('assisted Whisper: 73 sentences', 'hf-internal-testing/librispeech_asr_dummy', ('audio', 'text'), config='clean'),
-    voxpopuli_nl=DatasetSource('assisted Whisper: Dutch', 'facebook/voxpopuli', ('audio', 'text'), config='nl', aliases=dict(text='normalized_text')),
-    mt_bench=DatasetSource('prompt lookup, Lookahead, EAGLE: 80 questions of two turns', 'HuggingFaceH4/mt_bench_prompts', ('category', 'turns'), split='train', file='question.jsonl', aliases=dict(turns='prompt')),
-    spec_bench=DatasetSource('Spec-Bench: 480 questions; hemingkx/Spec-Bench, data/spec_bench', None, ('question_id', 'category', 'turns'), split='test', file='question.jsonl'),
-    scrolls=DatasetSource('universal assistants (hf-bench: qasper)', 'tau/scrolls', ('input',), split='test', config='qasper'),
-    commongen=DatasetSource('constrained beam search; the file has one line a set of concepts, the Hub one a sentence', 'allenai/common_gen', ('concept_set', 'scene'),
-        file='commongen.dev.jsonl', aliases=dict(concept_set='concepts', scene='target')),
-    truthfulqa=DatasetSource('DoLa', 'truthfulqa/truthful_qa', ('question', 'best_answer', 'correct_answers', 'incorrect_answers'), config='generation', file='TruthfulQA.csv',
-        aliases=dict(question='Question', best_answer='Best Answer', correct_answers='Correct Answers', incorrect_answers='Incorrect Answers')),
-    factor=DatasetSource('DoLa; AI21Labs/factor, data', None, ('full_prefix', 'completion', 'contradiction_0', 'contradiction_1', 'contradiction_2'), split='test', file='expert_factor.csv'),
-    strategyqa=DatasetSource('DoLa; eladsegal/strategyqa, data/strategyqa', None, ('question', 'answer', 'facts'), split='dev', file='dev.json'),
-    wikitext2=DatasetSource('contrastive search; perplexity', 'Salesforce/wikitext', ('text',), config='wikitext-2-v1', file='valid.txt'))
+    the_stack=DatasetSource(
+        'assisted generation, dynamic speculation: the first 256 tokens of a file; asks for a login',
+        'bigcode/the-stack',
+        ('content',),
+        split='train',
+        data_dir='data/python',
+    ),
+    humaneval=DatasetSource(
+        'universal assistants, LayerSkip, SpecDec++',
+        'openai/openai_humaneval',
+        ('task_id', 'prompt', 'test', 'entry_point'),
+        split='test',
+        file='HumanEval.jsonl.gz',
+    ),
+    gsm8k=DatasetSource(
+        'SpecDec++, DoLa',
+        'openai/gsm8k',
+        ('question', 'answer'),
+        split='test',
+        config='main',
+        file='test.jsonl',
+    ),
+    librispeech=DatasetSource(
+        'assisted generation, dynamic speculation: speech',
+        'openslr/librispeech_asr',
+        ('audio', 'text'),
+        config='clean',
+    ),
+    librispeech_dummy=DatasetSource(
+        'assisted Whisper: 73 sentences',
+        'hf-internal-testing/librispeech_asr_dummy',
+        ('audio', 'text'),
+        config='clean',
+    ),
+    voxpopuli_nl=DatasetSource(
+        'assisted Whisper: Dutch',
+        'facebook/voxpopuli',
+        ('audio', 'text'),
+        config='nl',
+        aliases=dict(text='normalized_text'),
+    ),
+    mt_bench=DatasetSource(
+        'prompt lookup, Lookahead, EAGLE: 80 questions of two turns',
+        'HuggingFaceH4/mt_bench_prompts',
+        ('category', 'turns'),
+        split='train',
+        file='question.jsonl',
+        aliases=dict(turns='prompt'),
+    ),
+    spec_bench=DatasetSource(
+        'Spec-Bench: 480 questions; hemingkx/Spec-Bench, data/spec_bench',
+        None,
+        ('question_id', 'category', 'turns'),
+        split='test',
+        file='question.jsonl',
+    ),
+    scrolls=DatasetSource(
+        'universal assistants (hf-bench: qasper)',
+        'tau/scrolls',
+        ('input',),
+        split='test',
+        config='qasper',
+    ),
+    commongen=DatasetSource(
+        'constrained beam search; the file has one line a set of concepts, the Hub one a sentence',
+        'allenai/common_gen',
+        ('concept_set', 'scene'),
+        file='commongen.dev.jsonl',
+        aliases=dict(concept_set='concepts', scene='target'),
+    ),
+    truthfulqa=DatasetSource(
+        'DoLa',
+        'truthfulqa/truthful_qa',
+        ('question', 'best_answer', 'correct_answers', 'incorrect_answers'),
+        config='generation',
+        file='TruthfulQA.csv',
+        aliases=dict(
+            question='Question',
+            best_answer='Best Answer',
+            correct_answers='Correct Answers',
+            incorrect_answers='Incorrect Answers',
+        ),
+    ),
+    factor=DatasetSource(
+        'DoLa; AI21Labs/factor, data',
+        None,
+        ('full_prefix', 'completion', 'contradiction_0', 'contradiction_1', 'contradiction_2'),
+        split='test',
+        file='expert_factor.csv',
+    ),
+    strategyqa=DatasetSource(
+        'DoLa; eladsegal/strategyqa, data/strategyqa',
+        None,
+        ('question', 'answer', 'facts'),
+        split='dev',
+        file='dev.json',
+    ),
+    wikitext2=DatasetSource(
+        'contrastive search; perplexity',
+        'Salesforce/wikitext',
+        ('text',),
+        config='wikitext-2-v1',
+        file='valid.txt',
+    ),
+)
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #0212bf95
-READERS = {'.jsonl': read_lines, '.json': read_json, '.csv': read_csv, '.txt': read_text, '.parquet': read_parquet}
-ENDINGS = [ending + packed for ending in READERS for packed in (('',) if ending == '.parquet' else ('', '.gz'))]
+READERS = {
+    '.jsonl': read_lines,
+    '.json': read_json,
+    '.csv': read_csv,
+    '.txt': read_text,
+    '.parquet': read_parquet,
+}
+ENDINGS = [
+    ending + packed
+    for ending in READERS
+    for packed in (('',) if ending == '.parquet' else ('', '.gz'))
+]
 
-def find_reader(path:Path):
+
+def find_reader(path: Path):
     "What reads this kind of file; None if nothing does."
     return READERS.get(Path(path.stem).suffix if path.suffix == '.gz' else path.suffix)
 
+
 def data_file(
-    name:str, # of a data set
-    split:str|None=None, # None: the one its source used
-    folder=None, # None: that of DECODELAB_DATA
-) -> Path|None:
+    name: str,  # of a data set
+    split: str | None = None,  # None: the one its source used
+    folder=None,  # None: that of DECODELAB_DATA
+) -> Path | None:
     "The file of a named data set, or None; raises `ValueError` where two fit."
     home, source = folder or os.environ.get('DECODELAB_DATA'), SOURCES.get(name)
-    if not home: return None
+    if not home:
+        return None
     stems = [f'{name}.{split}', f'{name}/{split}'] if split else []
-    if source and split in (None, source.split): stems += [f'{name}.{source.split}', f'{name}/{source.split}']
-    whole = split is None or source and split == source.split
-    likely = [s + e for s in stems + [name] * bool(whole) for e in ENDINGS] + ([f'{name}/{source.file}'] if whole and source and source.file else [])
+    if source and split in (None, source.split):
+        stems += [f'{name}.{source.split}', f'{name}/{source.split}']
+    whole = split is None or (source and split == source.split)
+    likely = [s + e for s in stems + [name] * bool(whole) for e in ENDINGS] + (
+        [f'{name}/{source.file}'] if whole and source and source.file else []
+    )
     found = list(dict.fromkeys(p for f in likely if (p := Path(home) / f).is_file()))
-    if len(found) > 1: raise ValueError(f'{name} could be {" or ".join(map(str, found))}: remove one, or give the path')
+    if len(found) > 1:
+        raise ValueError(
+            f'{name} could be {" or ".join(map(str, found))}: remove one, or give the path'
+        )
     return found[0] if found else None
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #59d9d9c7
-def fetch_rows(source:DatasetSource, split:str|None, n:int|None, seed:int|None, load=None) -> Iterator[tuple[str, dict]]:
+def fetch_rows(
+    source: DatasetSource, split: str | None, n: int | None, seed: int | None, load=None
+) -> Iterator[tuple[str, dict]]:
     "Records of a set on the Hub as a stream; raises `ImportError` without the library."
     if load is None:
-        try: from datasets import load_dataset as load
+        try:
+            from datasets import load_dataset as load
         except ModuleNotFoundError as error:
-            if error.name != 'datasets': raise
-            raise ImportError('data sets by name come through the library datasets: install decodelab[experiments], or give a file') from None
+            if error.name != 'datasets':
+                raise
+            raise ImportError(
+                'data sets by name come through the library datasets: install decodelab[experiments], or give a file'
+            ) from None
     stream = load(**source.hub_args(split), streaming=True)
-    if n is not None and seed is not None: stream = stream.shuffle(seed=seed, buffer_size=10_000)
+    if n is not None and seed is not None:
+        stream = stream.shuffle(seed=seed, buffer_size=10_000)
     return ((f'record {i}', dict(record)) for i, record in enumerate(islice(stream, n), 1))
 
-def missing_data(name:str, split:str|None=None, folder=None, fetch:bool|None=None) -> str:
+
+def missing_data(
+    name: str, split: str | None = None, folder=None, fetch: bool | None = None
+) -> str:
     "What to do to have a data set, in a sentence; empty if it is there, or may be fetched."
-    if Path(name).is_file() or data_file(name, split, folder): return ''
+    if Path(name).is_file() or data_file(name, split, folder):
+        return ''
     source, home = SOURCES.get(name), folder or os.environ.get('DECODELAB_DATA')
     hub = source and source.hub
-    if hub and (fetch if fetch is not None else 'DECODELAB_FETCH' in os.environ): return ''
-    if source is None and (len(Path(name).parts) > 1 or find_reader(Path(name))): return f'there is no file {name}'
-    given = f'{name}.{split or source and source.split or "SPLIT"}.jsonl' + (f' or {name}/{source.file}' if source and source.file and split in (None, source.split) else '')
-    shape = f' (fields {", ".join(source.fields)}; also .json, .csv, .parquet, .txt, .gz)' if source else f'; the names known are {", ".join(SOURCES)}'
+    if hub and (fetch if fetch is not None else 'DECODELAB_FETCH' in os.environ):
+        return ''
+    if source is None and (len(Path(name).parts) > 1 or find_reader(Path(name))):
+        return f'there is no file {name}'
+    given = f'{name}.{split or (source and source.split) or "SPLIT"}.jsonl' + (
+        f' or {name}/{source.file}'
+        if source and source.file and split in (None, source.split)
+        else ''
+    )
+    shape = (
+        f' (fields {", ".join(source.fields)}; also .json, .csv, .parquet, .txt, .gz)'
+        if source
+        else f'; the names known are {", ".join(SOURCES)}'
+    )
     where = f'into {home}' if home else 'into a folder and its path into DECODELAB_DATA'
-    return f'there is no data set {name!r}: put {given} {where}{shape}' + (f'; or ask for {hub} with fetch=True or DECODELAB_FETCH=1' if hub else '')
+    return f'there is no data set {name!r}: put {given} {where}{shape}' + (
+        f'; or ask for {hub} with fetch=True or DECODELAB_FETCH=1' if hub else ''
+    )
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #023ea666
 def read_dataset(
-    name, # a file, or the name of a data set
-    required:Sequence[str]|None=None, # fields that every record must have; None: those of the named set
-    split:str|None=None, # of a named set; None: the one its source used
-    n:int|None=None, # how many; None: all
-    seed:int|None=0, # of the choice of n; None: the first n
-    folder=None, # where files of named sets are; None: DECODELAB_DATA
-    fetch:bool|None=None, # get it through `datasets` if there is no file; None: if DECODELAB_FETCH is set
+    name,  # a file, or the name of a data set
+    required: Sequence[str]
+    | None = None,  # fields that every record must have; None: those of the named set
+    split: str | None = None,  # of a named set; None: the one its source used
+    n: int | None = None,  # how many; None: all
+    seed: int | None = 0,  # of the choice of n; None: the first n
+    folder=None,  # where files of named sets are; None: DECODELAB_DATA
+    fetch: bool
+    | None = None,  # get it through `datasets` if there is no file; None: if DECODELAB_FETCH is set
 ) -> list[dict]:
     "Records of a file or a named set, checked; raises `ValueError` naming file, line and field, `FileNotFoundError` saying what to do."
     name = str(name)
-    if isinstance(required, str): raise TypeError(f'needs is {required!r}: give a list of fields, such as [{required!r}]')
-    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1): raise ValueError(f'n is {n!r}: give a whole number of 1 or more, or None for all')
-    if said := missing_data(name, split, folder, fetch): raise FileNotFoundError(said)
+    if isinstance(required, str):
+        raise TypeError(f'needs is {required!r}: give a list of fields, such as [{required!r}]')
+    if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+        raise ValueError(f'n is {n!r}: give a whole number of 1 or more, or None for all')
+    if said := missing_data(name, split, folder, fetch):
+        raise FileNotFoundError(said)
     local = Path(name).is_file()
-    if local and split is not None: raise ValueError(f'{name} is a file and has no splits: leave out split')
-    path, source = Path(name) if local else data_file(name, split, folder), None if local else SOURCES.get(name)
+    if local and split is not None:
+        raise ValueError(f'{name} is a file and has no splits: leave out split')
+    path = Path(name) if local else data_file(name, split, folder)
+    source = None if local else SOURCES.get(name)
     where = path or f'{source.hub} ({split or source.split})'
-    if path and find_reader(path) is None: raise ValueError(f'{path} cannot be read: give one of {", ".join(ENDINGS)}')
+    if path and find_reader(path) is None:
+        raise ValueError(f'{path} cannot be read: give one of {", ".join(ENDINGS)}')
     rows = find_reader(path)(path) if path else fetch_rows(source, split, n, seed)
-    records = check_records(rows, required if required is not None else source.fields if source else (), where, source and source.aliases)
-    if n is None: return records
-    if len(records) < n: raise ValueError(f'{where} has {len(records)} records: give n={len(records)} or less')
-    return records[:n] if seed is None or not path else [records[i] for i in sorted(random.Random(seed).sample(range(len(records)), n))]
+    records = check_records(
+        rows,
+        required if required is not None else source.fields if source else (),
+        where,
+        source and source.aliases,
+    )
+    if n is None:
+        return records
+    if len(records) < n:
+        raise ValueError(f'{where} has {len(records)} records: give n={len(records)} or less')
+    return (
+        records[:n]
+        if seed is None or not path
+        else [records[i] for i in sorted(random.Random(seed).sample(range(len(records)), n))]
+    )

@@ -7,7 +7,8 @@ __all__ = ['Distribution', 'Enumerator', 'Interval', 'outcomes', 'ExactLM', 'Exa
            'ExactGreedy', 'exact_distribution', 'completions', 'total_variation']
 
 # %% ../../nbs/06_evaluate/08_exact.ipynb #671f2d12
-import itertools, random
+import itertools
+import random
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 
@@ -19,13 +20,18 @@ from ..logits.processor_list import LogitsProcessorList
 # %% ../../nbs/06_evaluate/08_exact.ipynb #5eff06af
 class Enumerator:
     "Stands in for `Rng` along one path of choices; `weight` is the path's probability."
-    def __init__(self, path:tuple[int, ...]=()):
-        self.path, self.taken, self.untried, self.weight = path, [], [], Fraction(1)
 
-    def choose(self, probs:list[Fraction]) -> int:
+    def __init__(self, path: tuple[int, ...] = ()):
+        self.path = path
+        self.taken = []
+        self.untried = []
+        self.weight = Fraction(1)
+
+    def choose(self, probs: list[Fraction]) -> int:
         "The next choice on the path, or the first possible one beyond it."
         at, possible = len(self.taken), [i for i, c in enumerate(probs) if c > 0]
-        if at < len(self.path): choice = self.path[at]
+        if at < len(self.path):
+            choice = self.path[at]
         else:
             choice = possible[0]
             self.untried += [(*self.taken, i) for i in possible[1:]]
@@ -37,12 +43,17 @@ class Enumerator:
         total = sum(weights)
         return self.choose([Fraction(w) / total for w in weights])
 
-    def uniform(self) -> 'Interval': return Interval(self)
+    def uniform(self) -> 'Interval':
+        return Interval(self)
 
 # %% ../../nbs/06_evaluate/08_exact.ipynb #19da1baa
 class Interval:
     "A uniform number of which only an interval is known; a comparison narrows it."
-    def __init__(self, rng:Enumerator): self.rng, self.low, self.high = rng, Fraction(0), Fraction(1)
+
+    def __init__(self, rng: Enumerator):
+        self.rng = rng
+        self.low = Fraction(0)
+        self.high = Fraction(1)
 
     def __lt__(self, x) -> bool:
         x = min(max(Fraction(x), self.low), self.high)
@@ -53,11 +64,15 @@ class Interval:
         self.low = x
         return False
 
-    __le__ = __lt__                          # the two differ with probability zero
-    def __ge__(self, x): return not self < x
+    __le__ = __lt__  # the two differ with probability zero
+
+    def __ge__(self, x):
+        return not self < x
+
     __gt__ = __ge__
 
-def outcomes(run:Callable) -> Iterator[tuple[object, Fraction]]:
+
+def outcomes(run: Callable) -> Iterator[tuple[object, Fraction]]:
     "`(value, probability)` of every path through `run(rng)`."
     paths = [()]
     while paths:
@@ -69,11 +84,19 @@ def outcomes(run:Callable) -> Iterator[tuple[object, Fraction]]:
 # %% ../../nbs/06_evaluate/08_exact.ipynb #907b27d6
 class ExactLM:
     "A model given by a table: context → probabilities as fractions, made up from a seed."
-    tokenizer, eos, max_length, device = None, (), None, 'cpu'
-    def __init__(self, vocab_size:int, seed:int):
-        self.vocab_size, self.seed, self.name, self.table = vocab_size, seed, f'exact-{seed}', {}
 
-    def probs(self, ids:list[int]) -> np.ndarray:
+    tokenizer = None
+    eos = ()
+    max_length = None
+    device = 'cpu'
+
+    def __init__(self, vocab_size: int, seed: int):
+        self.vocab_size = vocab_size
+        self.seed = seed
+        self.name = f'exact-{seed}'
+        self.table = {}
+
+    def probs(self, ids: list[int]) -> np.ndarray:
         "Probabilities `(V,)` after `ids`."
         key = tuple(ids)
         if key not in self.table:
@@ -86,61 +109,107 @@ class ExactLM:
 # %% ../../nbs/06_evaluate/08_exact.ipynb #80dfe43e
 class ExactExits:
     "Where a real reading has its session: after each layer a table of its own, for drafters that leave the target early."
+
     early_passes = 0
-    def __init__(self, lm:ExactLM): self.lm, self.tables = lm, {}
-    def check_can_exit(self, layer:int): "A table has as many layers as one likes."
+
+    def __init__(self, lm: ExactLM):
+        self.lm, self.tables = lm, {}
+
+    def check_can_exit(self, layer: int):
+        "A table has as many layers as one likes."
+
     def exit_logits(self, ids, layer, last=1):
         self.early_passes += 1
         table = self.tables.setdefault(layer, ExactLM(self.lm.vocab_size, (self.lm.seed, layer)))
         return [table.probs(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
 
+
 class ExactScorer:
     "Reads a table instead of a model."
+
     probabilities = True
-    def __init__(self, lm:ExactLM): self.lm, self.passes, self.session = lm, 0, ExactExits(lm)
+
+    def __init__(self, lm: ExactLM):
+        self.lm = lm
+        self.passes = 0
+        self.session = ExactExits(lm)
+
     def scores(self, ids, last):
         self.passes += 1
         return [self.lm.probs(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
-    def next_scores(self, ids): return self.scores(ids, 1)[0]
+
+    def next_scores(self, ids):
+        return self.scores(ids, 1)[0]
+
 
 class ExactSample:
     "PlainLoader sampling from a table; the base of an exact certificate."
+
     greedy, processors = False, LogitsProcessorList()
-    def finalize(self, probs): return probs
-    def bind(self, request): return ExactScorer(request.lm)
-    def sampler(self, rng): return rng
-    def __repr__(self): return 'ExactSample()'
+
+    def finalize(self, probs):
+        return probs
+
+    def bind(self, request):
+        return ExactScorer(request.lm)
+
+    def sampler(self, rng):
+        return rng
+
+    def __repr__(self):
+        return 'ExactSample()'
+
 
 class ExactGreedy(ExactSample):
     "PlainLoader greedy search in a table, for drafters that guess without chance."
+
     greedy = True
-    def sampler(self, rng): return self
-    def categorical(self, weights): return int(np.argmax(weights))
+
+    def sampler(self, rng):
+        return self
+
+    def categorical(self, weights):
+        return int(np.argmax(weights))
 
 # %% ../../nbs/06_evaluate/08_exact.ipynb #ee464192
 Distribution = dict[tuple[int, ...], Fraction]
 
-def exact_distribution(strategy, lm:ExactLM, prompt:list[int], n:int, rounds:int|None=None) -> Distribution:
+
+def exact_distribution(
+    strategy, lm: ExactLM, prompt: list[int], n: int, rounds: int | None = None
+) -> Distribution:
     "The distribution of the first `n` tokens under `strategy`, exactly."
+
     def run(rng):
         tokens = []
-        for step in itertools.islice(strategy.decode(Request(lm, prompt, n, rng, Stop(eos=()))), rounds):
+        for step in itertools.islice(
+            strategy.decode(Request(lm, prompt, n, rng, Stop(eos=()))), rounds
+        ):
             tokens += step.tokens
-            if len(tokens) >= n: break
+            if len(tokens) >= n:
+                break
         return tuple(tokens[:n])
+
     law = {}
     for tokens, weight in outcomes(run):
-        for text, more in completions(lm, prompt, tokens, n): law[text] = law.get(text, 0) + weight * more
+        for text, more in completions(lm, prompt, tokens, n):
+            law[text] = law.get(text, 0) + weight * more
     return law
 
-def completions(lm:ExactLM, prompt:list[int], tokens:tuple[int, ...], n:int) -> Iterator[tuple[tuple[int, ...], Fraction]]:
+
+def completions(
+    lm: ExactLM, prompt: list[int], tokens: tuple[int, ...], n: int
+) -> Iterator[tuple[tuple[int, ...], Fraction]]:
     "All continuations of `tokens` to `n` tokens with their probabilities under `lm`."
-    if len(tokens) == n: yield tokens, Fraction(1)
+    if len(tokens) == n:
+        yield tokens, Fraction(1)
     else:
         for x, chance in enumerate(lm.probs([*prompt, *tokens])):
             if chance:
-                for text, more in completions(lm, prompt, (*tokens, x), n): yield text, chance * more
+                for text, more in completions(lm, prompt, (*tokens, x), n):
+                    yield text, chance * more
 
-def total_variation(a:Distribution, b:Distribution) -> Fraction:
+
+def total_variation(a: Distribution, b: Distribution) -> Fraction:
     "Half the sum of absolute differences: the largest difference in the probability of any event."
     return sum((abs(a.get(t, 0) - b.get(t, 0)) for t in a.keys() | b.keys()), Fraction(0)) / 2

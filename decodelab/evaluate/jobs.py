@@ -4,16 +4,21 @@
 
 # %% auto #0
 __all__ = ['VARIABLE_KEYS', 'own_rows', 'git_commit', 'machine_info', 'differences', 'resume', 'process_state', 'all_gather',
-           'merge_provenance', 'Ledger', 'add', 'gather', 'to_json', 'progress_bar', 'check_rows', 'check_jobs',
-           'run_jobs']
+           'merge_provenance', 'Ledger', 'to_json', 'progress_bar', 'check_rows', 'check_jobs', 'run_jobs']
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #05d466da
-import inspect, json, os, platform, subprocess, sys
+import inspect
+import json
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
 
+from fastcore.basics import patch
 import torch
 
 from .. import __version__
@@ -28,166 +33,266 @@ def own_rows() -> str:
     return 'rows.jsonl' if size == 1 else f'rows.{rank}.jsonl'
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #c5b00bf5
-def git_commit() -> str|None:
+def git_commit() -> str | None:
     "The commit this code runs from, marked where files differ from it; None if it is not in a git checkout."
     source = Path(inspect.getfile(Trace))
-    def git(*args): return subprocess.run(['git', '-C', source.parent, *args], capture_output=True, text=True)
-    try: tracked = git('ls-files', '--error-unmatch', source.name).returncode == 0
-    except FileNotFoundError: return None
+
+    def git(*args):
+        return subprocess.run(['git', '-C', source.parent, *args], capture_output=True, text=True)
+
+    try:
+        tracked = git('ls-files', '--error-unmatch', source.name).returncode == 0
+    except FileNotFoundError:
+        return None
     return git('describe', '--always', '--dirty', '--abbrev=40').stdout.strip() if tracked else None
 
+
 def machine_info(
-    device=None, # that computes; None: the accelerator if there is one
+    device=None,  # that computes; None: the accelerator if there is one
 ) -> dict:
     "The machine, its load in processes over 1, 5 and 15 minutes, versions, commit, date and command, as JSON."
-    device = torch.device(device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else 'cpu'))
-    return dict(threads=torch.get_num_threads(), machine=getattr(torch.get_device_module(device), 'get_device_name', lambda device: platform.processor() or platform.machine())(device),
-        decodelab=__version__, python=platform.python_version(), torch=torch.__version__, transformers=version('transformers'), processes=process_rank()[1],
-        load=[round(x, 2) for x in os.getloadavg()] if hasattr(os, 'getloadavg') else None, commit=git_commit(),
-        date=datetime.now(timezone.utc).isoformat(timespec='seconds'), argv=[Path(sys.argv[0]).name, *sys.argv[1:]])
+    device = torch.device(
+        device
+        or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else 'cpu')
+    )
+    return dict(
+        threads=torch.get_num_threads(),
+        machine=getattr(
+            torch.get_device_module(device),
+            'get_device_name',
+            lambda device: platform.processor() or platform.machine(),
+        )(device),
+        decodelab=__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        transformers=version('transformers'),
+        processes=process_rank()[1],
+        load=[round(x, 2) for x in os.getloadavg()] if hasattr(os, 'getloadavg') else None,
+        commit=git_commit(),
+        date=datetime.now(timezone.utc).isoformat(timespec='seconds'),
+        argv=[Path(sys.argv[0]).name, *sys.argv[1:]],
+    )
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #9023c5c3
-VARIABLE_KEYS = {'date', 'argv', 'commit', 'processes', 'load', 'jobs'} # what may differ between the parts of one run
+VARIABLE_KEYS = {
+    'date',
+    'argv',
+    'commit',
+    'processes',
+    'load',
+    'jobs',
+}  # what may differ between the parts of one run
 
-def differences(old:dict, new:dict, prefix:str='') -> Iterator[str]:
+
+def differences(old: dict, new: dict, prefix: str = '') -> Iterator[str]:
     "What two provenances disagree about, in words; what is `CHANGING` may differ."
     for key in sorted((old.keys() | new.keys()) - VARIABLE_KEYS):
         a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict): yield from differences(a, b, f'{prefix}{key}.')
-        elif a != b: yield f'{prefix}{key} was {a!r} and is now {b!r}'
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from differences(a, b, f'{prefix}{key}.')
+        elif a != b:
+            yield f'{prefix}{key} was {a!r} and is now {b!r}'
+
 
 def resume(
-    folder:Path, # made if new
-    about:dict, # as JSON
+    folder: Path,  # made if new
+    about: dict,  # as JSON
 ) -> tuple[list[dict], dict]:
     "Rows and provenance of a run folder; drops a torn line of this process, raises `ValueError` if the settings differ."
     own, known = folder / own_rows(), folder / 'provenance.json'
     folder.mkdir(parents=True, exist_ok=True)
     if not known.exists() and process_rank()[2] == 0:
-        if any(folder.glob('rows*.jsonl')): raise ValueError(f'{folder} holds rows but no provenance.json: give another folder')
+        if any(folder.glob('rows*.jsonl')):
+            raise ValueError(f'{folder} holds rows but no provenance.json: give another folder')
         write_atomic(known, json.dumps(about, indent=1, ensure_ascii=False) + '\n')
     stored = json.loads(known.read_text(encoding='utf-8')) if known.exists() else about
     if found := list(differences(stored, about)):
-        raise ValueError(f'{folder} was made with other settings: {"; ".join(found)}. Give another folder, or the settings of then')
-    if own.exists(): os.truncate(own, read_rows(own)[1])
+        raise ValueError(
+            f'{folder} was made with other settings: {"; ".join(found)}. Give another folder, or the settings of then'
+        )
+    if own.exists():
+        os.truncate(own, read_rows(own)[1])
     return read_run_rows(folder), stored
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #345133b5
 def process_state():
     "This process among the others, by accelerate; what they say goes over gloo where it can, so nobody needs a GPU of its own."
     from accelerate import PartialState
-    patience, kind = timedelta(days=7), torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else 'cpu' # the quick ones wait for the slow ones
-    if kind == 'cuda' and not torch.distributed.is_initialized(): torch.distributed.init_process_group('cpu:gloo,cuda:nccl', timeout=patience)
+
+    patience = timedelta(days=7)
+    kind = (
+        torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else 'cpu'
+    )  # the quick ones wait for the slow ones
+    if kind == 'cuda' and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group('cpu:gloo,cuda:nccl', timeout=patience)
     return PartialState(cpu=kind in ('cpu', 'mps'), timeout=patience)
+
 
 def all_gather(thing) -> list:
     "What each process says, in their order; waits until the last has spoken."
-    if (size := process_rank()[1]) == 1: return [thing]
+    if (size := process_rank()[1]) == 1:
+        return [thing]
     from accelerate.utils import gather_object
-    if (found := process_state().num_processes) != size: raise ValueError(f'WORLD_SIZE is {size}, and accelerate finds {found} processes: start them with accelerate launch or torchrun')
+
+    if (found := process_state().num_processes) != size:
+        raise ValueError(
+            f'WORLD_SIZE is {size}, and accelerate finds {found} processes: start them with accelerate launch or torchrun'
+        )
     return gather_object([thing])
 
-def merge_provenance(abouts:list[dict]) -> dict:
+
+def merge_provenance(abouts: list[dict]) -> dict:
     "One provenance for all processes; raises `ValueError` if they do not measure the same thing, on machines that may differ."
     own = ('machine', 'device')
     first, *others = [{k: v for k, v in a.items() if k not in own} for a in abouts]
-    found = [f'process {i}: {d}' for i, other in enumerate(others, 1) for d in differences(first, other)]
-    if found: raise ValueError(f'the processes have other settings than process 0: {"; ".join(found)}. Start them all with one command')
+    found = [
+        f'process {i}: {d}' for i, other in enumerate(others, 1) for d in differences(first, other)
+    ]
+    if found:
+        raise ValueError(
+            f'the processes have other settings than process 0: {"; ".join(found)}. Start them all with one command'
+        )
     machines = sorted({a['machine'] for a in abouts if a.get('machine')})
     return abouts[0] | (dict(machine=' + '.join(machines)) if machines else {})
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #b98916a2
 class Ledger:
     "The finished records of a run by their names, in a folder and among the processes; raises `ValueError` where settings differ."
-    def __init__(self,
-        output_dir, # the folder, or None: only in memory
-        about:dict, # provenance, as JSON
-        name, # record → its name
-        distributed:bool=False, # every process does everything, and only the main one writes
+
+    def __init__(
+        self,
+        output_dir,  # the folder, or None: only in memory
+        about: dict,  # provenance, as JSON
+        name,  # record → its name
+        distributed: bool = False,  # every process does everything, and only the main one writes
     ):
-        self.folder, self.name, self.distributed = None if output_dir is None else Path(output_dir), name, distributed
-        self.about, rows, problem = merge_provenance(all_gather(about)), [], ''
+        self.folder = None if output_dir is None else Path(output_dir)
+        self.name = name
+        self.distributed = distributed
+        self.about = merge_provenance(all_gather(about))
+        rows = []
+        problem = ''
         if self.folder:
-            try: rows, self.about = resume(self.folder, self.about)
-            except ValueError as error: problem = str(error)
+            try:
+                rows, self.about = resume(self.folder, self.about)
+            except ValueError as error:
+                problem = str(error)
         gathered = all_gather((problem, rows, self.about))
-        for problem in filter(None, (t[0] for t in gathered)): raise ValueError(problem)
-        self.about, self.records, self.new = gathered[0][2], {}, []
+        for problem in filter(None, (t[0] for t in gathered)):
+            raise ValueError(problem)
+        self.about = gathered[0][2]
+        self.records = {}
+        self.new = []
         self.merge(t[1] for t in gathered)
 
     def merge(self, gathered):
         "Take in the records of each process; the first of a name counts."
         for records in gathered:
-            for r in records: self.records.setdefault(self.name(r), r)
+            for r in records:
+                self.records.setdefault(self.name(r), r)
 
-    def shard(self, todo:list) -> list:
+    def shard(self, todo: list) -> list:
         "The part of what is to be done that is this process's: every size-th."
         rank, size, _ = process_rank()
         return list(todo) if self.distributed else list(todo)[rank::size]
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #920ef38b
-def add(ledger:Ledger, record:dict):
+@patch
+def add(self: Ledger, record: dict):
     "Keep one record, on disk before this returns."
-    record = json.loads(json.dumps(record, default=to_json)) # as it will be read
-    ledger.records[ledger.name(record)] = record
-    ledger.new.append(record)
-    if ledger.folder and not (ledger.distributed and process_rank()[0]): append_row(ledger.folder / own_rows(), record)
+    record = json.loads(json.dumps(record, default=to_json))  # as it will be read
+    self.records[self.name(record)] = record
+    self.new.append(record)
+    if self.folder and not (self.distributed and process_rank()[0]):
+        append_row(self.folder / own_rows(), record)
 
-def gather(ledger:Ledger) -> dict:
+
+@patch
+def gather(self: Ledger) -> dict:
     "Records of all processes by name; waits for the last of them."
-    ledger.merge(all_gather(ledger.new))
-    if ledger.folder and process_rank()[0] == 0 and process_rank()[1] > 1:
-        here = {ledger.name(r) for r in read_run_rows(ledger.folder)}
-        for name, record in ledger.records.items():
-            if name not in here: append_row(ledger.folder / own_rows(), record)
-    ledger.new = []
-    return ledger.records
+    self.merge(all_gather(self.new))
+    if self.folder and process_rank()[0] == 0 and process_rank()[1] > 1:
+        here = {self.name(r) for r in read_run_rows(self.folder)}
+        for name, record in self.records.items():
+            if name not in here:
+                append_row(self.folder / own_rows(), record)
+    self.new = []
+    return self.records
+
 
 def to_json(value):
     "A value that JSON does not know: numbers and arrays of numpy and torch, paths."
-    if hasattr(value, 'tolist'): return value.tolist()
-    if isinstance(value, Path): return str(value)
-    raise TypeError(f'a {type(value).__name__} does not fit into a row: give numbers, texts, lists and dicts')
-
-Ledger.add, Ledger.gather = add, gather
+    if hasattr(value, 'tolist'):
+        return value.tolist()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(
+        f'a {type(value).__name__} does not fit into a row: give numbers, texts, lists and dicts'
+    )
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #3e9e5a31
-def progress_bar(todo:list, total:int, enabled:bool, unit:str='run'):
+def progress_bar(todo: list, total: int, enabled: bool, unit: str = 'run'):
     "What is to be done, under a bar with the time left where someone is watching; of several processes the main one shows its part."
     from tqdm import tqdm
+
     rank, size, _ = process_rank()
     watched = enabled and rank == 0 and (sys.stderr.isatty() or 'ipykernel' in sys.modules)
-    own = dict(initial=total - len(todo), total=total) if size == 1 else dict(total=len(todo), desc=f'process 1 of {size}')
+    own = (
+        dict(initial=total - len(todo), total=total)
+        if size == 1
+        else dict(total=len(todo), desc=f'process 1 of {size}')
+    )
     return tqdm(todo, **own, unit=unit, disable=not watched, leave=False)
 
-def check_rows(name:str, result) -> list[dict]:
+
+def check_rows(name: str, result) -> list[dict]:
     "What a job gave as a list of rows; raises `TypeError` for anything else."
     rows = [result] if isinstance(result, dict) else result
     if not isinstance(rows, list) or not all(isinstance(r, dict) for r in rows):
-        raise TypeError(f'job {name!r} gave {type(result).__name__}: let it return a dict, or a list of dicts')
+        raise TypeError(
+            f'job {name!r} gave {type(result).__name__}: let it return a dict, or a list of dicts'
+        )
     return rows
+
 
 def check_jobs(jobs):
     "Raise `TypeError` for what is no dict from names to callables."
-    if not isinstance(jobs, dict): raise TypeError(f'jobs is a {type(jobs).__name__}: give a dict from names to functions without arguments')
+    if not isinstance(jobs, dict):
+        raise TypeError(
+            f'jobs is a {type(jobs).__name__}: give a dict from names to functions without arguments'
+        )
     for name, job in jobs.items():
-        if not isinstance(name, str) or not callable(job): raise TypeError(f'job {name!r} is {job!r}: give a text as its name and a function without arguments')
+        if not isinstance(name, str) or not callable(job):
+            raise TypeError(
+                f'job {name!r} is {job!r}: give a text as its name and a function without arguments'
+            )
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #c30407a8
 def run_jobs(
-    jobs:dict, # name → a function without arguments that gives a row (dict) or a list of rows
-    output_dir=None, # a folder to keep the rows in, and to go on from
-    about:dict|None=None, # settings that the rows depend on, as JSON; with others the folder is refused
-    progress:bool=True, # show a bar where someone is watching
-    distributed:bool=False, # every process does every job: for a model that is cut over all of them
+    jobs: dict,  # name → a function without arguments that gives a row (dict) or a list of rows
+    output_dir=None,  # a folder to keep the rows in, and to go on from
+    about: dict
+    | None = None,  # settings that the rows depend on, as JSON; with others the folder is refused
+    progress: bool = True,  # show a bar where someone is watching
+    distributed: bool = False,  # every process does every job: for a model that is cut over all of them
 ) -> list[dict]:
     "Do what is not done yet, shared among the processes; the rows of all jobs, in the order of `jobs`."
     check_jobs(jobs)
-    now = json.loads(json.dumps(machine_info() | (about or {}) | dict(jobs=len(jobs)), default=to_json))
+    now = json.loads(
+        json.dumps(machine_info() | (about or {}) | dict(jobs=len(jobs)), default=to_json)
+    )
     ledger = Ledger(output_dir, now, lambda record: record['job'], distributed)
     mine = ledger.shard([name for name in jobs if name not in ledger.records])
     for name in progress_bar(mine, len(jobs), progress, 'job'):
         rows = check_rows(name, jobs[name]())
-        ledger.add(dict(job=name, rows=rows, date=datetime.now(timezone.utc).isoformat(timespec='seconds'), commit=now['commit'], processes=now['processes']))
+        ledger.add(
+            dict(
+                job=name,
+                rows=rows,
+                date=datetime.now(timezone.utc).isoformat(timespec='seconds'),
+                commit=now['commit'],
+                processes=now['processes'],
+            )
+        )
     done = ledger.gather()
     return [row for name in jobs for row in done[name]['rows']]

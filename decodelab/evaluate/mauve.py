@@ -14,26 +14,30 @@ import torch
 from ..core.driver import Request, Rng
 
 # %% ../../nbs/06_evaluate/05_mauve.ipynb #b3c805f4
-def kl(p:np.ndarray, q:np.ndarray) -> float:
+def kl(p: np.ndarray, q: np.ndarray) -> float:
     "Kullback–Leibler divergence in nats of two histograms, (k,); infinite where `p` has mass and `q` none."
     at = p > 0
-    with np.errstate(divide='ignore'): return float((p[at] * np.log(p[at] / q[at])).sum())
+    with np.errstate(divide='ignore'):
+        return float((p[at] * np.log(p[at] / q[at])).sum())
+
 
 def divergence_curve(
-    p:np.ndarray, # (k,), sums to one
-    q:np.ndarray, # (k,)
-    scale:float=5, # c of the paper
-    points:int=25, # mixtures
+    p: np.ndarray,  # (k,), sums to one
+    q: np.ndarray,  # (k,)
+    scale: float = 5,  # c of the paper
+    points: int = 25,  # mixtures
 ) -> np.ndarray:
     "`(points + 2, 2)`: how much of q and of p survives against each mixture, between the corners (0, 1) and (1, 0)."
     mixtures = [weight * p + (1 - weight) * q for weight in np.linspace(1e-6, 1 - 1e-6, points)]
     found = [(np.exp(-scale * kl(q, r)), np.exp(-scale * kl(p, r))) for r in mixtures]
-    return np.array([(1., 0.), *found, (0., 1.)])
+    return np.array([(1.0, 0.0), *found, (0.0, 1.0)])
+
 
 def area(
-    p:np.ndarray, q:np.ndarray, # (k,), histograms that sum to one
-    scale:float=5,
-    points:int=25,
+    p: np.ndarray,
+    q: np.ndarray,  # (k,), histograms that sum to one
+    scale: float = 5,
+    points: int = 25,
 ) -> float:
     "MAUVE of two histograms, 0 to 1: the area under their divergence curve."
     x, y = divergence_curve(p, q, scale, points)[::-1].T
@@ -41,31 +45,36 @@ def area(
 
 # %% ../../nbs/06_evaluate/05_mauve.ipynb #5a21846f
 def histograms(
-    p:np.ndarray, # (n, D), one row for each text
-    q:np.ndarray, # (m, D)
-    k:int|None=None, # clusters; None: a tenth of the smaller set, 2 at least
-    seed:int=25, # of the clusters
+    p: np.ndarray,  # (n, D), one row for each text
+    q: np.ndarray,  # (m, D)
+    k: int | None = None,  # clusters; None: a tenth of the smaller set, 2 at least
+    seed: int = 25,  # of the clusters
 ) -> tuple[np.ndarray, np.ndarray]:
     "Both sets as histograms, (k,), over joint clusters of their vectors (PCA to 90 % of the variance, k-means)."
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
+
     n, both = len(p), np.concatenate([p, q]).astype(float)
     k = k or max(2, min(len(p), len(q)) // 10)
-    if k > len(both): raise ValueError(f'{k} clusters for {len(both)} texts: give a smaller k')
+    if k > len(both):
+        raise ValueError(f'{k} clusters for {len(both)} texts: give a smaller k')
     lengths = np.linalg.norm(both, axis=1, keepdims=True)
-    if not (np.isfinite(lengths) & (lengths > 0)).all(): raise ValueError('a vector is zero or not finite: every text needs a state')
+    if not (np.isfinite(lengths) & (lengths > 0)).all():
+        raise ValueError('a vector is zero or not finite: every text needs a state')
     both /= lengths
-    if np.ptp(both, 0).max() > 1e-12: both = PCA(.9, svd_solver='full').fit_transform(both)
+    if np.ptp(both, 0).max() > 1e-12:
+        both = PCA(0.9, svd_solver='full').fit_transform(both)
     labels = KMeans(k, n_init=5, random_state=seed).fit_predict(both)
     return tuple(np.bincount(part, minlength=k) / len(part) for part in (labels[:n], labels[n:]))
 
+
 def mauve(
-    p:np.ndarray, # (n, D), the vectors of people's texts
-    q:np.ndarray, # (m, D), of a model's
-    k:int|None=None,
-    scale:float=5,
-    points:int=25,
-    seed:int=25,
+    p: np.ndarray,  # (n, D), the vectors of people's texts
+    q: np.ndarray,  # (m, D), of a model's
+    k: int | None = None,
+    scale: float = 5,
+    points: int = 25,
+    seed: int = 25,
 ) -> float:
     "MAUVE of two sets of vectors, 0 to 1 (arXiv 2102.01454); the arguments of `histograms` and `area`."
     return area(*histograms(np.asarray(p), np.asarray(q), k, seed), scale, points)
@@ -73,9 +82,15 @@ def mauve(
 # %% ../../nbs/06_evaluate/05_mauve.ipynb #78fff504
 def final_states(
     lm,
-    texts:Sequence[Sequence[int]], # ids, all of one length
+    texts: Sequence[Sequence[int]],  # ids, all of one length
 ) -> np.ndarray:
     "State after the last layer (before the final norm) of the last id of each text, (n, D); raises `ValueError` where the lengths differ."
-    if len(lengths := {len(t) for t in texts}) != 1: raise ValueError(f'the texts have {len(lengths)} lengths: cut all to the shortest, or their length is what is measured')
-    states = [Request(lm, list(t), 1, Rng()).session().hidden_states(list(t), [lm.depth])[0, 0] for t in texts]
+    if len(lengths := {len(t) for t in texts}) != 1:
+        raise ValueError(
+            f'the texts have {len(lengths)} lengths: cut all to the shortest, or their length is what is measured'
+        )
+    states = [
+        Request(lm, list(t), 1, Rng()).session().hidden_states(list(t), [lm.depth])[0, 0]
+        for t in texts
+    ]
     return torch.stack(states).float().cpu().numpy()

@@ -8,7 +8,8 @@ __all__ = ['token_scores', 'continuation_scores', 'continuation_score', 'check_s
            'with_full_stop', 'load_truthfulqa', 'one_space', 'further_space', 'load_factor', 'FilteredBase']
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #1cccd22a
-import csv, math
+import csv
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,62 +24,86 @@ from ..strategies.sampling import Base, Greedy
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #a4593462
 def token_scores(
-    reading, # from `base.start(request)`
-    ids:list[int],
-    n:int, # how many of the last ids to judge
-    post_softmax:bool,
-    floor:float,
+    reading,  # from `base.start(request)`
+    ids: list[int],
+    n: int,  # how many of the last ids to judge
+    post_softmax: bool,
+    floor: float,
 ) -> torch.Tensor:
     "What the base gives each of the last `n` of `ids`, (n,); raises `ValueError` for NaN."
-    rows = reading.scores(ids[:-1], n) # (n, V)
+    rows = reading.scores(ids[:-1], n)  # (n, V)
     rows = rows.log() if reading.probabilities else rows.log_softmax(-1) if post_softmax else rows
     found = rows.gather(1, torch.tensor(ids[-n:], device=rows.device)[:, None])[:, 0]
-    if found.isnan().any(): raise ValueError('an answer scores NaN: the model gave no usable logits')
+    if found.isnan().any():
+        raise ValueError('an answer scores NaN: the model gave no usable logits')
     return found.masked_fill(found == -math.inf, floor)
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #a30546b1
 def continuation_scores(
     lm,
-    prompt:Text, # a string, or ids
-    continuations:Sequence[Text], # of the same kind
-    base:Base=Greedy(), # how the model is read
-    mean:bool=False, # per token, not summed
-    post_softmax:bool=True, # normalise the base's rows (those of a sampling base are)
-    floor:float=-math.inf, # the value of a token that the base rules out
-    batcher=None, # opens sessions; None: new ones
+    prompt: Text,  # a string, or ids
+    continuations: Sequence[Text],  # of the same kind
+    base: Base = Greedy(),  # how the model is read
+    mean: bool = False,  # per token, not summed
+    post_softmax: bool = True,  # normalise the base's rows (those of a sampling base are)
+    floor: float = -math.inf,  # the value of a token that the base rules out
+    batcher=None,  # opens sessions; None: new ones
 ) -> list[float]:
     "Log probability of each continuation after the prompt, as the base reads; the prompt is read once."
     if not post_softmax and isinstance(base, Greedy) and not base.processors:
-        raise ValueError('the rows of Greedy() are logits, which cannot be added up: leave post_softmax=True')
+        raise ValueError(
+            'the rows of Greedy() are logits, which cannot be added up: leave post_softmax=True'
+        )
     asked, whole, seam = join_continuations(lm, prompt, continuations)
-    if not whole or min(map(len, whole)) == seam: raise ValueError('a continuation is empty or missing: give answers of one token or more')
-    reading = base.bind(Request(lm, asked, max(map(len, whole)) - seam, Rng(0, lm.device), batcher=batcher))
+    if not whole or min(map(len, whole)) == seam:
+        raise ValueError('a continuation is empty or missing: give answers of one token or more')
+    reading = base.bind(
+        Request(lm, asked, max(map(len, whole)) - seam, Rng(0, lm.device), batcher=batcher)
+    )
     judged = [token_scores(reading, ids, len(ids) - seam, post_softmax, floor) for ids in whole]
     return [(v.mean() if mean else v.sum()).item() for v in judged]
 
-def continuation_score(lm, prompt:Text, continuation:Text, base:Base=Greedy(), mean:bool=False, post_softmax:bool=True, floor:float=-math.inf) -> float:
+
+def continuation_score(
+    lm,
+    prompt: Text,
+    continuation: Text,
+    base: Base = Greedy(),
+    mean: bool = False,
+    post_softmax: bool = True,
+    floor: float = -math.inf,
+) -> float:
     "Log probability of one continuation after the prompt; the arguments of `scores`."
     return continuation_scores(lm, prompt, [continuation], base, mean, post_softmax, floor)[0]
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #84947b19
-def check_scores(true:Sequence[float], false:Sequence[float]) -> tuple[torch.Tensor, torch.Tensor]:
+def check_scores(
+    true: Sequence[float], false: Sequence[float]
+) -> tuple[torch.Tensor, torch.Tensor]:
     "Both as float64 tensors; raises `ValueError` where one is empty or holds NaN."
     true, false = (torch.as_tensor(s, dtype=torch.float64) for s in (true, false))
-    if not len(true) or not len(false): raise ValueError('there is nothing to compare: give scores of a true and of a false answer at least')
-    if true.isnan().any() or false.isnan().any(): raise ValueError('a score is NaN: look at the model before its truthfulness')
+    if not len(true) or not len(false):
+        raise ValueError(
+            'there is nothing to compare: give scores of a true and of a false answer at least'
+        )
+    if true.isnan().any() or false.isnan().any():
+        raise ValueError('a score is NaN: look at the model before its truthfulness')
     return true, false
 
-def mc1(true:Sequence[float], false:Sequence[float], best:int=0, ties:bool=False) -> float:
+
+def mc1(true: Sequence[float], false: Sequence[float], best: int = 0, ties: bool = False) -> float:
     "1 if true answer `best` scores above every false one (with `ties`: not below), else 0 (arXiv 2109.07958)."
     true, false = check_scores(true, false)
     return float(true[best] >= false.max() if ties else true[best] > false.max())
 
-def mc2(true:Sequence[float], false:Sequence[float]) -> float:
+
+def mc2(true: Sequence[float], false: Sequence[float]) -> float:
     "The true answers' share of the probability of all answers; NaN where all have none."
     true, false = check_scores(true, false)
     return torch.sigmoid(true.logsumexp(0) - false.logsumexp(0)).item()
 
-def mc3(true:Sequence[float], false:Sequence[float]) -> float:
+
+def mc3(true: Sequence[float], false: Sequence[float]) -> float:
     "Share of true answers that score above every false one."
     true, false = check_scores(true, false)
     return (true > false.max()).double().mean().item()
@@ -87,27 +112,36 @@ def mc3(true:Sequence[float], false:Sequence[float]) -> float:
 @dataclass(frozen=True)
 class MultipleChoiceQuestion:
     "A prompt with answers known to be true and false; raises `ValueError` where one kind is missing."
-    prompt: Text # a string, or ids
-    true: tuple[Text, ...] # continuations, of the same kind
+
+    prompt: Text  # a string, or ids
+    true: tuple[Text, ...]  # continuations, of the same kind
     false: tuple[Text, ...]
-    best: int = 0 # which of `true` MC1 asks for
-    name: str = '' # shown in the frame
+    best: int = 0  # which of `true` MC1 asks for
+    name: str = ''  # shown in the frame
 
     def __post_init__(self):
-        if not self.true or not self.false: raise ValueError(f'question {self.name!r} has no true or no false answers: give both')
-        if not 0 <= self.best < len(self.true): raise ValueError(f'best is {self.best} of {len(self.true)} true answers')
+        if not self.true or not self.false:
+            raise ValueError(f'question {self.name!r} has no true or no false answers: give both')
+        if not 0 <= self.best < len(self.true):
+            raise ValueError(f'best is {self.best} of {len(self.true)} true answers')
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #e0447d90
 class SharedPrefixSessions:
     "Sessions that outlive their text: what all prompts begin with is read once."
-    def __init__(self): self.sessions, self.taken, self.closed_passes = {}, Counter(), 0
+
+    def __init__(self):
+        self.sessions = {}
+        self.taken = Counter()
+        self.closed_passes = 0
 
     def session(self, lm, *encoder):
         "The next kept session of `lm`, or a new one; always a new one where an encoder has read something else."
         key = id(lm), self.taken[id(lm)]
         self.taken[id(lm)] += 1
-        if encoder and key in self.sessions: self.closed_passes += self.sessions.pop(key).passes
-        if key not in self.sessions: self.sessions[key] = lm.session(*encoder)
+        if encoder and key in self.sessions:
+            self.closed_passes += self.sessions.pop(key).passes
+        if key not in self.sessions:
+            self.sessions[key] = lm.session(*encoder)
         return self.sessions[key]
 
     def reset(self) -> 'SharedPrefixSessions':
@@ -123,95 +157,152 @@ class SharedPrefixSessions:
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #67b7f985
 def evaluate_choices(
     lm,
-    questions:Sequence[MultipleChoiceQuestion],
-    base:Base=Greedy(), # how the model is read
-    mean:bool=False, # score per token, not summed
-    ties:bool=False, # does MC1 count a tie as right?
-    post_softmax:bool=True, # as in `scores`
-    floor:float=-math.inf, # as in `scores`
+    questions: Sequence[MultipleChoiceQuestion],
+    base: Base = Greedy(),  # how the model is read
+    mean: bool = False,  # score per token, not summed
+    ties: bool = False,  # does MC1 count a tie as right?
+    post_softmax: bool = True,  # as in `scores`
+    floor: float = -math.inf,  # as in `scores`
 ):
     "DataFrame with a row for each question: `mc1`, `mc2`, `mc3`, `margin` (best true over best false), scores, passes."
     import pandas as pd
+
     rows, kept = [], SharedPrefixSessions()
     for question in questions:
         before, n = kept.passes, len(question.true)
-        found = continuation_scores(lm, question.prompt, [*question.true, *question.false], base, mean, post_softmax, floor, kept.reset())
+        found = continuation_scores(
+            lm,
+            question.prompt,
+            [*question.true, *question.false],
+            base,
+            mean,
+            post_softmax,
+            floor,
+            kept.reset(),
+        )
         true, false = found[:n], found[n:]
-        rows.append(dict(question=question.name, mc1=mc1(true, false, question.best, ties), mc2=mc2(true, false), mc3=mc3(true, false),
-                         margin=true[question.best] - max(false), true=true, false=false, passes=kept.passes - before))
-    if not rows: raise ValueError('there are no questions: give at least one')
+        rows.append(
+            dict(
+                question=question.name,
+                mc1=mc1(true, false, question.best, ties),
+                mc2=mc2(true, false),
+                mc3=mc3(true, false),
+                margin=true[question.best] - max(false),
+                true=true,
+                false=false,
+                passes=kept.passes - before,
+            )
+        )
+    if not rows:
+        raise ValueError('there are no questions: give at least one')
     return pd.DataFrame(rows)
+
 
 def choice_summary(frame):
     "Mean and standard error over the questions of each figure; `n` counts those where it is defined."
-    return frame[['mc1', 'mc2', 'mc3']].agg(['mean', 'sem', 'count']).T.rename(columns=dict(sem='standard_error', count='n'))
+    return (
+        frame[['mc1', 'mc2', 'mc3']]
+        .agg(['mean', 'sem', 'count'])
+        .T.rename(columns=dict(sem='standard_error', count='n'))
+    )
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #28009ad0
-def read_table(path, columns:Sequence[str]) -> list[dict]:
+def read_table(path, columns: Sequence[str]) -> list[dict]:
     "The rows of a CSV file; raises `ValueError` where a column or a cell of it is missing."
-    if not Path(path).is_file(): raise ValueError(f'there is no file {path}: give the path of a CSV file')
+    if not Path(path).is_file():
+        raise ValueError(f'there is no file {path}: give the path of a CSV file')
     with open(path, newline='', encoding='utf-8-sig') as file:
         reader = csv.DictReader(file)
         if missing := [c for c in columns if c not in (reader.fieldnames or [])]:
-            raise ValueError(f'{path} has no column {missing[0]!r}: its columns are {", ".join(reader.fieldnames or ["none"])}')
+            raise ValueError(
+                f'{path} has no column {missing[0]!r}: its columns are {", ".join(reader.fieldnames or ["none"])}'
+            )
         rows = list(reader)
     for i, row in enumerate(rows):
-        if empty := [c for c in columns if not (row[c] or '').strip()]: raise ValueError(f'row {i} of {path} has nothing in column {empty[0]!r}')
+        if empty := [c for c in columns if not (row[c] or '').strip()]:
+            raise ValueError(f'row {i} of {path} has nothing in column {empty[0]!r}')
     return rows
 
-def with_full_stop(answer:str) -> str:
+
+def with_full_stop(answer: str) -> str:
     "The answer, stripped, with a final full stop."
     answer = answer.strip()
     return answer if answer.endswith('.') else answer + '.'
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #115dc77c
 def load_truthfulqa(
-    path, # TruthfulQA.csv
-    preamble:str|Path='', # goes before each question; a `Path` is read
+    path,  # TruthfulQA.csv
+    preamble: str | Path = '',  # goes before each question; a `Path` is read
 ) -> list[MultipleChoiceQuestion]:
     "The questions of TruthfulQA's CSV; raises `ValueError` where a best answer is not among the true ones."
-    head, questions = preamble.read_text(encoding='utf-8') if isinstance(preamble, Path) else preamble, []
-    for i, row in enumerate(read_table(path, ['Question', 'Best Answer', 'Correct Answers', 'Incorrect Answers'])):
-        true, false = (tuple(' ' + with_full_stop(a) for a in row[c].split(';') if a.strip()) for c in ('Correct Answers', 'Incorrect Answers'))
+    head = preamble.read_text(encoding='utf-8') if isinstance(preamble, Path) else preamble
+    questions = []
+    for i, row in enumerate(
+        read_table(path, ['Question', 'Best Answer', 'Correct Answers', 'Incorrect Answers'])
+    ):
+        true, false = (
+            tuple(' ' + with_full_stop(a) for a in row[c].split(';') if a.strip())
+            for c in ('Correct Answers', 'Incorrect Answers')
+        )
         best = ' ' + with_full_stop(row['Best Answer'])
-        if best not in true: raise ValueError(f'row {i} of {path}: the best answer {best.strip()!r} is not among the correct ones')
-        questions.append(MultipleChoiceQuestion(f'{head}Q: {row["Question"]}\nA:', true, false, true.index(best), row['Question']))
+        if best not in true:
+            raise ValueError(
+                f'row {i} of {path}: the best answer {best.strip()!r} is not among the correct ones'
+            )
+        questions.append(
+            MultipleChoiceQuestion(
+                f'{head}Q: {row["Question"]}\nA:', true, false, true.index(best), row['Question']
+            )
+        )
     return questions
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #106a2e02
-def one_space(prefix:str, sentence:str) -> tuple[str, str]:
+def one_space(prefix: str, sentence: str) -> tuple[str, str]:
     "Prompt and continuation as FACTOR's authors join them: a final space of the prefix becomes the sentence's."
     sentence = sentence.lstrip(' ')
     return (prefix[:-1], ' ' + sentence) if prefix.endswith(' ') else (prefix, sentence)
 
-def further_space(prefix:str, sentence:str) -> tuple[str, str]:
+
+def further_space(prefix: str, sentence: str) -> tuple[str, str]:
     "Prompt and continuation as DoLa's repository joins them: the prefix as it is, a space before the sentence."
     return prefix, ' ' + sentence
 
+
 def load_factor(
-    path, # a CSV file of FACTOR: wiki, news or expert
-    column:str='turncated_prefixes', # which prefix; DoLa's repository takes 'full_prefix' for news
-    join:Callable[[str, str], tuple[str, str]]=one_space, # or `further_space`
+    path,  # a CSV file of FACTOR: wiki, news or expert
+    column: str = 'turncated_prefixes',  # which prefix; DoLa's repository takes 'full_prefix' for news
+    join: Callable[[str, str], tuple[str, str]] = one_space,  # or `further_space`
 ) -> list[MultipleChoiceQuestion]:
     "The questions of a FACTOR CSV: the true completion against its contradictions."
-    names, questions = ['completion', 'contradiction_0', 'contradiction_1', 'contradiction_2'], []
+    names = ['completion', 'contradiction_0', 'contradiction_1', 'contradiction_2']
+    questions = []
     for i, row in enumerate(read_table(path, [column, *names])):
         (prompt, true), *false = (join(row[column], row[c]) for c in names)
-        questions.append(MultipleChoiceQuestion(prompt, (true,), tuple(f[1] for f in false), name=f'{i}: {row["completion"]}'))
+        questions.append(
+            MultipleChoiceQuestion(
+                prompt, (true,), tuple(f[1] for f in false), name=f'{i}: {row["completion"]}'
+            )
+        )
     return questions
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #d0eedb65
 @dataclass(frozen=True)
 class FilteredBase:
     "Normalised rows of `base`, with the tokens that `allowed` rules out ruled out afterwards; score with `post_softmax=False`."
+
     base: Base
     allowed: Base
 
-    def bind(self, request:Request):
+    def bind(self, request: Request):
         "Begin to read the text in both ways."
         mine, other = self.base.bind(request), self.allowed.bind(request)
-        def rows(ids:list[int], last:int) -> torch.Tensor:
+
+        def rows(ids: list[int], last: int) -> torch.Tensor:
             "`(last, V)` log probabilities."
-            found, may = mine.scores(ids, last), other.scores(ids, last) > (0 if other.probabilities else -math.inf)
-            return (found.log() if mine.probabilities else found.log_softmax(-1)).masked_fill(~may, -math.inf)
+            found = mine.scores(ids, last)
+            may = other.scores(ids, last) > (0 if other.probabilities else -math.inf)
+            return (found.log() if mine.probabilities else found.log_softmax(-1)).masked_fill(
+                ~may, -math.inf
+            )
+
         return SimpleNamespace(scores=rows, probabilities=False)

@@ -9,7 +9,8 @@ __all__ = ['Text', 'as_tokens', 'token_lists', 'ngrams', 'rep_n', 'diversity', '
            'occurrences', 'coverage']
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #8afa3e52
-import math, re
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
@@ -20,229 +21,314 @@ import torch
 from ..core.driver import Request, Rng
 from ..models.kv_cache import common_prefix
 
-Text = str | Sequence[int] # a string, or ids
+Text = str | Sequence[int]  # a string, or ids
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #f5db379a
 def as_tokens(
-    text:Text, # a string, or ids
+    text: Text,  # a string, or ids
 ) -> list:
     "The white-space words of a string; the ids of a list as they are."
-    if isinstance(text, str): return text.split()
-    if isinstance(text, (int, float)): raise TypeError(f'one text is {text!r}: give a list of strings, or a list of lists of ids')
+    if isinstance(text, str):
+        return text.split()
+    if isinstance(text, (int, float)):
+        raise TypeError(f'one text is {text!r}: give a list of strings, or a list of lists of ids')
     return list(text)
 
-def token_lists(texts:Sequence[Text]) -> list[list]:
+
+def token_lists(texts: Sequence[Text]) -> list[list]:
     "The parts of every text; raises `TypeError` for a single string and `ValueError` for none."
-    if isinstance(texts, str): raise TypeError('texts is one string: give a list of strings')
-    if not (out := [as_tokens(t) for t in texts]): raise ValueError('there are no texts: give at least one')
+    if isinstance(texts, str):
+        raise TypeError('texts is one string: give a list of strings')
+    if not (out := [as_tokens(t) for t in texts]):
+        raise ValueError('there are no texts: give at least one')
     return out
 
+
 def ngrams(
-    text:Text,
-    n:int, # parts in each
+    text: Text,
+    n: int,  # parts in each
 ) -> list[tuple]:
     "All runs of `n` neighbouring parts, in order; none where the text is shorter."
-    if n < 1: raise ValueError(f'n is {n}: give 1 or more')
+    if n < 1:
+        raise ValueError(f'n is {n}: give 1 or more')
     p = as_tokens(text)
     return list(zip(*(p[i:] for i in range(n))))
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #4965dba7
 def rep_n(
-    texts:Sequence[Text],
-    n:int,
-    compat:str|None=None, # 'simctg': without the last n-gram of each text, and rounded, as in the authors' code
+    texts: Sequence[Text],
+    n: int,
+    compat: str
+    | None = None,  # 'simctg': without the last n-gram of each text, and rounded, as in the authors' code
 ) -> float:
     "Share of n-grams that repeat an earlier one of their text, 0 to 1, pooled over the texts; NaN where there are none."
-    if compat not in (None, 'simctg'): raise ValueError(f"compat is {compat!r}: give None, or 'simctg' for figures as published")
+    if compat not in (None, 'simctg'):
+        raise ValueError(f"compat is {compat!r}: give None, or 'simctg' for figures as published")
     grams = [ngrams(p, n) for p in token_lists(texts)]
-    if compat: grams = [g[:-1] for g in grams]
+    if compat:
+        grams = [g[:-1] for g in grams]
     total = sum(map(len, grams))
     rep = 1 - sum(len(set(g)) for g in grams) / total if total else math.nan
     return round(100 * rep, 2) / 100 if compat else rep
 
-def diversity(texts:Sequence[Text], compat:str|None=None) -> float:
+
+def diversity(texts: Sequence[Text], compat: str | None = None) -> float:
     "Product of `1 - rep_n` for n = 2, 3, 4 (arXiv 2202.06417); NaN where no text has four parts."
     return math.prod(1 - rep_n(texts, n, compat) for n in (2, 3, 4))
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #c393cff7
 def distinct_n(
-    texts:Sequence[Text], # the texts of one set, as several beams of one prompt
-    n:int,
+    texts: Sequence[Text],  # the texts of one set, as several beams of one prompt
+    n: int,
 ) -> float:
     "Unique n-grams of all texts over all n-grams, 0 to 1 (arXiv 1510.03055); NaN where there are none."
     grams = [g for p in token_lists(texts) for g in ngrams(p, n)]
     return len(set(grams)) / len(grams) if grams else math.nan
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #cb56ece8
-def ngram_matches(text:list, references:list[list], n:int) -> tuple[int, int]:
+def ngram_matches(text: list, references: list[list], n: int) -> tuple[int, int]:
     "`(found, total)`: n-grams of `text` that the references hold, each at most as often as in one of them, and all."
     best = Counter()
-    for reference in references: best |= Counter(ngrams(reference, n))
+    for reference in references:
+        best |= Counter(ngrams(reference, n))
     mine = Counter(ngrams(text, n))
     return (mine & best).total(), max(1, mine.total())
 
+
 def bleu(
-    text:Text,
-    references:Sequence[Text],
-    n:int=4, # n-grams up to this length, equally weighted
+    text: Text,
+    references: Sequence[Text],
+    n: int = 4,  # n-grams up to this length, equally weighted
 ) -> float:
     "BLEU of one text, 0 to 1, with brevity penalty; no match of an order counts as 0.1 of one (Chen and Cherry 2014, method 1)."
     mine, others = as_tokens(text), token_lists(references)
     found = [ngram_matches(mine, others, k) for k in range(1, n + 1)]
-    if not mine or not found[0][0]: return 0.
+    if not mine or not found[0][0]:
+        return 0.0
     nearest = min(map(len, others), key=lambda l: (abs(l - len(mine)), l))
-    logs = [math.log((hits or .1) / total) for hits, total in found]
+    logs = [math.log((hits or 0.1) / total) for hits, total in found]
     return math.exp(min(0, 1 - nearest / len(mine)) + sum(logs) / n)
 
+
 def self_bleu(
-    texts:Sequence[Text], # two or more
-    n:int=4,
+    texts: Sequence[Text],  # two or more
+    n: int = 4,
 ) -> float:
     "Mean BLEU of each text against the others (arXiv 1802.01886): 1 if all are equal; raises `ValueError` for one text."
     all_parts = token_lists(texts)
-    if len(all_parts) < 2: raise ValueError('self-BLEU compares texts with each other: give two or more')
-    return sum(bleu(t, all_parts[:i] + all_parts[i + 1:], n) for i, t in enumerate(all_parts)) / len(all_parts)
+    if len(all_parts) < 2:
+        raise ValueError('self-BLEU compares texts with each other: give two or more')
+    return sum(
+        bleu(t, all_parts[:i] + all_parts[i + 1 :], n) for i, t in enumerate(all_parts)
+    ) / len(all_parts)
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #223f7c59
-def edit_distance(a:Text, b:Text) -> int:
+def edit_distance(a: Text, b: Text) -> int:
     "Fewest insertions, deletions and replacements of parts that turn `a` into `b` (Levenshtein)."
     a, b = as_tokens(a), as_tokens(b)
     code = {p: i for i, p in enumerate(dict.fromkeys(a + b))}
     b, along = np.array([code[p] for p in b], dtype=int), np.arange(len(b) + 1)
     row = along
     for i, p in enumerate(a):
-        new = np.concatenate([[i + 1], np.minimum(row[1:] + 1, row[:-1] + (b != code[p]))]) # drop a part of a; keep or replace it
-        row = np.minimum.accumulate(new - along) + along                                    # or insert parts of b
+        new = np.concatenate(
+            [[i + 1], np.minimum(row[1:] + 1, row[:-1] + (b != code[p]))]
+        )  # drop a part of a; keep or replace it
+        row = np.minimum.accumulate(new - along) + along  # or insert parts of b
     return int(row[-1])
 
+
 def mean_edit_distance(
-    texts:Sequence[Text], # two or more
+    texts: Sequence[Text],  # two or more
 ) -> float:
     "Mean over all pairs of the edit distance per part of the longer text, 0 to 1; raises `ValueError` for one text."
     pairs = list(combinations(token_lists(texts), 2))
-    if not pairs: raise ValueError('a distance needs two texts: give two or more')
+    if not pairs:
+        raise ValueError('a distance needs two texts: give two or more')
     return sum(edit_distance(a, b) / max(len(a), len(b), 1) for a, b in pairs) / len(pairs)
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #d2828c67
-def as_ids(lm, ids:Sequence[int]) -> list[int]:
+def as_ids(lm, ids: Sequence[int]) -> list[int]:
     "The ids as a list of ints; raises `ValueError` for one outside the vocabulary."
     ids = [int(i) for i in ids]
-    if ids and not 0 <= min(ids) <= max(ids) < lm.vocab_size: raise ValueError(f'an id is outside the vocabulary of {lm.vocab_size} tokens: was it encoded by another tokenizer?')
+    if ids and not 0 <= min(ids) <= max(ids) < lm.vocab_size:
+        raise ValueError(
+            f'an id is outside the vocabulary of {lm.vocab_size} tokens: was it encoded by another tokenizer?'
+        )
     return ids
+
 
 def join_continuations(
     lm,
-    prompt:Text,
-    continuations:Sequence[Text], # strings if the prompt is one, ids if not
+    prompt: Text,
+    continuations: Sequence[Text],  # strings if the prompt is one, ids if not
 ) -> tuple[list[int], list[list[int]], int]:
     "Ids of the prompt, ids of the text with each continuation, and the seam: how many ids at the start of each are not judged."
     same = all(isinstance(c, str) == isinstance(prompt, str) for c in continuations)
-    if not same: raise TypeError('the prompt and its continuations are of two kinds: give both as strings or both as ids')
+    if not same:
+        raise TypeError(
+            'the prompt and its continuations are of two kinds: give both as strings or both as ids'
+        )
     ids = lm.encode if isinstance(prompt, str) else lambda x: as_ids(lm, x)
-    if not isinstance(prompt, str): prompt, continuations = list(prompt), map(list, continuations)
+    if not isinstance(prompt, str):
+        prompt = list(prompt)
+        continuations = map(list, continuations)
     asked = ids(prompt)
-    begin = list(lm.decoder_start_ids) or asked # the text of an encoder–decoder does not hold the prompt
+    begin = (
+        list(lm.decoder_start_ids) or asked
+    )  # the text of an encoder–decoder does not hold the prompt
     whole = [begin + ids(c) if lm.decoder_start_ids else ids(prompt + c) for c in continuations]
     seam = min((common_prefix(begin, w) for w in whole), default=len(begin))
-    if not asked or not seam: raise ValueError('nothing comes before the first token to be judged: give a prompt of one token or more')
+    if not asked or not seam:
+        raise ValueError(
+            'nothing comes before the first token to be judged: give a prompt of one token or more'
+        )
     if lm.max_length and (longest := max(map(len, [asked, *whole]))) > lm.max_length:
-        raise ValueError(f'prompt and continuation have {longest} tokens, more than the context of {lm.max_length}: shorten the prompt')
+        raise ValueError(
+            f'prompt and continuation have {longest} tokens, more than the context of {lm.max_length}: shorten the prompt'
+        )
     return asked if lm.decoder_start_ids else asked[:seam], whole, seam
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #3d4553b7
-def log_probs(lm, prompt:Text, continuation:Text) -> torch.Tensor:
+def log_probs(lm, prompt: Text, continuation: Text) -> torch.Tensor:
     "Natural log probability of each token of `continuation` after all that comes before it, (n,)."
     asked, [ids], seam = join_continuations(lm, prompt, [continuation])
-    if seam == len(ids): return torch.zeros(0)
-    rows = Request(lm, asked, 1, Rng()).session().logits(ids[:-1], len(ids) - seam).log_softmax(-1) # (n, V)
+    if seam == len(ids):
+        return torch.zeros(0)
+    rows = (
+        Request(lm, asked, 1, Rng()).session().logits(ids[:-1], len(ids) - seam).log_softmax(-1)
+    )  # (n, V)
     return rows.gather(1, torch.tensor(ids[seam:], device=rows.device)[:, None])[:, 0]
 
+
 def coherence(
-    lm, # the judge
-    prompts:Sequence[Text],
-    continuations:Sequence[Text], # one for each prompt
+    lm,  # the judge
+    prompts: Sequence[Text],
+    continuations: Sequence[Text],  # one for each prompt
 ) -> float:
     "Mean over texts of the mean log probability of a token after its prompt (arXiv 2210.14140); empty continuations are left out."
     if isinstance(prompts, str) or len(prompts) != len(continuations):
         raise ValueError('prompts and continuations do not pair up: give two lists of one length')
-    means = [l.mean().item() for p, c in zip(prompts, continuations) if len(l := log_probs(lm, p, c))]
-    if not means: raise ValueError('every continuation is empty: there is nothing to judge')
+    means = [
+        l.mean().item() for p, c in zip(prompts, continuations) if len(l := log_probs(lm, p, c))
+    ]
+    if not means:
+        raise ValueError('every continuation is empty: there is nothing to judge')
     return sum(means) / len(means)
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #ede3fc11
 def similarity(
-    states:torch.Tensor, # (n, D), one row for each token
+    states: torch.Tensor,  # (n, D), one row for each token
 ) -> torch.Tensor:
     "Cosine of every two rows, `(n, n)`, in float64."
-    if states.ndim != 2: raise ValueError(f'the states have shape {tuple(states.shape)}: give one text as (tokens, D)')
+    if states.ndim != 2:
+        raise ValueError(
+            f'the states have shape {tuple(states.shape)}: give one text as (tokens, D)'
+        )
     unit = states.double() / states.double().norm(dim=-1, keepdim=True)
     return unit @ unit.T
 
+
 def isotropy(
-    states, # (n, D), or a list of such tensors, one for each text
+    states,  # (n, D), or a list of such tensors, one for each text
 ) -> float:
     "One minus the mean cosine of two different tokens of a text, pooled over texts (arXiv 2210.14140); 0: all point one way."
     texts = [states] if isinstance(states, torch.Tensor) else list(states)
-    if sum(n := [len(s) * (len(s) - 1) for s in texts]) == 0: raise ValueError('isotropy compares tokens of one text: give a text of two or more')
+    if sum(n := [len(s) * (len(s) - 1) for s in texts]) == 0:
+        raise ValueError('isotropy compares tokens of one text: give a text of two or more')
     return 1 - sum((similarity(s).sum() - len(s)).item() for s in texts) / sum(n)
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #a26529e3
 def plot_similarity(
-    matrix, # (n, n) cosines, from `similarity`
-    tokens:Sequence[str]=(), # their texts, for the axes; none: positions
-    ax=None, # where to draw; None: a new figure
+    matrix,  # (n, n) cosines, from `similarity`
+    tokens: Sequence[str] = (),  # their texts, for the axes; none: positions
+    ax=None,  # where to draw; None: a new figure
 ):
     "Heat map of the cosines of every two tokens, on a scale from 0 to 1."
     n, names = len(matrix), [repr(t)[1:-1] for t in tokens]
-    if names and len(names) != n: raise ValueError(f'{len(names)} tokens for a matrix of {n}: give a text for each row')
+    if names and len(names) != n:
+        raise ValueError(f'{len(names)} tokens for a matrix of {n}: give a text for each row')
     if ax is None:
         import matplotlib.pyplot as plt
+
         ax = plt.subplots(figsize=(4, 3.4), dpi=80, layout='constrained')[1]
     image = ax.imshow(np.asarray(matrix), cmap='cividis', vmin=0, vmax=1, interpolation='nearest')
     ax.figure.colorbar(image, ax=ax, label='cosine')
     if names:
         ax.set_xticks(range(n), names, rotation=90, fontsize=6)
         ax.set_yticks(range(n), names, fontsize=6)
-    else: ax.set(xlabel='token', ylabel='token')
+    else:
+        ax.set(xlabel='token', ylabel='token')
     apart = (np.asarray(matrix).sum() - n) / (n * (n - 1))
     ax.set_title(f'Two tokens have a mean cosine of {apart:.2f}', loc='left', fontsize=9)
     return ax
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #09c45237
-def normalized_words(text:Text) -> list:
+def normalized_words(text: Text) -> list:
     "Words of a string, without case and punctuation; ids as they are."
-    return re.findall(r"\w+(?:['’]\w+)*", text.casefold()) if isinstance(text, str) else as_tokens(text)
+    return (
+        re.findall(r"\w+(?:['’]\w+)*", text.casefold())
+        if isinstance(text, str)
+        else as_tokens(text)
+    )
+
 
 def constraint_phrases(constraint) -> list[list]:
     "The alternatives of a constraint, as parts; raises `ValueError` for an empty one."
-    single = isinstance(constraint, str) or all(isinstance(c, (int, np.integer)) for c in constraint)
+    single = isinstance(constraint, str) or all(
+        isinstance(c, (int, np.integer)) for c in constraint
+    )
     out = [normalized_words(c) for c in ([constraint] if single else constraint)]
-    if not all(out): raise ValueError(f'the constraint {constraint!r} holds an empty phrase: give words or ids')
+    if not all(out):
+        raise ValueError(f'the constraint {constraint!r} holds an empty phrase: give words or ids')
     return out
 
-def first_span(text:list, alternatives:list[list], start:int=0) -> tuple[float, float]:
+
+def first_span(text: list, alternatives: list[list], start: int = 0) -> tuple[float, float]:
     "`(begin, end)` of the alternative that ends first at or after `start`; NaN where there is none."
-    spans = [(i, i + len(p)) for p in alternatives for i in range(start, len(text) - len(p) + 1) if text[i:i + len(p)] == p]
+    spans = [
+        (i, i + len(p))
+        for p in alternatives
+        for i in range(start, len(text) - len(p) + 1)
+        if text[i : i + len(p)] == p
+    ]
     return min(spans, key=lambda s: s[1], default=(math.nan, math.nan))
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #68f7720a
 def occurrences(
-    texts:Sequence[Text],
-    constraints:Sequence, # phrases (strings or ids) or lists of alternatives; the same for every text
+    texts: Sequence[Text],
+    constraints: Sequence,  # phrases (strings or ids) or lists of alternatives; the same for every text
 ):
     "A row for each text and constraint: `position` and `relative` (0 to 1) of its first occurrence, NaN if none; `in_order`: after all earlier ones."
     import pandas as pd
+
     wanted, rows = [constraint_phrases(c) for c in constraints], []
-    if isinstance(texts, str) or not wanted: raise ValueError('give a list of texts and at least one constraint')
+    if isinstance(texts, str) or not wanted:
+        raise ValueError('give a list of texts and at least one constraint')
     for t, words in enumerate(map(normalized_words, texts)):
         after = 0
         for c, alternatives in enumerate(wanted):
             at = first_span(words, alternatives)[0]
-            after = first_span(words, alternatives, after)[1] if after == after else after # NaN: the chain is broken
-            rows.append(dict(text=t, constraint=c, found=at == at, position=at, relative=at / len(words) if words else at, in_order=after == after))
+            after = (
+                first_span(words, alternatives, after)[1] if after == after else after
+            )  # NaN: the chain is broken
+            rows.append(
+                dict(
+                    text=t,
+                    constraint=c,
+                    found=at == at,
+                    position=at,
+                    relative=at / len(words) if words else at,
+                    in_order=after == after,
+                )
+            )
     return pd.DataFrame(rows)
 
-def coverage(texts:Sequence[Text], constraints:Sequence) -> dict:
+
+def coverage(texts: Sequence[Text], constraints: Sequence) -> dict:
     "Shares, 0 to 1: of constraints that appear, of texts with all of them, and of texts with all in the given order, none overlapping."
     by_text = (frame := occurrences(texts, constraints)).groupby('text')
-    return dict(coverage=float(frame.found.mean()), complete=float(by_text.found.all().mean()), in_order=float(by_text.in_order.all().mean()))
+    return dict(
+        coverage=float(frame.found.mean()),
+        complete=float(by_text.found.all().mean()),
+        in_order=float(by_text.in_order.all().mean()),
+    )

@@ -12,7 +12,7 @@ __all__ = ['DEFAULT', 'STRATEGIES', 'CALL_SETTINGS', 'NUMBERS', 'INTEGERS', 'LIS
 import json
 from pathlib import Path
 
-import yaml # transformers depends on it, too
+import yaml  # transformers depends on it, too
 from transformers import GenerationConfig
 
 from .settings import check_unknown_fields, config_names, short_repr
@@ -24,85 +24,148 @@ from ..watermark.transformers_green_list import watermark_from_config
 # %% ../../nbs/12_hf/11_config_files.ipynb #b6e241e1
 DEFAULT = 'generation_config.json'
 
-def file_of(folder, config_file_name:str) -> Path:
+
+def file_of(folder, config_file_name: str) -> Path:
     "Where a named configuration is; raises `ValueError` for a name that is no file name."
-    if not isinstance(config_file_name, str) or Path(config_file_name).name != config_file_name or not config_file_name.endswith('.json') or config_file_name == '.json':
-        raise ValueError(f'config_file_name is {config_file_name!r}: give a name without folders that ends in .json, such as fast.json')
+    if (
+        not isinstance(config_file_name, str)
+        or Path(config_file_name).name != config_file_name
+        or not config_file_name.endswith('.json')
+        or config_file_name == '.json'
+    ):
+        raise ValueError(
+            f'config_file_name is {config_file_name!r}: give a name without folders that ends in .json, such as fast.json'
+        )
     return Path(folder) / config_file_name
 
 # %% ../../nbs/12_hf/11_config_files.ipynb #ff69166a
-def parse_settings(text:str, where:str) -> dict:
+def parse_settings(text: str, where: str) -> dict:
     "The settings of a JSON or YAML file; raises `ValueError` that names the file, and the line where it can."
     kind = 'YAML' if Path(where).suffix.lower() in ('.yaml', '.yml') else 'JSON'
-    try: result = yaml.load(text, PlainLoader) if kind == 'YAML' else json.loads(text, object_pairs_hook=unique_pairs)
-    except (ValueError, yaml.YAMLError) as error: raise ValueError(f'{where} is no {kind}: {parser_message(error)}') from None
-    if not isinstance(result, dict): raise ValueError(f'{where} holds {short_repr(result)}: give settings, ' + ('a line name: value for each' if kind == 'YAML' else 'an object {"name": value}'))
-    if strange := [k for k in result if not isinstance(k, str)]: raise ValueError(f'{where} has {strange[0]!r} for a name: put it in quotes, or leave it out')
+    try:
+        result = (
+            yaml.load(text, PlainLoader)
+            if kind == 'YAML'
+            else json.loads(text, object_pairs_hook=unique_pairs)
+        )
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f'{where} is no {kind}: {parser_message(error)}') from None
+    if not isinstance(result, dict):
+        raise ValueError(
+            f'{where} holds {short_repr(result)}: give settings, '
+            + ('a line name: value for each' if kind == 'YAML' else 'an object {"name": value}')
+        )
+    if strange := [k for k in result if not isinstance(k, str)]:
+        raise ValueError(
+            f'{where} has {strange[0]!r} for a name: put it in quotes, or leave it out'
+        )
     return result
+
 
 def unique_pairs(pairs) -> dict:
     "A dict of pairs; raises `ValueError` for a name that comes twice."
     result = dict(pairs)
-    if len(result) < len(pairs): raise ValueError(f'{next(k for i, (k, _) in enumerate(pairs) if k in [n for n, _ in pairs[:i]])!r} is said twice: leave one out')
+    if len(result) < len(pairs):
+        raise ValueError(
+            f'{next(k for i, (k, _) in enumerate(pairs) if k in [n for n, _ in pairs[:i]])!r} is said twice: leave one out'
+        )
     return result
+
 
 class PlainLoader(yaml.SafeLoader):
     "YAML of plain values: nothing is executed, and no name may come twice."
+
     def construct_mapping(self, node, deep=False):
         seen = set()
         for key, _ in node.value:
-            if key.value in seen: raise yaml.constructor.ConstructorError(None, None, f'{key.value!r} is said twice: leave one out', key.start_mark)
-            if isinstance(key, yaml.ScalarNode): seen.add(key.value)
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f'{key.value!r} is said twice: leave one out', key.start_mark
+                )
+            if isinstance(key, yaml.ScalarNode):
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
-def parser_message(error:Exception) -> str:
+
+def parser_message(error: Exception) -> str:
     "What a parser says, in one line, with the place."
     position = getattr(error, 'problem_mark', None)
     message = getattr(error, 'problem', None) or str(error)
-    return f'{message} (line {position.line + 1} column {position.column + 1})' if position else ' '.join(message.split())
+    return (
+        f'{message} (line {position.line + 1} column {position.column + 1})'
+        if position
+        else ' '.join(message.split())
+    )
 
 # %% ../../nbs/12_hf/11_config_files.ipynb #66375f5e
-def config_of(fields:dict, lm:LM) -> GenerationConfig:
+def config_of(fields: dict, lm: LM) -> GenerationConfig:
     "A configuration of the settings in a file, its mark included."
     fields, watermark = dict(fields), fields.get('watermarking_config')
     config = GenerationConfig(**{k: v for k, v in fields.items() if k != 'watermarking_config'})
-    if watermark is not None: config.watermarking_config = watermark_from_file(watermark, lm)
+    if watermark is not None:
+        config.watermarking_config = watermark_from_file(watermark, lm)
     return config
 
-def watermark_from_file(value, lm:LM) -> Watermark:
+
+def watermark_from_file(value, lm: LM) -> Watermark:
     "The mark that a file describes: by its scheme, or as transformers does."
-    if not isinstance(value, dict): raise ValueError(f'watermarking_config is {short_repr(value)}: give an object with a scheme, or transformers\' settings')
-    return Watermark.from_json(json.dumps(value)) if 'scheme' in value else watermark_from_config(value, lm.vocab_size)
+    if not isinstance(value, dict):
+        raise ValueError(
+            f'watermarking_config is {short_repr(value)}: give an object with a scheme, or transformers\' settings'
+        )
+    return (
+        Watermark.from_json(json.dumps(value))
+        if 'scheme' in value
+        else watermark_from_config(value, lm.vocab_size)
+    )
 
 # %% ../../nbs/12_hf/11_config_files.ipynb #946ec4a2
 def save_strategy(
     strategy,
-    folder, # is made where there is none
-    config_file_name:str=DEFAULT, # what `from_pretrained` is asked for; transformers reads the default by itself
-    base:GenerationConfig|None=None, # what else to say: the budget, end and padding ids
+    folder,  # is made where there is none
+    config_file_name: str = DEFAULT,  # what `from_pretrained` is asked for; transformers reads the default by itself
+    base: GenerationConfig | None = None,  # what else to say: the budget, end and padding ids
 ) -> Path:
     "Write a strategy into a folder, beside others; raises `ValueError` for one that a file cannot hold. A mark's key is in the file."
     path = file_of(folder, config_file_name)
     text = file_text(strategy, base)
-    if path.exists() and not is_generation_config(path): raise ValueError(f'{path} is there and is no generation configuration: choose another config_file_name')
+    if path.exists() and not is_generation_config(path):
+        raise ValueError(
+            f'{path} is there and is no generation configuration: choose another config_file_name'
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding='utf-8')
     return path
 
-def file_text(strategy, base:GenerationConfig|None=None) -> str:
+
+def file_text(strategy, base: GenerationConfig | None = None) -> str:
     "The file of a strategy."
     config = to_generation_config(strategy, base, watermarks=True)
     watermark, config.compile_config = config.watermarking_config, None
-    if isinstance(watermark, Watermark): config.watermarking_config = None
+    if isinstance(watermark, Watermark):
+        config.watermarking_config = None
     fields = config.to_diff_dict()
-    if watermark is not None: fields['watermarking_config'] = json.loads(watermark.to_json()) if isinstance(watermark, Watermark) else watermark.to_dict()
+    if watermark is not None:
+        fields['watermarking_config'] = (
+            json.loads(watermark.to_json())
+            if isinstance(watermark, Watermark)
+            else watermark.to_dict()
+        )
     return json.dumps(fields, indent=2, sort_keys=True) + '\n'
 
-def is_generation_config(path:Path) -> bool:
+
+def is_generation_config(path: Path) -> bool:
     "Is this the file of a generation configuration?"
-    try: fields = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError: return False
-    return isinstance(fields, dict) and not set(fields) - {*config_names(), 'transformers_version', '_from_model_config', '_commit_hash'}
+    try:
+        fields = json.loads(path.read_text(encoding='utf-8'))
+    except ValueError:
+        return False
+    return isinstance(fields, dict) and not set(fields) - {
+        *config_names(),
+        'transformers_version',
+        '_from_model_config',
+        '_commit_hash',
+    }
 
 # %% ../../nbs/12_hf/11_config_files.ipynb #74058583
 def config_names_in(folder) -> list[str]:
@@ -110,24 +173,36 @@ def config_names_in(folder) -> list[str]:
     names = sorted(p.name for p in Path(folder).glob('*.json') if is_generation_config(p))
     return sorted(names, key=lambda name: name != DEFAULT)
 
+
 def load_strategy(
-    name, # a folder, or a repository of the Hub
-    lm:LM, # the model to decode; its own configuration fills in what the file leaves open
-    config_file_name:str=DEFAULT,
-    revision:str|None=None, # of the repository: a branch, tag or commit
-    token:str|bool|None=None, # for a private repository
-    cache_dir=None, # where the Hub's files are kept
-    defaults:bool=True, # False: the model's own configuration is not asked
-    **models, # what no file holds: assistant_model, assistant_tokenizer, tokenizer, …
+    name,  # a folder, or a repository of the Hub
+    lm: LM,  # the model to decode; its own configuration fills in what the file leaves open
+    config_file_name: str = DEFAULT,
+    revision: str | None = None,  # of the repository: a branch, tag or commit
+    token: str | bool | None = None,  # for a private repository
+    cache_dir=None,  # where the Hub's files are kept
+    defaults: bool = True,  # False: the model's own configuration is not asked
+    **models,  # what no file holds: assistant_model, assistant_tokenizer, tokenizer, …
 ):
     "A strategy that `save_pretrained` or transformers wrote; raises `ValueError` that names the file, or `OSError` where there is none."
     path = file_of(name, config_file_name)
     if Path(name).is_dir():
-        if revision is not None: raise ValueError(f'revision={revision!r} is for repositories, and {name} is a folder: leave it out')
-        if not path.is_file(): raise ValueError(f'{name} has no {config_file_name}: it has {", ".join(config_names_in(name)) or "none"}')
+        if revision is not None:
+            raise ValueError(
+                f'revision={revision!r} is for repositories, and {name} is a folder: leave it out'
+            )
+        if not path.is_file():
+            raise ValueError(
+                f'{name} has no {config_file_name}: it has {", ".join(config_names_in(name)) or "none"}'
+            )
     else:
         from transformers.utils.hub import cached_file
-        path = Path(cached_file(str(name), config_file_name, revision=revision, token=token, cache_dir=cache_dir))
+
+        path = Path(
+            cached_file(
+                str(name), config_file_name, revision=revision, token=token, cache_dir=cache_dir
+            )
+        )
     config = config_of(parse_settings(path.read_text(encoding='utf-8'), str(path)), lm)
     check_unknown_fields(config)
     return from_generation_config(config, lm, defaults, **models)
@@ -135,80 +210,181 @@ def load_strategy(
 # %% ../../nbs/12_hf/11_config_files.ipynb #4e42016f
 def push_strategy(
     strategy,
-    repo_id:str, # 'user/repository'; is made where there is none
-    config_file_name:str=DEFAULT,
-    base:GenerationConfig|None=None, # what else to say
-    private:bool|None=None, # of a repository that is made; None: as the account's default
-    token:str|bool|None=None, # None: the one that `hf auth login` keeps
-    revision:str|None=None, # a branch
-    commit_message:str|None=None,
-    create_pr:bool=False, # as a pull request
-    publish_key:bool=False, # send the key of a watermark, too
+    repo_id: str,  # 'user/repository'; is made where there is none
+    config_file_name: str = DEFAULT,
+    base: GenerationConfig | None = None,  # what else to say
+    private: bool | None = None,  # of a repository that is made; None: as the account's default
+    token: str | bool | None = None,  # None: the one that `hf auth login` keeps
+    revision: str | None = None,  # a branch
+    commit_message: str | None = None,
+    create_pr: bool = False,  # as a pull request
+    publish_key: bool = False,  # send the key of a watermark, too
 ):
     "Write a strategy into a repository of the Hub, beside its other files; the commit, as huggingface_hub describes it."
     from transformers.utils.hub import hf_api
+
     file_of('', config_file_name)
     text = file_text(strategy, base)
-    if 'watermarking_config' in json.loads(text) and not publish_key: raise ValueError(f'the file would hold the key of the watermark, and who reads {repo_id} could forge and remove it: leave the mark out, or say publish_key=True')
-    api = hf_api() # huggingface_hub's client
+    if 'watermarking_config' in json.loads(text) and not publish_key:
+        raise ValueError(
+            f'the file would hold the key of the watermark, and who reads {repo_id} could forge and remove it: leave the mark out, or say publish_key=True'
+        )
+    api = hf_api()  # huggingface_hub's client
     repo_id = api.create_repo(repo_id, token=token, private=private, exist_ok=True).repo_id
-    return api.upload_file(path_or_fileobj=text.encode(), path_in_repo=config_file_name, repo_id=repo_id, token=token, revision=revision, create_pr=create_pr,
-                           commit_message=commit_message or f'{config_file_name}: {type(strategy).__name__} by decodelab')
+    return api.upload_file(
+        path_or_fileobj=text.encode(),
+        path_in_repo=config_file_name,
+        repo_id=repo_id,
+        token=token,
+        revision=revision,
+        create_pr=create_pr,
+        commit_message=commit_message
+        or f'{config_file_name}: {type(strategy).__name__} by decodelab',
+    )
 
 # %% ../../nbs/12_hf/11_config_files.ipynb #785ff33b
-STRATEGIES = { # name → what it begins with
-    'Greedy': dict(do_sample=False), 'Sample': dict(do_sample=True, top_k=0), 'BeamSearch': dict(do_sample=False, num_beams=4), 'BeamSample': dict(do_sample=True, num_beams=4, top_k=0),
-    'DiverseBeamSearch': dict(do_sample=False, num_beams=4, num_beam_groups=2, diversity_penalty=.5), 'ConstrainedBeamSearch': dict(do_sample=False, num_beams=4), 'ContrastiveSearch': dict(do_sample=False, penalty_alpha=.6, top_k=4),
-    'DoLa': dict(dola_layers='high', repetition_penalty=1.2), 'Speculative': {}}
-CALL_SETTINGS = ('max_new_tokens', 'max_length', 'max_time', 'stop_strings', 'return_dict_in_generate', 'output_scores', 'output_logits', 'output_attentions', 'output_hidden_states')
+STRATEGIES = {  # name → what it begins with
+    'Greedy': dict(do_sample=False),
+    'Sample': dict(do_sample=True, top_k=0),
+    'BeamSearch': dict(do_sample=False, num_beams=4),
+    'BeamSample': dict(do_sample=True, num_beams=4, top_k=0),
+    'DiverseBeamSearch': dict(
+        do_sample=False, num_beams=4, num_beam_groups=2, diversity_penalty=0.5
+    ),
+    'ConstrainedBeamSearch': dict(do_sample=False, num_beams=4),
+    'ContrastiveSearch': dict(do_sample=False, penalty_alpha=0.6, top_k=4),
+    'DoLa': dict(dola_layers='high', repetition_penalty=1.2),
+    'Speculative': {},
+}
+CALL_SETTINGS = (
+    'max_new_tokens',
+    'max_length',
+    'max_time',
+    'stop_strings',
+    'return_dict_in_generate',
+    'output_scores',
+    'output_logits',
+    'output_attentions',
+    'output_hidden_states',
+)
 
-def check_file(fields:dict):
+
+def check_file(fields: dict):
     "Raise `ValueError` for a name that a strategy file does not have."
     import difflib
+
     known = [*config_names(), 'strategy', 'assistant_model', 'transformers_version']
     for name in fields:
-        if name in CALL_SETTINGS: raise ValueError(f'{name} is not about how to decode: leave it out, and say it to the command')
+        if name in CALL_SETTINGS:
+            raise ValueError(
+                f'{name} is not about how to decode: leave it out, and say it to the command'
+            )
         near = difflib.get_close_matches(name, known, 1)
-        if name not in known: raise ValueError(f'there is no setting {name}{f" (did you mean {near[0]}?)" if near else ""}: leave it out')
+        if name not in known:
+            raise ValueError(
+                f'there is no setting {name}{f" (did you mean {near[0]}?)" if near else ""}: leave it out'
+            )
     kind = fields.get('strategy')
-    if kind is not None and (not isinstance(kind, str) or kind not in STRATEGIES): raise ValueError(f'there is no strategy {kind!r}: give one of {", ".join(STRATEGIES)}')
+    if kind is not None and (not isinstance(kind, str) or kind not in STRATEGIES):
+        raise ValueError(f'there is no strategy {kind!r}: give one of {", ".join(STRATEGIES)}')
     assistant = fields.get('assistant_model')
-    if assistant is not None and not isinstance(assistant, str): raise ValueError(f'assistant_model is {assistant!r}: give the name of a model')
+    if assistant is not None and not isinstance(assistant, str):
+        raise ValueError(f'assistant_model is {assistant!r}: give the name of a model')
 
 # %% ../../nbs/12_hf/11_config_files.ipynb #8056b4eb
-NUMBERS = ('temperature', 'top_p', 'min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff', 'repetition_penalty', 'encoder_repetition_penalty', 'length_penalty', 'diversity_penalty', 'penalty_alpha', 'guidance_scale', 'assistant_confidence_threshold')
-INTEGERS = 'top_k', 'no_repeat_ngram_size', 'encoder_no_repeat_ngram_size', 'forced_bos_token_id', 'min_length', 'min_new_tokens'
-LISTS = 'bad_words_ids', 'force_words_ids', 'suppress_tokens', 'begin_suppress_tokens', 'sequence_bias', 'exponential_decay_length_penalty'
+NUMBERS = (
+    'temperature',
+    'top_p',
+    'min_p',
+    'top_h',
+    'typical_p',
+    'epsilon_cutoff',
+    'eta_cutoff',
+    'repetition_penalty',
+    'encoder_repetition_penalty',
+    'length_penalty',
+    'diversity_penalty',
+    'penalty_alpha',
+    'guidance_scale',
+    'assistant_confidence_threshold',
+)
+INTEGERS = (
+    'top_k',
+    'no_repeat_ngram_size',
+    'encoder_no_repeat_ngram_size',
+    'forced_bos_token_id',
+    'min_length',
+    'min_new_tokens',
+)
+LISTS = (
+    'bad_words_ids',
+    'force_words_ids',
+    'suppress_tokens',
+    'begin_suppress_tokens',
+    'sequence_bias',
+    'exponential_decay_length_penalty',
+)
 
-def check_values(fields:dict):
+
+def check_values(fields: dict):
     "Raise `ValueError` for a value that is of another type than its setting."
-    for names, kinds, what in ((NUMBERS, (int, float), 'a number'), (INTEGERS, int, 'a whole number'), (LISTS, list, 'a list'), (('do_sample', 'renormalize_logits', 'remove_invalid_values'), bool, 'true or false')):
+    for names, kinds, what in (
+        (NUMBERS, (int, float), 'a number'),
+        (INTEGERS, int, 'a whole number'),
+        (LISTS, list, 'a list'),
+        (('do_sample', 'renormalize_logits', 'remove_invalid_values'), bool, 'true or false'),
+    ):
         for name in names:
             value = fields.get(name)
-            if value is not None and (not isinstance(value, kinds) or isinstance(value, bool) and kinds is not bool): raise ValueError(f'{name} is {short_repr(value)}: give {what}')
+            if value is not None and (
+                not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)
+            ):
+                raise ValueError(f'{name} is {short_repr(value)}: give {what}')
 
 # %% ../../nbs/12_hf/11_config_files.ipynb #1d8e2f5d
 def strategy_file(
-    path, # of a .json, .yaml or .yml file
-    lm:LM, # the model to decode
-    **models, # as in `from_generation_config`; an assistant given here goes before the file's
+    path,  # of a .json, .yaml or .yml file
+    lm: LM,  # the model to decode
+    **models,  # as in `from_generation_config`; an assistant given here goes before the file's
 ):
     "The strategy that a person wrote down; raises one `ValueError` that names the file and what is wrong in it."
     path = Path(path)
-    if path.suffix.lower() not in ('.json', '.yaml', '.yml'): raise ValueError(f'{path} is neither JSON nor YAML by its name: call it .json, .yaml or .yml')
-    if not path.is_file(): raise ValueError(f'{path} does not exist: give a .json or .yaml file of settings')
+    if path.suffix.lower() not in ('.json', '.yaml', '.yml'):
+        raise ValueError(
+            f'{path} is neither JSON nor YAML by its name: call it .json, .yaml or .yml'
+        )
+    if not path.is_file():
+        raise ValueError(f'{path} does not exist: give a .json or .yaml file of settings')
     fields = parse_settings(path.read_text(encoding='utf-8'), str(path))
-    try: return strategy_of(fields, lm, models)
-    except (TypeError, ValueError) as error: raise ValueError(f'{path}: {error}') from error
+    try:
+        return strategy_of(fields, lm, models)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f'{path}: {error}') from error
 
-def strategy_of(fields:dict, lm:LM, models:dict):
+
+def strategy_of(fields: dict, lm: LM, models: dict):
     "The strategy of a file's settings."
     check_file(fields), check_values(fields)
     kind, name = fields.get('strategy'), fields.get('assistant_model')
-    settings = STRATEGIES.get(kind, {}) | {k: v for k, v in fields.items() if k not in ('strategy', 'assistant_model') and v is not None}
-    if name is not None and models.get('assistant_model') is None: models = models | dict(assistant_model=load(name, device=str(lm.device)))
-    if kind == 'Speculative' and not (models.get('assistant_model') or {'prompt_lookup_num_tokens', 'assistant_early_exit'} & set(settings)): raise ValueError('nothing says who drafts: give assistant_model, prompt_lookup_num_tokens or assistant_early_exit')
-    if kind == 'ConstrainedBeamSearch' and 'force_words_ids' not in settings: raise ValueError('nothing says which words: give force_words_ids')
+    settings = STRATEGIES.get(kind, {}) | {
+        k: v
+        for k, v in fields.items()
+        if k not in ('strategy', 'assistant_model') and v is not None
+    }
+    if name is not None and models.get('assistant_model') is None:
+        models = models | dict(assistant_model=load(name, device=str(lm.device)))
+    if kind == 'Speculative' and not (
+        models.get('assistant_model')
+        or {'prompt_lookup_num_tokens', 'assistant_early_exit'} & set(settings)
+    ):
+        raise ValueError(
+            'nothing says who drafts: give assistant_model, prompt_lookup_num_tokens or assistant_early_exit'
+        )
+    if kind == 'ConstrainedBeamSearch' and 'force_words_ids' not in settings:
+        raise ValueError('nothing says which words: give force_words_ids')
     strategy = from_generation_config(config_of(settings, lm), lm, **models)
-    if kind is not None and type(strategy).__name__ != kind: raise ValueError(f'the strategy is to be {kind}, and the settings make {strategy!r}: leave out the strategy or what turns it into another')
+    if kind is not None and type(strategy).__name__ != kind:
+        raise ValueError(
+            f'the strategy is to be {kind}, and the settings make {strategy!r}: leave out the strategy or what turns it into another'
+        )
     return strategy

@@ -17,7 +17,11 @@ from dataclasses import dataclass
 import torch
 from transformers import StoppingCriteriaList
 from transformers.generation import logits_process as hf
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StopStringCriteria
+from transformers.generation.stopping_criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    StopStringCriteria,
+)
 from transformers.utils import ModelOutput
 
 from ..models.batching import Batcher, Queue, run_batch
@@ -33,225 +37,470 @@ from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, LogitsProcessorL
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #da3a73dd
 class EncodedRow(EncodedInput):
     "One text as its encoder has read it already."
-    def __init__(self, states:torch.Tensor, mask:torch.Tensor|None): self.states, self.mask = states, mask # (1, m, D), (1, m)
+
+    def __init__(self, states: torch.Tensor, mask: torch.Tensor | None):
+        self.states = states
+        self.mask = mask  # (1, m, D), (1, m)
+
 
 @dataclass
 class RowRequest(Request):
     "One row of what transformers' `generate` has prepared."
+
     row: int = 0
     n_rows: int = 1
-    padding: Sequence[int] = () # the padding in front of it
-    encoder_states: EncodedRow | None = None # what its encoder has read
-    encoder_lm: LM | None = None # whose encoder that was
+    padding: Sequence[int] = ()  # the padding in front of it
+    encoder_states: EncodedRow | None = None  # what its encoder has read
+    encoder_lm: LM | None = None  # whose encoder that was
 
     def session(self):
         "A session of the request's model, with the encoder's states where they are known."
-        return super().session() if self.encoder_states is None or self.lm is not self.encoder_lm else self.lm.session(self.encoder_states)
+        return (
+            super().session()
+            if self.encoder_states is None or self.lm is not self.encoder_lm
+            else self.lm.session(self.encoder_states)
+        )
 
-    def with_padding(self, ids:torch.Tensor) -> torch.Tensor:
+    def with_padding(self, ids: torch.Tensor) -> torch.Tensor:
         "The ids `(1, n)` as transformers would show them, with the padding in front."
-        return torch.cat([torch.tensor([self.padding], dtype=ids.dtype, device=ids.device), ids], 1) if self.padding else ids
+        return (
+            torch.cat([torch.tensor([self.padding], dtype=ids.dtype, device=ids.device), ids], 1)
+            if self.padding
+            else ids
+        )
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #f075e90f
-def padding_counts(ids:torch.Tensor, mask:torch.Tensor|None) -> list[int]:
+def padding_counts(ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
     "For each row of ids `(rows, n)`, how many of its first tokens are padding; raises `ValueError` where padding follows text."
-    if mask is None: return [0] * len(ids)
+    if mask is None:
+        return [0] * len(ids)
     count = (mask != 0).sum(1)
     if bool((mask[:, :-1].bool() & ~mask[:, 1:].bool()).any()) or bool((count == 0).any()):
-        raise ValueError("a row has padding after or inside its text, or no text: pad on the left (tokenizer.padding_side = 'left')")
+        raise ValueError(
+            "a row has padding after or inside its text, or no text: pad on the left (tokenizer.padding_side = 'left')"
+        )
     return (ids.shape[1] - count).tolist()
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #b7b85fb7
-WHOLE_BATCH_PROCESSORS = hf.EncoderRepetitionPenaltyLogitsProcessor, hf.EncoderNoRepeatNGramLogitsProcessor, hf.PrefixConstrainedLogitsProcessor
+WHOLE_BATCH_PROCESSORS = (
+    hf.EncoderRepetitionPenaltyLogitsProcessor,
+    hf.EncoderNoRepeatNGramLogitsProcessor,
+    hf.PrefixConstrainedLogitsProcessor,
+)
+
 
 class HFProcessorAdapter(LogitsProcessor):
     "A logits processor that transformers has made, as a rule: it sees each row as `generate` would show it."
-    def __init__(self, processor): self.processor = processor
-    def __repr__(self): return f'HFProcessorAdapter({type(self.processor).__name__})'
-    def bind(self, request:RowRequest):
+
+    def __init__(self, processor):
+        self.processor = processor
+
+    def __repr__(self):
+        return f'HFProcessorAdapter({type(self.processor).__name__})'
+
+    def bind(self, request: RowRequest):
         processor, row = self.processor, slice(request.row, request.row + 1)
-        if torch.is_tensor(ignored := getattr(processor, 'prompt_ignore_length', None)): # the padding of each row
+        if torch.is_tensor(
+            ignored := getattr(processor, 'prompt_ignore_length', None)
+        ):  # the padding of each row
             processor = copy.copy(processor)
             processor.prompt_ignore_length = ignored[row]
-        many = request.n_rows if isinstance(processor, WHOLE_BATCH_PROCESSORS) or type(processor).__module__ != hf.__name__ else 1
-        def rule(ids, scores): # (1, n), (1, V)
-            if many == 1: return processor(request.with_padding(ids), scores.clone())
+        many = (
+            request.n_rows
+            if isinstance(processor, WHOLE_BATCH_PROCESSORS)
+            or type(processor).__module__ != hf.__name__
+            else 1
+        )
+
+        def rule(ids, scores):  # (1, n), (1, V)
+            if many == 1:
+                return processor(request.with_padding(ids), scores.clone())
             return processor(request.with_padding(ids).repeat(many, 1), scores.repeat(many, 1))[row]
+
         return PerRow(rule)
+
 
 class HFGuidanceAdapter(LogitsProcessor):
     "transformers' guidance as ours, each row with its own unconditional text."
-    def __init__(self, processor): self.scale, self.unconditional_inputs = processor.guidance_scale, processor.unconditional_context
-    def __repr__(self): return f'HFGuidanceAdapter({self.scale})'
-    def bind(self, request:RowRequest):
-        ids, mask = self.unconditional_inputs['input_ids'], self.unconditional_inputs['attention_mask']
-        if ids is not None: ids = ids[request.row][slice(None) if mask is None else mask[request.row].bool()].tolist()
+
+    def __init__(self, processor):
+        self.scale = processor.guidance_scale
+        self.unconditional_inputs = processor.unconditional_context
+
+    def __repr__(self):
+        return f'HFGuidanceAdapter({self.scale})'
+
+    def bind(self, request: RowRequest):
+        ids = self.unconditional_inputs['input_ids']
+        mask = self.unconditional_inputs['attention_mask']
+        if ids is not None:
+            ids = ids[request.row][
+                slice(None) if mask is None else mask[request.row].bool()
+            ].tolist()
         return ClassifierFreeGuidance(self.scale, ids).bind(request)
+
 
 def processors_of(processors) -> list[LogitsProcessor]:
     "The processors as rules; raises `TypeError` for one that remembers calls."
     guided = [isinstance(p, hf.UnbatchedClassifierFreeGuidanceLogitsProcessor) for p in processors]
     list(flatten([p for p, g in zip(processors, guided) if not g]))
-    return [HFGuidanceAdapter(p) if g else HFProcessorAdapter(p) for p, g in zip(processors, guided)]
+    return [
+        HFGuidanceAdapter(p) if g else HFProcessorAdapter(p) for p, g in zip(processors, guided)
+    ]
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #c72a30cd
-def with_processors(strategy, processors:Sequence):
+def with_processors(strategy, processors: Sequence):
     "The strategy under further rules, before its own; raises `ValueError` where it cannot take them or has one of the kind."
-    if not processors: return strategy
+    if not processors:
+        return strategy
     owner = getattr(strategy, 'base', strategy)
-    if not hasattr(owner, 'processors'): raise ValueError(f'{strategy!r} takes no rules, and generate has made {[type(p).__name__ for p in processors]}: leave out the arguments that ask for them')
+    if not hasattr(owner, 'processors'):
+        raise ValueError(
+            f'{strategy!r} takes no rules, and generate has made {[type(p).__name__ for p in processors]}: leave out the arguments that ask for them'
+        )
     kinds = {key.hf_name: key.processor.__name__ for key in PROCESSORS + SAMPLING + LAST}
-    own_kinds = {type(rule).__name__ for s in (strategy, owner) for rule in getattr(s, 'processors', ())}
-    twice = [kinds[type(p).__name__] for p in processors if kinds.get(type(p).__name__) in own_kinds]
-    if twice: raise ValueError(f"{twice[0]} is in the strategy's rules and in generate's arguments (or the model's generation config): leave out one")
+    own_kinds = {
+        type(rule).__name__ for s in (strategy, owner) for rule in getattr(s, 'processors', ())
+    }
+    twice = [
+        kinds[type(p).__name__] for p in processors if kinds.get(type(p).__name__) in own_kinds
+    ]
+    if twice:
+        raise ValueError(
+            f"{twice[0]} is in the strategy's rules and in generate's arguments (or the model's generation config): leave out one"
+        )
     new, new_processors = copy.copy(strategy), processors_of(processors)
-    for s in ([new] if owner is strategy else [new, setattr(new, 'base', copy.copy(owner)) or new.base]):
-        if hasattr(s, 'processors'): s.processors = LogitsProcessorList([*new_processors, *s.processors])
+    for s in (
+        [new] if owner is strategy else [new, setattr(new, 'base', copy.copy(owner)) or new.base]
+    ):
+        if hasattr(s, 'processors'):
+            s.processors = LogitsProcessorList([*new_processors, *s.processors])
     return new
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #f389e38a
-def token_budget(criteria:StoppingCriteriaList, width:int) -> int:
+def token_budget(criteria: StoppingCriteriaList, width: int) -> int:
     "New tokens that the criteria leave to rows of `width` ids."
     return min(c.max_length for c in criteria if isinstance(c, MaxLengthCriteria)) - width
 
-def stop_from_criteria(criteria:StoppingCriteriaList, ids:torch.Tensor) -> Stop:
+
+def stop_from_criteria(criteria: StoppingCriteriaList, ids: torch.Tensor) -> Stop:
     "The criteria as a `Stop` for one row of ids `(1, n)`."
     eos = [c.eos_token_id.flatten().tolist() for c in criteria if isinstance(c, EosTokenCriteria)]
-    rest = StoppingCriteriaList(c for c in criteria if not isinstance(c, (EosTokenCriteria, MaxLengthCriteria)))
-    def over(tokens:list[int]) -> bool: return bool(rest(torch.cat([ids, ids.new_tensor([tokens])], 1), None)[0])
+    rest = StoppingCriteriaList(
+        c for c in criteria if not isinstance(c, (EosTokenCriteria, MaxLengthCriteria))
+    )
+
+    def over(tokens: list[int]) -> bool:
+        return bool(rest(torch.cat([ids, ids.new_tensor([tokens])], 1), None)[0])
+
     return Stop(eos=tuple(i for e in eos for i in e), when=over if rest else None)
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #60acbc60
-NEUTRAL = dict(penalty_alpha=None, dola_layers=None, num_beam_groups=1, diversity_penalty=0., force_words_ids=None, constraints=None, length_penalty=1., early_stopping=False,
-    prompt_lookup_num_tokens=None, assistant_early_exit=None, output_scores=None, output_logits=None, output_attentions=None, output_hidden_states=None, token_healing=None)
-MODEL_ARGUMENTS = frozenset('attention_mask position_ids logits_to_keep past_key_values cache_params use_cache encoder_outputs cache_position decoder_attention_mask labels'.split()) # a trainer passes labels, which no generation reads
+NEUTRAL = dict(
+    penalty_alpha=None,
+    dola_layers=None,
+    num_beam_groups=1,
+    diversity_penalty=0.0,
+    force_words_ids=None,
+    constraints=None,
+    length_penalty=1.0,
+    early_stopping=False,
+    prompt_lookup_num_tokens=None,
+    assistant_early_exit=None,
+    output_scores=None,
+    output_logits=None,
+    output_attentions=None,
+    output_hidden_states=None,
+    token_healing=None,
+)
+MODEL_ARGUMENTS = frozenset(
+    'attention_mask position_ids logits_to_keep past_key_values cache_params use_cache encoder_outputs cache_position decoder_attention_mask labels'.split()
+)  # a trainer passes labels, which no generation reads
 
-TRANSFORMERS_DEFAULTS = dict(num_assistant_tokens=20, num_assistant_tokens_schedule='constant', assistant_confidence_threshold=.4, assistant_lookbehind=10, target_lookbehind=10) # what transformers fills in
-LOOP_SETTINGS = tuple('num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold max_matching_ngram_size assistant_lookbehind target_lookbehind prefill_chunk_size low_memory compile_config cache_implementation'.split())
+TRANSFORMERS_DEFAULTS = dict(
+    num_assistant_tokens=20,
+    num_assistant_tokens_schedule='constant',
+    assistant_confidence_threshold=0.4,
+    assistant_lookbehind=10,
+    target_lookbehind=10,
+)  # what transformers fills in
+LOOP_SETTINGS = tuple(
+    'num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold max_matching_ngram_size assistant_lookbehind target_lookbehind prefill_chunk_size low_memory compile_config cache_implementation'.split()
+)
+
 
 def check_loop_settings(strategy, config, own):
     "Raise `ValueError` for what only transformers' own loop would follow, if the call says it and not the model's own configuration."
     for name in LOOP_SETTINGS:
         value = getattr(config, name, None)
-        if value not in (None, False, TRANSFORMERS_DEFAULTS.get(name)) and value != getattr(own, name, None): raise ValueError(f"{name} is {value!r} in the call or the generation config: it is for transformers' own loop, and {strategy!r} has a loop of its own; leave it out")
+        if value not in (None, False, TRANSFORMERS_DEFAULTS.get(name)) and value != getattr(
+            own, name, None
+        ):
+            raise ValueError(
+                f"{name} is {value!r} in the call or the generation config: it is for transformers' own loop, and {strategy!r} has a loop of its own; leave it out"
+            )
 
-def check_call(strategy, config, arguments:dict):
+
+def check_call(strategy, config, arguments: dict):
     "Raise `ValueError` for what `generate` was told and the strategy decides, or cannot do."
     for name, neutral in NEUTRAL.items():
         value, own = getattr(config, name, None), getattr(strategy, name, None)
-        if value and value != neutral and value != own: raise ValueError(f'{name} is {value!r} in the call or the generation config, and {strategy!r} decides how to decode: leave it out, or give it to the strategy')
-    if config.do_sample and not isinstance(strategy, BeamSample) and getattr(getattr(strategy, 'base', strategy), 'greedy', True):
-        raise ValueError(f'do_sample=True in the call or the generation config, and {strategy!r} does not sample: say do_sample=False, or take a strategy that samples')
+        if value and value != neutral and value != own:
+            raise ValueError(
+                f'{name} is {value!r} in the call or the generation config, and {strategy!r} decides how to decode: leave it out, or give it to the strategy'
+            )
+    if (
+        config.do_sample
+        and not isinstance(strategy, BeamSample)
+        and getattr(getattr(strategy, 'base', strategy), 'greedy', True)
+    ):
+        raise ValueError(
+            f'do_sample=True in the call or the generation config, and {strategy!r} does not sample: say do_sample=False, or take a strategy that samples'
+        )
     for name in ('num_beams', 'num_return_sequences'):
         value, own = getattr(config, name) or 1, getattr(strategy, name, None)
-        if value > 1 and value != own and (name == 'num_beams' or own): raise ValueError(f'{name} is {value} in the call or the generation config, and {strategy!r} has {own or "no beams"}: say {name}={own or 1}')
+        if value > 1 and value != own and (name == 'num_beams' or own):
+            raise ValueError(
+                f'{name} is {value} in the call or the generation config, and {strategy!r} has {own or "no beams"}: say {name}={own or 1}'
+            )
     unknown = sorted(k for k, v in arguments.items() if k not in MODEL_ARGUMENTS and v is not None)
-    if unknown: raise ValueError(f'{", ".join(unknown)}: a recipe reads ids (or what an encoder has read) and nothing else; leave it out')
+    if unknown:
+        raise ValueError(
+            f'{", ".join(unknown)}: a recipe reads ids (or what an encoder has read) and nothing else; leave it out'
+        )
     past, states = arguments.get('past_key_values'), arguments.get('cache_params')
-    if past is not None and past.get_seq_length() or states is not None and any(any(layer.has_previous_state.values()) for layer in states.layers):
-        raise ValueError('the given cache holds tokens already: a strategy reads its text itself, so leave past_key_values (or cache_params) out')
+    if (
+        (past is not None
+        and past.get_seq_length())
+        or (states is not None
+        and any(any(layer.has_previous_state.values()) for layer in states.layers))
+    ):
+        raise ValueError(
+            'the given cache holds tokens already: a strategy reads its text itself, so leave past_key_values (or cache_params) out'
+        )
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #9543cc3d
 @dataclass
 class CustomGenerateOutput(ModelOutput):
     "What a recipe returns with `return_dict_in_generate`."
-    sequences: torch.LongTensor = None # (rows, n)
-    sequences_scores: torch.Tensor | None = None # of a search, (rows,)
-    traces: list | None = None # of each text
 
-def requests_of(lm:LM, ids:torch.Tensor, criteria, inputs, arguments:dict, seed:int) -> list[RowRequest]:
+    sequences: torch.LongTensor = None  # (rows, n)
+    sequences_scores: torch.Tensor | None = None  # of a search, (rows,)
+    traces: list | None = None  # of each text
+
+
+def requests_of(
+    lm: LM, ids: torch.Tensor, criteria, inputs, arguments: dict, seed: int
+) -> list[RowRequest]:
     "A request for each row of ids `(rows, n)`."
-    width, hub, encoded = ids.shape[1], Batcher() if len(ids) > 1 else None, arguments.get('encoder_outputs')
+    width = ids.shape[1]
+    hub = Batcher() if len(ids) > 1 else None
+    encoded = arguments.get('encoder_outputs')
     mask, budget = arguments.get('attention_mask'), token_budget(criteria, ids.shape[1])
-    pads, out = padding_counts(ids, arguments.get('decoder_attention_mask') if lm.decoder_start_ids else mask), []
+    pads = padding_counts(
+        ids, arguments.get('decoder_attention_mask') if lm.decoder_start_ids else mask
+    )
+    out = []
     for i, n in enumerate(pads):
         own = dict(prompt=ids[i, n:].tolist(), padding=ids[i, :n].tolist())
         if encoded is not None:
-            one = None if mask is None else mask[i:i + 1]
-            own |= dict(encoder_states=EncodedRow(encoded.last_hidden_state[i:i + 1], one), encoder_lm=lm)
-            own |= dict(encoder={lm.model.main_input_name: inputs[i:i + 1]} | ({} if one is None else dict(attention_mask=one)))
-        else: encode_prompt(lm, own['prompt'], budget)
-        out.append(RowRequest(lm, own.pop('prompt'), budget, Rng(seed + i, lm.device), stop_from_criteria(criteria, ids[i:i + 1].to(lm.device)), hub=hub, row=i, n_rows=len(ids), **own))
+            one = None if mask is None else mask[i : i + 1]
+            own |= dict(
+                encoder_states=EncodedRow(encoded.last_hidden_state[i : i + 1], one), encoder_lm=lm
+            )
+            own |= dict(
+                encoder={lm.model.main_input_name: inputs[i : i + 1]}
+                | ({} if one is None else dict(attention_mask=one))
+            )
+        else:
+            encode_prompt(lm, own['prompt'], budget)
+        out.append(
+            RowRequest(
+                lm,
+                own.pop('prompt'),
+                budget,
+                Rng(seed + i, lm.device),
+                stop_from_criteria(criteria, ids[i : i + 1].to(lm.device)),
+                hub=hub,
+                row=i,
+                n_rows=len(ids),
+                **own,
+            )
+        )
     return out
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #7cd78e0a
 class CustomGenerateFunction:
     "A strategy as transformers' `generate` calls it."
-    def __init__(self, strategy, seed:int, batch_size:int, tokenizer, streamer): self.strategy, self.seed, self.batch_size, self.tokenizer, self.streamer = strategy, seed, batch_size, tokenizer, streamer
-    def __repr__(self): return f'as_custom_generate({self.strategy!r})'
 
-    def __call__(self, model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=None, seed=None, tokenizer=None, streamer=None, **given):
+    def __init__(self, strategy, seed: int, batch_size: int, tokenizer, streamer):
+        self.strategy = strategy
+        self.seed = seed
+        self.batch_size = batch_size
+        self.tokenizer = tokenizer
+        self.streamer = streamer
+
+    def __repr__(self):
+        return f'as_custom_generate({self.strategy!r})'
+
+    def __call__(
+        self,
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        inputs_tensor=None,
+        seed=None,
+        tokenizer=None,
+        streamer=None,
+        **given,
+    ):
         "New texts for ids `(rows, n)`, as ids `(rows, m)` with padding behind, or a `CustomGenerateOutput`."
-        check_call(self.strategy, generation_config, given), check_loop_settings(self.strategy, generation_config, model.generation_config)
+        (
+            check_call(self.strategy, generation_config, given),
+            check_loop_settings(self.strategy, generation_config, model.generation_config),
+        )
         copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-        if copies > 1 and isinstance(self.strategy, BeamSearch): input_ids, given = input_ids[::copies], {k: every_nth(v, copies) for k, v in given.items()}
-        elif copies > 1 and inputs_tensor is not None: inputs_tensor = inputs_tensor.repeat_interleave(copies, 0)
-        lm, strategy = LM(model, tokenizer or self.tokenizer), with_processors(self.strategy, logits_processor)
-        requests = requests_of(lm, input_ids, stopping_criteria, inputs_tensor, given, self.seed if seed is None else seed)
-        return pack_output(input_ids, decode_rows(requests, strategy, self.batch_size, streamer or self.streamer), strategy, generation_config)
+        if copies > 1 and isinstance(self.strategy, BeamSearch):
+            input_ids = input_ids[::copies]
+            given = {k: every_nth(v, copies) for k, v in given.items()}
+        elif copies > 1 and inputs_tensor is not None:
+            inputs_tensor = inputs_tensor.repeat_interleave(copies, 0)
+        lm = LM(model, tokenizer or self.tokenizer)
+        strategy = with_processors(self.strategy, logits_processor)
+        requests = requests_of(
+            lm,
+            input_ids,
+            stopping_criteria,
+            inputs_tensor,
+            given,
+            self.seed if seed is None else seed,
+        )
+        return pack_output(
+            input_ids,
+            decode_rows(requests, strategy, self.batch_size, streamer or self.streamer),
+            strategy,
+            generation_config,
+        )
 
-def every_nth(value, copies:int):
+
+def every_nth(value, copies: int):
     "Every `copies`-th row of what was repeated."
-    if isinstance(value, ModelOutput): return type(value)(last_hidden_state=value.last_hidden_state[::copies])
+    if isinstance(value, ModelOutput):
+        return type(value)(last_hidden_state=value.last_hidden_state[::copies])
     return value[::copies] if torch.is_tensor(value) and value.ndim else value
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #55017dab
-def decode_rows(requests:list[RowRequest], strategy, batch_size:int, streamer=None) -> list[Trace]:
+def decode_rows(
+    requests: list[RowRequest], strategy, batch_size: int, streamer=None
+) -> list[Trace]:
     "The traces of all rows: one text by itself (to a streamer, if there is one), several with joined passes."
     if len(requests) > 1:
-        if streamer is not None: raise ValueError(f'a streamer is given and {len(requests)} texts: stream one text at a time')
-        with torch.inference_mode(): return run_batch(requests[0].batcher, Queue(requests, batch_size), strategy)[0]
-    if streamer is None: return [trace_request(requests[0], strategy)]
-    if isinstance(strategy, BeamSearch): raise ValueError(f'{strategy!r} is not sure of its text until it ends: leave the streamer out')
+        if streamer is not None:
+            raise ValueError(
+                f'a streamer is given and {len(requests)} texts: stream one text at a time'
+            )
+        with torch.inference_mode():
+            return run_batch(requests[0].batcher, Queue(requests, batch_size), strategy)[0]
+    if streamer is None:
+        return [trace_request(requests[0], strategy)]
+    if isinstance(strategy, BeamSearch):
+        raise ValueError(
+            f'{strategy!r} is not sure of its text until it ends: leave the streamer out'
+        )
     try:
         streamer.put(torch.tensor([[*requests[0].padding, *requests[0].prompt]]))
         return [trace_request(requests[0], StreamingStrategy(strategy, streamer))]
-    finally: streamer.end()
+    finally:
+        streamer.end()
+
 
 class StreamingStrategy:
     "A strategy that tells a streamer each token."
-    def __init__(self, strategy, streamer): self.strategy, self.streamer = strategy, streamer
-    def __repr__(self): return repr(self.strategy)
+
+    def __init__(self, strategy, streamer):
+        self.strategy = strategy
+        self.streamer = streamer
+
+    def __repr__(self):
+        return repr(self.strategy)
+
     def decode(self, request):
-        for step, _ in iter_steps(request, self.strategy): # cut where the text ends
-            for token in step.tokens: self.streamer.put(torch.tensor([token]))
+        for step, _ in iter_steps(request, self.strategy):  # cut where the text ends
+            for token in step.tokens:
+                self.streamer.put(torch.tensor([token]))
             yield step
 
-def pack_output(ids:torch.Tensor, traces:list[Trace], strategy, config) -> torch.Tensor|CustomGenerateOutput:
+
+def pack_output(
+    ids: torch.Tensor, traces: list[Trace], strategy, config
+) -> torch.Tensor | CustomGenerateOutput:
     "The rows of ids `(rows, n)` with what was written behind them, padded to one length."
     search = isinstance(strategy, BeamSearch)
-    sequences = [[(h['tokens'], h['score']) for h in hypotheses(t)] if search else [(t.tokens, 0.)] for t in traces]
-    pad, longest = config._pad_token_tensor, max(len(tokens) for row in sequences for tokens, _ in row)
+    sequences = [
+        [(h['tokens'], h['score']) for h in hypotheses(t)] if search else [(t.tokens, 0.0)]
+        for t in traces
+    ]
+    pad = config._pad_token_tensor
+    longest = max(len(tokens) for row in sequences for tokens, _ in row)
     fill = 0 if pad is None else int(pad)
-    rows = [ids.new_tensor(ids[i].tolist() + tokens + [fill] * (longest - len(tokens))) for i, row in enumerate(sequences) for tokens, _ in row]
-    out, scores = torch.stack(rows), torch.tensor([score for row in sequences for _, score in row]) if search else None
+    rows = [
+        ids.new_tensor(ids[i].tolist() + tokens + [fill] * (longest - len(tokens)))
+        for i, row in enumerate(sequences)
+        for tokens, _ in row
+    ]
+    out = torch.stack(rows)
+    scores = torch.tensor([score for row in sequences for _, score in row]) if search else None
     return CustomGenerateOutput(out, scores, traces) if config.return_dict_in_generate else out
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #2cb922d7
 def as_custom_generate(
-    strategy, # any strategy
-    seed:int=0, # row i of a batch is drawn with seed + i; a `seed` given to `generate` comes first
-    batch_size:int=64, # rows that are read together
-    tokenizer=None, # the model's, for strategies that compare or read texts, as all do that draft with a second model
-    streamer=None, # has `put` and `end`; `generate` keeps its own from a function, so give it here
+    strategy,  # any strategy
+    seed: int = 0,  # row i of a batch is drawn with seed + i; a `seed` given to `generate` comes first
+    batch_size: int = 64,  # rows that are read together
+    tokenizer=None,  # the model's, for strategies that compare or read texts, as all do that draft with a second model
+    streamer=None,  # has `put` and `end`; `generate` keeps its own from a function, so give it here
 ) -> CustomGenerateFunction:
     "A strategy as a function for `model.generate(…, custom_generate=recipe(strategy))`."
-    if isinstance(strategy, type) or not callable(getattr(strategy, 'decode', None)): raise TypeError(f'{strategy!r} is no strategy: give an object such as Greedy()')
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1: raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')
+    if isinstance(strategy, type) or not callable(getattr(strategy, 'decode', None)):
+        raise TypeError(f'{strategy!r} is no strategy: give an object such as Greedy()')
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')
     return CustomGenerateFunction(strategy, seed, batch_size, tokenizer, streamer)
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #fab07412
 def generate_with(
-    model, strategy,
-    seed:int=0, streamer=None, tokenizer=None, assistant_model=None, stop_strings=None,
-    **arguments, # of `model.generate`
+    model,
+    strategy,
+    seed: int = 0,
+    streamer=None,
+    tokenizer=None,
+    assistant_model=None,
+    stop_strings=None,
+    **arguments,  # of `model.generate`
 ):
     "`model.generate(**arguments)` by a strategy, with a streamer and stop strings; raises `ValueError` for a second assistant."
-    if assistant_model is not None: raise ValueError(f'assistant_model is given and {strategy!r} decides how to draft: put the assistant into the strategy')
+    if assistant_model is not None:
+        raise ValueError(
+            f'assistant_model is given and {strategy!r} decides how to draft: put the assistant into the strategy'
+        )
     options = {k: v for k, v in arguments.items() if v is not None}
-    if any(c is not None and c.stop_strings for c in (options.get('generation_config'), model.generation_config)):
-        raise ValueError('the generation config has stop_strings, and transformers gives a function no tokenizer to find them: set them to None there, and give stop_strings=… here')
+    if any(
+        c is not None and c.stop_strings
+        for c in (options.get('generation_config'), model.generation_config)
+    ):
+        raise ValueError(
+            'the generation config has stop_strings, and transformers gives a function no tokenizer to find them: set them to None there, and give stop_strings=… here'
+        )
     if stop_strings:
-        if tokenizer is None: raise ValueError("stop_strings needs the model's tokenizer: give tokenizer=…")
-        options['stopping_criteria'] = [*options.get('stopping_criteria', ()), StopStringCriteria(tokenizer, stop_strings)]
-    return model.generate(**options, custom_generate=as_custom_generate(strategy, seed, tokenizer=tokenizer, streamer=streamer))
+        if tokenizer is None:
+            raise ValueError("stop_strings needs the model's tokenizer: give tokenizer=…")
+        options['stopping_criteria'] = [
+            *options.get('stopping_criteria', ()),
+            StopStringCriteria(tokenizer, stop_strings),
+        ]
+    return model.generate(
+        **options,
+        custom_generate=as_custom_generate(strategy, seed, tokenizer=tokenizer, streamer=streamer),
+    )

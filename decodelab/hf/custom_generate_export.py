@@ -9,7 +9,10 @@ __all__ = ['VIEW_MODULES', 'PACKAGE', 'README', 'ISOLATED_SCRIPT', 'source_of', 
            'run_without_decodelab']
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #c953cdcf
-import ast, inspect, re, sys
+import ast
+import inspect
+import re
+import sys
 from dataclasses import fields, is_dataclass
 from importlib.metadata import packages_distributions, version
 from importlib.util import find_spec
@@ -20,119 +23,229 @@ from ..models.session import LM
 from ..logits.processor_list import LogitsProcessorList
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #902730ea
-VIEW_MODULES = frozenset({'core.metrics', 'core.plot'}) # what only those need who look at a trace
+VIEW_MODULES = frozenset({'core.metrics', 'core.plot'})  # what only those need who look at a trace
 PACKAGE = Path(find_spec('decodelab').origin).parent
 
-def source_of(module:str) -> str:
+
+def source_of(module: str) -> str:
     "The source of one of decodelab's modules, `part.name`; the installed file, as it is."
     return (PACKAGE / f'{module.replace(".", "/")}.py').read_text(encoding='utf-8')
 
-def own_module(node, module:str) -> str|None:
+
+def own_module(node, module: str) -> str | None:
     "The module of decodelab, `part.name`, that an import statement in `module` names; None for another package's."
-    if not isinstance(node, ast.ImportFrom): return None
+    if not isinstance(node, ast.ImportFrom):
+        return None
     package = ['decodelab', *module.split('.')]
-    names = package[:len(package) - node.level] if node.level else []
+    names = package[: len(package) - node.level] if node.level else []
     names += node.module.split('.') if node.module else []
     return '.'.join(names[1:]) if names[0] == 'decodelab' and len(names) == 3 else None
 
-def imports_of(source:str, module:str) -> tuple[set[str], set[str]]:
+
+def imports_of(source: str, module: str) -> tuple[set[str], set[str]]:
     "`(modules of decodelab, other packages imported at the top)` of the source of `module`."
     tree = ast.parse(source)
     own = {own_module(node, module) for node in ast.walk(tree)} - {None}
     others = set()
     for node in tree.body:
-        if isinstance(node, ast.Import): others |= {a.name.split('.')[0] for a in node.names}
-        elif isinstance(node, ast.ImportFrom) and not own_module(node, module): others.add(node.module.split('.')[0])
+        if isinstance(node, ast.Import):
+            others |= {a.name.split('.')[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and not own_module(node, module):
+            others.add(node.module.split('.')[0])
     return own, others - set(sys.stdlib_module_names)
+
 
 def required_modules(modules) -> list[str]:
     "The given modules and all that they import, directly or not, but for the views; in alphabetical order."
     result, todo = set(), list(modules)
     while todo:
         module = todo.pop()
-        if module in result: continue
+        if module in result:
+            continue
         result.add(module)
         todo += imports_of(source_of(module), module)[0] - VIEW_MODULES
     return sorted(result)
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #ed8f6dee
-def flat_name(module:str) -> str:
+def flat_name(module: str) -> str:
     "The file, without its ending, that a module `part.name` becomes beside the others."
     return module.replace('.', '_')
 
-def portable_source(source:str, module:str) -> str:
+
+def portable_source(source: str, module: str) -> str:
     "The source of `module` as a file beside others, outside the package."
     lines, tree = source.split('\n'), ast.parse(source)
     for node in (n for n in ast.walk(tree) if own_module(n, module)):
         at = node.lineno - 1
-        lines[at] = lines[at][:node.col_offset] + re.sub(r'from \S+ import', f'from .{flat_name(own_module(node, module))} import', lines[at][node.col_offset:], count=1)
-    late = [n for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in ast.walk(f) if isinstance(n, (ast.Import, ast.ImportFrom))]
+        lines[at] = lines[at][: node.col_offset] + re.sub(
+            r'from \S+ import',
+            f'from .{flat_name(own_module(node, module))} import',
+            lines[at][node.col_offset :],
+            count=1,
+        )
+    late = [
+        n
+        for f in ast.walk(tree)
+        if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for n in ast.walk(f)
+        if isinstance(n, (ast.Import, ast.ImportFrom))
+    ]
     for node in {n.lineno: n for n in late}.values():
         at, own = node.lineno - 1, own_module(node, module)
         indent, statement = re.match(r'(\s*)(.*)', lines[at]).groups()
-        package = (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split('.')[0]
-        if own in VIEW_MODULES: lines[at] = f"{indent}raise ImportError('a recipe measures and draws nothing: install decodelab to look at traces')"
-        elif not own and package not in sys.stdlib_module_names and package not in ('torch', 'transformers'):
+        package = (node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).split(
+            '.'
+        )[0]
+        if own in VIEW_MODULES:
+            lines[at] = (
+                f"{indent}raise ImportError('a recipe measures and draws nothing: install decodelab to look at traces')"
+            )
+        elif (
+            not own
+            and package not in sys.stdlib_module_names
+            and package not in ('torch', 'transformers')
+        ):
             lines[at] = f'{indent}try: {statement}\n{indent}except ImportError: raise'
     text = '\n'.join(lines).replace("find_spec('decodelab').origin", '__file__')
-    return re.sub(r'^# AUTOGENERATED.*File to edit: (?:\.\./)+(\S+)\.$', r"# From decodelab's notebook \1, whose code this is.", text, flags=re.M)
+    return re.sub(
+        r'^# AUTOGENERATED.*File to edit: (?:\.\./)+(\S+)\.$',
+        r"# From decodelab's notebook \1, whose code this is.",
+        text,
+        flags=re.M,
+    )
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #847f2dad
-def to_expression(value, needs:set) -> str:
+def to_expression(value, needs: set) -> str:
     "The expression that makes a value; adds `(module, name)` of what it uses to `needs`. Raises `ValueError` for what cannot be written."
-    if value is None or isinstance(value, (bool, int, float, str, bytes)): return f"float('{value}')" if isinstance(value, float) and value - value != 0 else repr(value)
-    if isinstance(value, (list, LogitsProcessorList)): return f"[{', '.join(to_expression(v, needs) for v in value)}]"
-    if type(value) is tuple: return f"({''.join(to_expression(v, needs) + ', ' for v in value).strip()})"
-    if isinstance(value, (set, frozenset)): return f"{type(value).__name__}([{', '.join(sorted(to_expression(v, needs) for v in value))}])"
-    if type(value) is dict: return '{' + ', '.join(f'{to_expression(k, needs)}: {to_expression(v, needs)}' for k, v in value.items()) + '}'
-    if isinstance(value, LM): raise ValueError(f'the strategy holds a model ({value.name}), which no file of source can: export one that drafts from the text, such as Speculative(PromptLookupDrafter())')
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return (
+            f"float('{value}')" if isinstance(value, float) and value - value != 0 else repr(value)
+        )
+    if isinstance(value, (list, LogitsProcessorList)):
+        return f"[{', '.join(to_expression(v, needs) for v in value)}]"
+    if type(value) is tuple:
+        return f"({''.join(to_expression(v, needs) + ', ' for v in value).strip()})"
+    if isinstance(value, (set, frozenset)):
+        return (
+            f"{type(value).__name__}([{', '.join(sorted(to_expression(v, needs) for v in value))}])"
+        )
+    if type(value) is dict:
+        return (
+            '{'
+            + ', '.join(
+                f'{to_expression(k, needs)}: {to_expression(v, needs)}' for k, v in value.items()
+            )
+            + '}'
+        )
+    if isinstance(value, LM):
+        raise ValueError(
+            f'the strategy holds a model ({value.name}), which no file of source can: export one that drafts from the text, such as Speculative(PromptLookupDrafter())'
+        )
     kind = value if isinstance(value, (type, FunctionType)) else type(value)
     home, dot, module = kind.__module__.partition('decodelab.')
-    if home or not module or '<' in kind.__qualname__ or '.' in kind.__qualname__: raise ValueError(f'{value!r} is not defined in a notebook of decodelab: only what its modules define can be exported')
+    if home or not module or '<' in kind.__qualname__ or '.' in kind.__qualname__:
+        raise ValueError(
+            f'{value!r} is not defined in a notebook of decodelab: only what its modules define can be exported'
+        )
     needs.add((module, kind.__name__))
-    if kind is value: return kind.__name__
+    if kind is value:
+        return kind.__name__
     return f"{kind.__name__}({', '.join(f'{n}={to_expression(v, needs)}' for n, v in non_default_arguments(value).items())})"
+
 
 def non_default_arguments(value) -> dict:
     "The arguments of an object that are not at their defaults, by name."
-    if is_dataclass(value): return {f.name: getattr(value, f.name) for f in fields(value) if f.init and not is_same(getattr(value, f.name), f.default)}
+    if is_dataclass(value):
+        return {
+            f.name: getattr(value, f.name)
+            for f in fields(value)
+            if f.init and not is_same(getattr(value, f.name), f.default)
+        }
     parameters = inspect.signature(type(value)).parameters.values()
-    if lost := [p.name for p in parameters if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) or not hasattr(value, p.name)]:
-        raise ValueError(f'{value!r} does not keep its argument {lost[0]}, so the call that made it cannot be written down')
-    return {p.name: getattr(value, p.name) for p in parameters if not is_same(getattr(value, p.name), p.default)}
+    if lost := [
+        p.name
+        for p in parameters
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) or not hasattr(value, p.name)
+    ]:
+        raise ValueError(
+            f'{value!r} does not keep its argument {lost[0]}, so the call that made it cannot be written down'
+        )
+    return {
+        p.name: getattr(value, p.name)
+        for p in parameters
+        if not is_same(getattr(value, p.name), p.default)
+    }
+
 
 def is_same(a, b) -> bool:
     "Whether two arguments mean the same."
-    return a is b or type(a) is type(b) and (a == b or repr(a) == repr(b)) or isinstance(a, LogitsProcessorList) and not a and b == ()
+    return (
+        a is b
+        or (type(a) is type(b)
+        and (a == b or repr(a) == repr(b)))
+        or (isinstance(a, LogitsProcessorList)
+        and not a
+        and b == ())
+    )
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #b1531bdf
 def settable_arguments(strategy) -> dict:
     "The arguments of a strategy that a caller may set: those that JSON could hold."
-    plain = lambda v: v is None or isinstance(v, (bool, int, float, str)) or isinstance(v, list) and all(map(plain, v))
-    return {n: v for n in inspect.signature(type(strategy)).parameters if (v := getattr(strategy, n)) is not None and plain(v)}
+    plain = lambda v: (
+        v is None
+        or isinstance(v, (bool, int, float, str))
+        or (isinstance(v, list)
+        and all(map(plain, v)))
+    )
+    return {
+        n: v
+        for n in inspect.signature(type(strategy)).parameters
+        if (v := getattr(strategy, n)) is not None and plain(v)
+    }
 
-def parameter_comments(kind:type) -> dict[str, str]:
+
+def parameter_comments(kind: type) -> dict[str, str]:
     "What the comments beside the parameters of a class say."
-    return {m[1]: m[2] for line in inspect.getsource(kind.__init__).split('\n') if (m := re.match(r'\s+(\w+)\s*[:=].*?,\s*# (.*)', line))}
+    return {
+        m[1]: m[2]
+        for line in inspect.getsource(kind.__init__).split('\n')
+        if (m := re.match(r'\s+(\w+)\s*[:=].*?,\s*# (.*)', line))
+    }
 
-def generate_py(strategy, needs:set) -> str:
+
+def generate_py(strategy, needs: set) -> str:
     "The source of generate.py; adds to `needs`."
     free, name = settable_arguments(strategy), type(strategy).__name__
     fixed = {n: v for n, v in non_default_arguments(strategy).items() if n not in free}
-    call = ', '.join([f'{n}={n}' for n in free] + [f'{n}={to_expression(v, needs)}' for n, v in fixed.items()])
-    needs |= {(type(strategy).__module__.removeprefix('decodelab.'), name), ('hf.custom_generate', 'generate_with')}
-    imports = '\n'.join(f"from .{flat_name(m)} import {', '.join(sorted(n for k, n in needs if k == m))}" for m in sorted({m for m, _ in needs}))
+    call = ', '.join(
+        [f'{n}={n}' for n in free] + [f'{n}={to_expression(v, needs)}' for n, v in fixed.items()]
+    )
+    needs |= {
+        (type(strategy).__module__.removeprefix('decodelab.'), name),
+        ('hf.custom_generate', 'generate_with'),
+    }
+    imports = '\n'.join(
+        f"from .{flat_name(m)} import {', '.join(sorted(n for k, n in needs if k == m))}"
+        for m in sorted({m for m, _ in needs})
+    )
     head = ''.join(f', {n}={v!r}' for n, v in free.items())
-    return (f'"""{name} as a custom decoding method; see README.md for its arguments."""\n{imports}\n\n\n'
-            f'def generate(model, seed=0{head}, **arguments):\n    "`model.generate(**arguments)` by {name}."\n'
-            f'    return generate_with(model, {name}({call}), seed=seed, **arguments)\n')
+    return (
+        f'"""{name} as a custom decoding method; see README.md for its arguments."""\n{imports}\n\n\n'
+        f'def generate(model, seed=0{head}, **arguments):\n    "`model.generate(**arguments)` by {name}."\n'
+        f'    return generate_with(model, {name}({call}), seed=seed, **arguments)\n'
+    )
 
-def requirements(modules:list[str]) -> list[str]:
+
+def requirements(modules: list[str]) -> list[str]:
     "The packages that the modules import at their top, in the versions they run with here; transformers exactly, since its private parts are used."
-    packages, homes = sorted(set().union(*(imports_of(source_of(m), m)[1] for m in modules))), packages_distributions()
+    packages = sorted(set().union(*(imports_of(source_of(m), m)[1] for m in modules)))
+    homes = packages_distributions()
     named = {p: next(iter(homes.get(p, [p]))) for p in packages}
     short = lambda v: '.'.join(v.split('+')[0].split('.')[:2])
-    return [f'{d}=={version(d).split("+")[0]}' if p == 'transformers' else f'{d}>={short(version(d))}' for p, d in named.items()]
+    return [
+        f'{d}=={version(d).split("+")[0]}' if p == 'transformers' else f'{d}>={short(version(d))}'
+        for p, d in named.items()
+    ]
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #3c8dca18
 README = '''---
@@ -168,31 +281,51 @@ All arguments of `generate`, and:
 - Verified with {requirements}.
 '''
 
-def readme(strategy, folder:str, needs:list[str]) -> str:
+
+def readme(strategy, folder: str, needs: list[str]) -> str:
     "The README of an exported strategy."
     from decodelab import __version__
-    comments = dict(seed='row i of a batch is drawn with seed + i') | parameter_comments(type(strategy))
-    rows = '\n'.join(f'| `{n}` | `{v!r}` | {comments.get(n, "")} |' for n, v in (dict(seed=0) | settable_arguments(strategy)).items())
-    return README.format(name=type(strategy).__name__, about=type(strategy).__doc__, folder=folder, version=__version__, strategy=strategy, rows=rows, requirements=', '.join(needs))
+
+    comments = dict(seed='row i of a batch is drawn with seed + i') | parameter_comments(
+        type(strategy)
+    )
+    rows = '\n'.join(
+        f'| `{n}` | `{v!r}` | {comments.get(n, "")} |'
+        for n, v in (dict(seed=0) | settable_arguments(strategy)).items()
+    )
+    return README.format(
+        name=type(strategy).__name__,
+        about=type(strategy).__doc__,
+        folder=folder,
+        version=__version__,
+        strategy=strategy,
+        rows=rows,
+        requirements=', '.join(needs),
+    )
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #871d94e2
 def export_custom_generate(
-    strategy, # any that can be written down: no model inside, nothing defined elsewhere
-    folder, # must not hold a recipe yet
+    strategy,  # any that can be written down: no model inside, nothing defined elsewhere
+    folder,  # must not hold a recipe yet
 ) -> Path:
     "Write a folder that works with plain transformers' `generate(custom_generate=folder, trust_remote_code=True)`; the folder."
-    if isinstance(strategy, type) or not callable(getattr(strategy, 'decode', None)): raise TypeError(f'{strategy!r} is no strategy: give an object such as Greedy()')
+    if isinstance(strategy, type) or not callable(getattr(strategy, 'decode', None)):
+        raise TypeError(f'{strategy!r} is no strategy: give an object such as Greedy()')
     folder = Path(folder)
-    if (folder / 'custom_generate').exists(): raise ValueError(f'{folder} holds a recipe already: give another folder, or remove it')
-    to_expression(strategy, set()) # refuses what cannot be written before anything is
+    if (folder / 'custom_generate').exists():
+        raise ValueError(f'{folder} holds a recipe already: give another folder, or remove it')
+    to_expression(strategy, set())  # refuses what cannot be written before anything is
     needs = set()
     files = {'generate': generate_py(strategy, needs)}
     modules = required_modules(m for m, _ in needs)
     files |= {flat_name(m): portable_source(source_of(m), m) for m in modules}
     required = requirements(modules)
     (folder / 'custom_generate').mkdir(parents=True)
-    for name, text in files.items(): (folder / 'custom_generate' / f'{name}.py').write_text(text, encoding='utf-8')
-    (folder / 'custom_generate' / 'requirements.txt').write_text('\n'.join(required) + '\n', encoding='utf-8')
+    for name, text in files.items():
+        (folder / 'custom_generate' / f'{name}.py').write_text(text, encoding='utf-8')
+    (folder / 'custom_generate' / 'requirements.txt').write_text(
+        '\n'.join(required) + '\n', encoding='utf-8'
+    )
     (folder / 'README.md').write_text(readme(strategy, folder.name, required), encoding='utf-8')
     return folder
 
@@ -212,12 +345,26 @@ out = [model.generate(**told, custom_generate=f, trust_remote_code=True)[0, len(
 print(json.dumps(dict(tokens=out, decodelab='decodelab' in sys.modules)))
 '''
 
-def run_without_decodelab(folders:list, weights:str, ids:list[int], max_new_tokens:int, cache:str) -> list[list[int]]:
+
+def run_without_decodelab(
+    folders: list, weights: str, ids: list[int], max_new_tokens: int, cache: str
+) -> list[list[int]]:
     "New ids by each exported folder, from a Python that cannot import decodelab; `cache`: where transformers may copy code to."
-    import json, os, subprocess
+    import json
+    import os
+    import subprocess
+
     arguments = [json.dumps(x) for x in (str(weights), ids, max_new_tokens, *map(str, folders))]
-    run = subprocess.run([sys.executable, '-c', ISOLATED_SCRIPT, *arguments], cwd=cache, capture_output=True, text=True, env=os.environ | dict(HF_MODULES_CACHE=str(cache), HF_HUB_OFFLINE='1'))
-    if run.returncode: raise RuntimeError(f'an exported recipe failed without decodelab:\n{run.stderr[-3000:]}')
+    run = subprocess.run(
+        [sys.executable, '-c', ISOLATED_SCRIPT, *arguments],
+        cwd=cache,
+        capture_output=True,
+        text=True,
+        env=os.environ | dict(HF_MODULES_CACHE=str(cache), HF_HUB_OFFLINE='1'),
+    )
+    if run.returncode:
+        raise RuntimeError(f'an exported recipe failed without decodelab:\n{run.stderr[-3000:]}')
     result = json.loads(run.stdout.split('\n')[-2])
-    if result['decodelab']: raise RuntimeError('decodelab was imported after all')
+    if result['decodelab']:
+        raise RuntimeError('decodelab was imported after all')
     return result['tokens']

@@ -4,75 +4,123 @@
 
 # %% auto #0
 __all__ = ['ENTRY_FILE', 'PASSED_ARGUMENTS', 'installed_version', 'unmet_requirements', 'check_requirements', 'resolve_folder',
-           'fetch_files', 'import_package', 'entry_function', 'CustomGenerate', 'run_custom_generate',
-           'load_custom_generate']
+           'fetch_files', 'import_package', 'entry_function', 'CustomGenerate', 'load_custom_generate']
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #64e29d89
-import copy, hashlib, importlib, inspect, os, re, sys
+import copy
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FunctionType, ModuleType
 
+from fastcore.basics import patch
 import torch
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #ccb8d4d4
-def installed_version(package:str) -> str|None:
+def installed_version(package: str) -> str | None:
     "The installed version of a package; None if there is none."
-    try: return version(package)
-    except PackageNotFoundError: return None
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
-def unmet_requirements(text:str) -> list[str]:
+
+def unmet_requirements(text: str) -> list[str]:
     "The lines of a requirements.txt that are not fulfilled, with what is installed; raises `ValueError` for a line that cannot be checked."
     from transformers.utils.versions import require_version
+
     out = []
     for line in text.splitlines():
-        if not (requirement := re.sub(r'(^|\s)#.*', '', line).strip()): continue
+        if not (requirement := re.sub(r'(^|\s)#.*', '', line).strip()):
+            continue
         plain = re.sub(r'\[[^]]*\]|\s', '', requirement)
-        if not (m := re.fullmatch(r'([A-Za-z0-9][\w.-]*)((?:(?:==|!=|>=|<=|>|<)[\w.+!]+,?)*)', plain)): raise ValueError(f'the requirement {requirement!r} cannot be checked: only names with versions can, such as torch>=2.9')
-        try: fulfilled = installed_version(m[1]) is not None and (not m[2] or require_version(plain) is None)
-        except ImportError: fulfilled = False
-        if not fulfilled: out.append(f'{requirement} (installed: {installed_version(m[1])})')
+        if not (
+            m := re.fullmatch(r'([A-Za-z0-9][\w.-]*)((?:(?:==|!=|>=|<=|>|<)[\w.+!]+,?)*)', plain)
+        ):
+            raise ValueError(
+                f'the requirement {requirement!r} cannot be checked: only names with versions can, such as torch>=2.9'
+            )
+        try:
+            fulfilled = installed_version(m[1]) is not None and (
+                not m[2] or require_version(plain) is None
+            )
+        except ImportError:
+            fulfilled = False
+        if not fulfilled:
+            out.append(f'{requirement} (installed: {installed_version(m[1])})')
     return out
 
-def check_requirements(name:str, text:str):
+
+def check_requirements(name: str, text: str):
     "Raise `ValueError` with all requirements that are not fulfilled."
-    if lost := unmet_requirements(text): raise ValueError(f'Missing requirements for {name}:\n' + '\n'.join(lost))
+    if lost := unmet_requirements(text):
+        raise ValueError(f'Missing requirements for {name}:\n' + '\n'.join(lost))
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #762240b6
 ENTRY_FILE = 'custom_generate/generate.py'
 
-def resolve_folder(name:str, revision:str|None) -> tuple[Path, str|None]:
+
+def resolve_folder(name: str, revision: str | None) -> tuple[Path, str | None]:
     "`(folder with generate.py, its commit)`; raises `ValueError` where there is no recipe or no pinned commit."
     if os.path.isdir(name):
-        if revision: raise ValueError(f'{name} is a folder and has no revisions: leave revision out')
-        if not (Path(name) / ENTRY_FILE).is_file(): raise ValueError(f'{name} holds no {ENTRY_FILE}: is it a recipe?')
+        if revision:
+            raise ValueError(f'{name} is a folder and has no revisions: leave revision out')
+        if not (Path(name) / ENTRY_FILE).is_file():
+            raise ValueError(f'{name} holds no {ENTRY_FILE}: is it a recipe?')
         return (Path(name) / ENTRY_FILE).parent.resolve(), None
-    if not re.fullmatch(r'[\w.-]+/[\w.-]+', name): raise ValueError(f'{name} is no folder that is here and no name such as user/repository')
-    if not re.fullmatch('[0-9a-f]{40}', revision or ''): raise ValueError(f'{name} would run code from the Hub: read it, and pin the commit you have read with revision=<40 hex digits>')
+    if not re.fullmatch(r'[\w.-]+/[\w.-]+', name):
+        raise ValueError(f'{name} is no folder that is here and no name such as user/repository')
+    if not re.fullmatch('[0-9a-f]{40}', revision or ''):
+        raise ValueError(
+            f'{name} would run code from the Hub: read it, and pin the commit you have read with revision=<40 hex digits>'
+        )
     return None, revision
 
-def fetch_files(name:str, revision:str, cache_dir:str|None) -> Path:
+
+def fetch_files(name: str, revision: str, cache_dir: str | None) -> Path:
     "The folder with a Hub recipe's files, fetched if they are not in the cache; raises `ValueError` where they cannot be had."
     from transformers.dynamic_module_utils import get_relative_imports
     from transformers.utils.hub import cached_file
-    todo, seen, files = ['generate'], set(), {}
-    try: requirements = cached_file(name, 'custom_generate/requirements.txt', revision=revision, cache_dir=cache_dir)
-    except OSError: requirements = None # there is none
-    if requirements: check_requirements(f'{name} at {revision}', Path(requirements).read_text(encoding='utf-8'))
+
+    todo = ['generate']
+    seen = set()
+    files = {}
+    try:
+        requirements = cached_file(
+            name, 'custom_generate/requirements.txt', revision=revision, cache_dir=cache_dir
+        )
+    except OSError:
+        requirements = None  # there is none
+    if requirements:
+        check_requirements(f'{name} at {revision}', Path(requirements).read_text(encoding='utf-8'))
     try:
         while todo:
-            if (module := todo.pop()) in seen: continue
+            if (module := todo.pop()) in seen:
+                continue
             seen.add(module)
-            files[module] = cached_file(name, f'custom_generate/{module}.py', revision=revision, cache_dir=cache_dir)
+            files[module] = cached_file(
+                name, f'custom_generate/{module}.py', revision=revision, cache_dir=cache_dir
+            )
             todo += get_relative_imports(files[module])
-    except OSError as error: raise ValueError(f'custom_generate/{module}.py of {name} at {revision} cannot be had: {error}') from error
+    except OSError as error:
+        raise ValueError(
+            f'custom_generate/{module}.py of {name} at {revision} cannot be had: {error}'
+        ) from error
     return Path(files['generate']).parent
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #a9e6937d
-def import_package(folder:Path) -> ModuleType:
+def import_package(folder: Path) -> ModuleType:
     "The module `generate` of a recipe's folder, imported with its neighbours."
-    content = hashlib.sha256(str(folder).encode() + b''.join(f.name.encode() + f.read_bytes() for f in sorted(folder.glob('*.py'))))
+    content = hashlib.sha256(
+        str(folder).encode()
+        + b''.join(f.name.encode() + f.read_bytes() for f in sorted(folder.glob('*.py')))
+    )
     name = f'decodelab_recipe_{content.hexdigest()[:16]}'
     if name not in sys.modules:
         sys.modules[name] = package = ModuleType(name)
@@ -80,21 +128,37 @@ def import_package(folder:Path) -> ModuleType:
     importlib.invalidate_caches()
     return importlib.import_module(f'{name}.generate')
 
-def entry_function(module:ModuleType, name:str) -> FunctionType:
+
+def entry_function(module: ModuleType, name: str) -> FunctionType:
     "The recipe's function; raises `ValueError` where there is none that takes a model first."
     found = getattr(module, 'generate', None)
     if not callable(found) or next(iter(inspect.signature(found).parameters), None) != 'model':
-        raise ValueError(f'{name} defines no generate(model, …): a recipe needs a function of that name whose first argument is the model')
+        raise ValueError(
+            f'{name} defines no generate(model, …): a recipe needs a function of that name whose first argument is the model'
+        )
     return found
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #f5c379a5
-PASSED_ARGUMENTS = ('inputs', 'generation_config', 'logits_processor', 'stopping_criteria', 'prefix_allowed_tokens_fn', 'synced_gpus', 'assistant_model', 'streamer', 'negative_prompt_ids', 'negative_prompt_attention_mask')
+PASSED_ARGUMENTS = (
+    'inputs',
+    'generation_config',
+    'logits_processor',
+    'stopping_criteria',
+    'prefix_allowed_tokens_fn',
+    'synced_gpus',
+    'assistant_model',
+    'streamer',
+    'negative_prompt_ids',
+    'negative_prompt_attention_mask',
+)
+
 
 @dataclass(eq=False)
 class CustomGenerate:
     "A custom decoding method; `recipe(model, **arguments)` runs it as `model.generate(**arguments)` would."
+
     name: str
-    revision: str | None # the commit, for one from the Hub
+    revision: str | None  # the commit, for one from the Hub
     folder: Path
     generate: FunctionType
 
@@ -102,43 +166,63 @@ class CustomGenerate:
     def arguments(self) -> dict:
         "The arguments of its own, with their defaults."
         kinds = inspect.Parameter
-        return {n: None if p.default is kinds.empty else p.default for n, p in list(inspect.signature(self.generate).parameters.items())[1:]
-                if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY) and n not in (*PASSED_ARGUMENTS, 'input_ids', 'attention_mask')}
+        return {
+            n: None if p.default is kinds.empty else p.default
+            for n, p in list(inspect.signature(self.generate).parameters.items())[1:]
+            if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+            and n not in (*PASSED_ARGUMENTS, 'input_ids', 'attention_mask')
+        }
 
     def __repr__(self):
-        parts = [repr(self.name)] + [f'revision={self.revision!r}'] * bool(self.revision) + [f'{n}={v!r}' for n, v in self.arguments.items()]
+        parts = (
+            [repr(self.name)]
+            + [f'revision={self.revision!r}'] * bool(self.revision)
+            + [f'{n}={v!r}' for n, v in self.arguments.items()]
+        )
         return f'CustomGenerate({", ".join(parts)})'
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #622356e8
+@patch
 @torch.no_grad()
-def run_custom_generate(self, model, **arguments):
+def __call__(self: CustomGenerate, model, **arguments):
     "What the recipe returns; raises `ValueError` for an argument it does not know, and whatever its code raises."
     parameters = inspect.signature(self.generate).parameters
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        if lost := sorted(n for n, v in arguments.items() if n not in parameters and v is not None): raise ValueError(f'{self!r} knows no argument {", ".join(lost)}: see its README')
-        options = {n: None for n in PASSED_ARGUMENTS if n in parameters} | {n: v for n, v in arguments.items() if n in parameters}
-    else: options = dict.fromkeys(PASSED_ARGUMENTS) | arguments
+        if lost := sorted(n for n, v in arguments.items() if n not in parameters and v is not None):
+            raise ValueError(f'{self!r} knows no argument {", ".join(lost)}: see its README')
+        options = {n: None for n in PASSED_ARGUMENTS if n in parameters} | {
+            n: v for n, v in arguments.items() if n in parameters
+        }
+    else:
+        options = dict.fromkeys(PASSED_ARGUMENTS) | arguments
     before = copy.deepcopy(vars(model.generation_config))
-    try: return self.generate(model=model, **options)
+    try:
+        return self.generate(model=model, **options)
     except BaseException as error:
         vars(model.generation_config).clear()
         vars(model.generation_config).update(before)
-        error.add_note(f'in the recipe {self.name}' + (f' at revision {self.revision}' if self.revision else f' in {self.folder}'))
+        error.add_note(
+            f'in the recipe {self.name}'
+            + (f' at revision {self.revision}' if self.revision else f' in {self.folder}')
+        )
         raise
-
-CustomGenerate.__call__ = run_custom_generate
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #fac4fe0b
 def load_custom_generate(
-    folder_or_name:str|Path, # a folder with custom_generate/generate.py, or user/repository on the Hub
-    trust_remote_code:bool=False, # loading runs the recipe's code: read it first
-    revision:str|None=None, # of the Hub, the commit that was read, 40 hex digits
-    cache_dir:str|None=None, # the Hub's cache; None: transformers' own
+    folder_or_name: str
+    | Path,  # a folder with custom_generate/generate.py, or user/repository on the Hub
+    trust_remote_code: bool = False,  # loading runs the recipe's code: read it first
+    revision: str | None = None,  # of the Hub, the commit that was read, 40 hex digits
+    cache_dir: str | None = None,  # the Hub's cache; None: transformers' own
 ) -> CustomGenerate:
     "A custom decoding method; raises `ValueError` where it is not trusted, not pinned, not there, or misses requirements."
     name = str(folder_or_name)
     folder, revision = resolve_folder(name, revision)
-    if folder and (folder / 'requirements.txt').is_file(): check_requirements(name, (folder / 'requirements.txt').read_text(encoding='utf-8'))
-    if not trust_remote_code: raise ValueError(f'loading {name} runs its code: read {folder / "generate.py" if folder else f"https://huggingface.co/{name}/tree/{revision}"}, and say trust_remote_code=True')
+    if folder and (folder / 'requirements.txt').is_file():
+        check_requirements(name, (folder / 'requirements.txt').read_text(encoding='utf-8'))
+    if not trust_remote_code:
+        raise ValueError(
+            f'loading {name} runs its code: read {folder / "generate.py" if folder else f"https://huggingface.co/{name}/tree/{revision}"}, and say trust_remote_code=True'
+        )
     folder = folder or fetch_files(name, revision, cache_dir)
     return CustomGenerate(name, revision, folder, entry_function(import_package(folder), name))

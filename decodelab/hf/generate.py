@@ -7,14 +7,34 @@ __all__ = ['NATIVE', 'DROPPED_ARGUMENTS', 'PerRequest', 'decode_requests', 'deco
            'generate_by_function', 'generate']
 
 # %% ../../nbs/12_hf/09_generate.ipynb #6ee9cd44
-import functools, inspect
+import functools
+import inspect
 
 import torch
 
-from .settings import INPUTS, Settings, is_beam_search, check_names, resolve_min_new_tokens
+from decodelab.hf.settings import (
+    INPUTS,
+    Settings,
+    is_beam_search,
+    check_names,
+    resolve_min_new_tokens,
+)
 from .strategies import eos_ids, settings_for, strategies_for, as_lm
-from .inputs import PromptRow, input_names, max_new_tokens_of, pad_id, requests_for, prompt_rows
-from .whisper import strip_end_tokens, generate_long_form, needs_long_form, whisper_names, returns_full_sequences
+from decodelab.hf.inputs import (
+    PromptRow,
+    input_names,
+    max_new_tokens_of,
+    pad_id,
+    requests_for,
+    prompt_rows,
+)
+from decodelab.hf.whisper import (
+    strip_end_tokens,
+    generate_long_form,
+    needs_long_form,
+    whisper_names,
+    returns_full_sequences,
+)
 from ..models.batching import Batch, Batcher, Queue, run_batch
 from ..core.driver import Request, iter_steps, trace_request, add_token_texts
 from ..core.trace import Trace
@@ -24,92 +44,188 @@ from ..models.session import LM
 # %% ../../nbs/12_hf/09_generate.ipynb #419d673e
 class PerRequest:
     "A strategy for each request."
-    def __init__(self, requests:list[Request], strategies:list): self.pairs = list(zip(requests, strategies))
-    def decode(self, request:Request): return next(s for r, s in self.pairs if r is request).decode(request)
-    def __repr__(self): return repr(self.pairs[0][1])
 
-def decode_requests(requests:list[Request], strategies:list, streamer=None) -> Batch:
+    def __init__(self, requests: list[Request], strategies: list):
+        self.pairs = list(zip(requests, strategies))
+
+    def decode(self, request: Request):
+        return next(s for r, s in self.pairs if r is request).decode(request)
+
+    def __repr__(self):
+        return repr(self.pairs[0][1])
+
+
+def decode_requests(requests: list[Request], strategies: list, streamer=None) -> Batch:
     "The traces of the requests."
     if streamer is not None or len(requests) == 1:
-        out = Batch([decode_streamed(requests[0], strategies[0], streamer) if streamer is not None else trace_request(requests[0], strategies[0])])
-        out.costs, out.unbatched, out.seconds = [], {}, out[0].seconds
+        out = Batch(
+            [
+                decode_streamed(requests[0], strategies[0], streamer)
+                if streamer is not None
+                else trace_request(requests[0], strategies[0])
+            ]
+        )
+        out.costs = []
+        out.unbatched = {}
+        out.seconds = out[0].seconds
         return out
-    hub, out, start = Batcher(), Batch(), requests[0].clock()
-    for request in requests: request.batcher = hub
-    one = strategies[0] if all(s is strategies[0] for s in strategies) else PerRequest(requests, strategies)
-    with torch.inference_mode(): traces, out.cache_bytes = run_batch(hub, Queue(requests, len(requests)), one)
-    out[:], out.seconds, out.costs = traces, requests[0].clock() - start, [dict(model=p.lm.name) | p.cost for p in hub.pools.values()]
+    hub = Batcher()
+    out = Batch()
+    start = requests[0].clock()
+    for request in requests:
+        request.batcher = hub
+    one = (
+        strategies[0]
+        if all(s is strategies[0] for s in strategies)
+        else PerRequest(requests, strategies)
+    )
+    with torch.inference_mode():
+        traces, out.cache_bytes = run_batch(hub, Queue(requests, len(requests)), one)
+    out[:], out.seconds, out.costs = (
+        traces,
+        requests[0].clock() - start,
+        [dict(model=p.lm.name) | p.cost for p in hub.pools.values()],
+    )
     out.unbatched = {lm.name: why for lm, why in hub.unbatched.values() if why}
     return out
 
 # %% ../../nbs/12_hf/09_generate.ipynb #74a03c94
-def decode_streamed(request:Request, strategy, streamer) -> Trace:
+def decode_streamed(request: Request, strategy, streamer) -> Trace:
     "The trace of one text, told to a streamer step by step."
-    trace, start = Trace(request.prompt, [], metadata=dict(model=request.lm.name, strategy=repr(strategy), seed=request.rng.seed, max_new_tokens=request.max_new_tokens)), request.clock()
+    trace = Trace(
+        request.prompt,
+        [],
+        metadata=dict(
+            model=request.lm.name,
+            strategy=repr(strategy),
+            seed=request.rng.seed,
+            max_new_tokens=request.max_new_tokens,
+        ),
+    )
+    start = request.clock()
     try:
         shown = getattr(request.encoder, 'visible_ids', None)
         streamer.put(torch.tensor([request.prompt if shown is None else shown], dtype=torch.long))
         for step, trace.stopped in iter_steps(request, strategy):
             trace.steps.append(step)
-            if step.tokens: streamer.put(torch.tensor(step.tokens))
-    finally: streamer.end()
+            if step.tokens:
+                streamer.put(torch.tensor(step.tokens))
+    finally:
+        streamer.end()
     trace.seconds = request.clock() - start
     return add_token_texts(trace, request.lm.decode)
 
 # %% ../../nbs/12_hf/09_generate.ipynb #cd5c26ae
-def make_output(s:Settings, lm:LM, texts:list[PromptRow], requests:list[Request], strategies:list, traces:Batch):
+def make_output(
+    s: Settings,
+    lm: LM,
+    texts: list[PromptRow],
+    requests: list[Request],
+    strategies: list,
+    traces: Batch,
+):
     "Ids `(rows, tokens)`, or a `ModelOutput` of transformers with the traces beside it."
     from transformers.generation import utils as hf
+
     n, search = s['num_return_sequences'], is_beam_search(s)
     tokens = new_token_rows(traces, n, search)
     ids = pad_rows([texts[i // n].row + new for i, new in enumerate(tokens)], pad_id(s), lm.device)
     for trace, request in zip(traces, requests):
-        if (shown := getattr(request.encoder, 'visible_ids', None)) is not None: trace.prompt = shown # the request's ids stand for embeddings
-    if not s['return_dict_in_generate']: return ids
+        if (shown := getattr(request.encoder, 'visible_ids', None)) is not None:
+            trace.prompt = shown  # the request's ids stand for embeddings
+    if not s['return_dict_in_generate']:
+        return ids
     kind = f'Generate{"Beam" * search}{"EncoderDecoder" if lm.decoder_start_ids else "DecoderOnly"}Output'
     out = getattr(hf, kind)(sequences=ids, **output_fields(s, requests, strategies, traces, tokens))
     out.trace = traces
     return out
 
 # %% ../../nbs/12_hf/09_generate.ipynb #50c7efba
-NATIVE = {'transformers-community/dola': 'dola_layers', 'transformers-community/contrastive-search': 'penalty_alpha',
-          'transformers-community/group-beam-search': 'num_beam_groups', 'transformers-community/constrained-beam-search': 'force_words_ids'}
-DROPPED_ARGUMENTS = 'streamer', 'tokenizer', 'assistant_model', 'assistant_tokenizer', 'seed', 'generator' # by transformers, or unknown to it
+NATIVE = {
+    'transformers-community/dola': 'dola_layers',
+    'transformers-community/contrastive-search': 'penalty_alpha',
+    'transformers-community/group-beam-search': 'num_beam_groups',
+    'transformers-community/constrained-beam-search': 'force_words_ids',
+}
+DROPPED_ARGUMENTS = (
+    'streamer',
+    'tokenizer',
+    'assistant_model',
+    'assistant_tokenizer',
+    'seed',
+    'generator',
+)  # by transformers, or unknown to it
 
-def generate_by_function(model, function, arguments:dict):
+
+def generate_by_function(model, function, arguments: dict):
     "What a custom decoding function says; raises `ValueError` for an argument it does not take."
     from decodelab.hf.custom_generate_load import CustomGenerate, load_custom_generate
-    model, arguments = model.model if isinstance(model, LM) else model, {k: v for k, v in arguments.items() if v is not None and k not in ('custom_generate', 'recipe')}
-    if not callable(function): function = load_custom_generate(function, arguments.pop('trust_remote_code', False), arguments.pop('revision', None))
-    if isinstance(function, CustomGenerate): return function(model, **arguments) # it prepares everything by itself
+
+    model = model.model if isinstance(model, LM) else model
+    arguments = {
+        k: v
+        for k, v in arguments.items()
+        if v is not None and k not in ('custom_generate', 'recipe')
+    }
+    if not callable(function):
+        function = load_custom_generate(
+            function, arguments.pop('trust_remote_code', False), arguments.pop('revision', None)
+        )
+    if isinstance(function, CustomGenerate):
+        return function(model, **arguments)  # it prepares everything by itself
     takes = inspect.signature(function).parameters
     lost = [name for name in DROPPED_ARGUMENTS if name in arguments and name not in takes]
-    if lost: raise ValueError(f'the recipe takes no {", ".join(lost)}: leave it out, or let the function have a parameter of that name')
+    if lost:
+        raise ValueError(
+            f'the recipe takes no {", ".join(lost)}: leave it out, or let the function have a parameter of that name'
+        )
     own = {name: arguments.pop(name) for name in DROPPED_ARGUMENTS if name in arguments}
-    return model.generate(custom_generate=functools.partial(function, **own) if own else function, **arguments)
+    return model.generate(
+        custom_generate=functools.partial(function, **own) if own else function, **arguments
+    )
 
 # %% ../../nbs/12_hf/09_generate.ipynb #76cb2513
 def generate(
-    model, # a generating model of transformers, or an `LM`
-    inputs=None, # ids `(texts, tokens)`; of an encoder–decoder, what its encoder reads
-    **arguments, # those of transformers' `generate`, and `seed` or `generator`
+    model,  # a generating model of transformers, or an `LM`
+    inputs=None,  # ids `(texts, tokens)`; of an encoder–decoder, what its encoder reads
+    **arguments,  # those of transformers' `generate`, and `seed` or `generator`
 ):
     "What `model.generate(inputs, **arguments)` promises, by the strategies of this package; raises `TypeError` or `ValueError` that names what does not fit."
-    recipe = next((arguments[k] for k in ('custom_generate', 'recipe') if arguments.get(k) is not None), None)
-    if recipe is not None and not (isinstance(recipe, str) and recipe in NATIVE): return generate_by_function(model, recipe, dict(inputs=inputs) | arguments)
+    recipe = next(
+        (arguments[k] for k in ('custom_generate', 'recipe') if arguments.get(k) is not None), None
+    )
+    if recipe is not None and not (isinstance(recipe, str) and recipe in NATIVE):
+        return generate_by_function(model, recipe, dict(inputs=inputs) | arguments)
     lm = as_lm(model, arguments.get('tokenizer'))
     more = input_names(lm) + whisper_names(lm)
     check_names(arguments, more)
     s = settings_for(lm, {k: v for k, v in arguments.items() if k not in INPUTS and k not in more})
     check_outputs(s, lm)
-    if recipe and s[NATIVE[recipe]] in (None, 1) and s['constraints'] is None: raise ValueError(f'{recipe} is asked for and nothing says how: give {NATIVE[recipe]}')
-    if needs_long_form(lm, dict(inputs=inputs) | arguments): return generate_long_form(lm, s, dict(inputs=inputs) | arguments)
-    texts = prompt_rows(lm, s, dict(input_ids=None, inputs=inputs) | {k: v for k, v in arguments.items() if k in INPUTS or k in more})
-    strategy = strategies_for(s, lm, resolve_min_new_tokens(s, texts[0].width, max_new_tokens_of(s, lm, texts)))
-    each_text, rows = [strategy(i) for i in range(len(texts))], len(texts) * s['num_return_sequences']
-    if s['streamer'] is not None and rows > 1: raise ValueError(f'streamer follows one text, and there are {rows}: decode them one by one')
+    if recipe and s[NATIVE[recipe]] in (None, 1) and s['constraints'] is None:
+        raise ValueError(f'{recipe} is asked for and nothing says how: give {NATIVE[recipe]}')
+    if needs_long_form(lm, dict(inputs=inputs) | arguments):
+        return generate_long_form(lm, s, dict(inputs=inputs) | arguments)
+    texts = prompt_rows(
+        lm,
+        s,
+        dict(input_ids=None, inputs=inputs)
+        | {k: v for k, v in arguments.items() if k in INPUTS or k in more},
+    )
+    strategy = strategies_for(
+        s, lm, resolve_min_new_tokens(s, texts[0].width, max_new_tokens_of(s, lm, texts))
+    )
+    each_text = [strategy(i) for i in range(len(texts))]
+    rows = len(texts) * s['num_return_sequences']
+    if s['streamer'] is not None and rows > 1:
+        raise ValueError(f'streamer follows one text, and there are {rows}: decode them one by one')
     requests = requests_for(s, lm, texts)
     strategies = [each_text[i * len(texts) // len(requests)] for i in range(len(requests))]
     traces = decode_requests(requests, strategies, s['streamer'])
-    if not s['return_dict_in_generate'] and not returns_full_sequences(lm, arguments): return strip_end_tokens(new_token_rows(traces, s['num_return_sequences'], is_beam_search(s)), eos_ids(s), pad_id(s), lm.device)
+    if not s['return_dict_in_generate'] and not returns_full_sequences(lm, arguments):
+        return strip_end_tokens(
+            new_token_rows(traces, s['num_return_sequences'], is_beam_search(s)),
+            eos_ids(s),
+            pad_id(s),
+            lm.device,
+        )
     return make_output(s, lm, texts, requests, strategies, traces)

@@ -13,7 +13,13 @@ import copy
 
 from transformers import GenerationConfig
 
-from .settings import LOOKAHEAD, has_model_drafter, is_beam_search, checked_settings, short_repr
+from decodelab.hf.settings import (
+    LOOKAHEAD,
+    has_model_drafter,
+    is_beam_search,
+    checked_settings,
+    short_repr,
+)
 from .strategies import AllOf, CappedFirstOfDrafter, strategies_for, as_lm
 from ..drafters.assistant import AssistantDrafter, DraftHeads
 from ..strategies.beam_search import BeamSample, BeamSearch
@@ -40,186 +46,353 @@ from ..watermark.transformers_green_list import TransformersGreenList
 from ..watermark.transformers_green_list import config_from_watermark
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #4ed8848a
-def raise_unsupported(what:str, why:str):
+def raise_unsupported(what: str, why: str):
     "Raise the `ValueError` for what a configuration has no field for."
     raise ValueError(f'a GenerationConfig cannot hold {what}: {why}')
+
 
 def check_attributes(part, **usual):
     "Raise `ValueError` where an attribute of `part` is not the one that a configuration means."
     for name, value in usual.items():
-        if getattr(part, name) != value: raise_unsupported(f'{name}={short_repr(getattr(part, name))} of {type(part).__name__}', f'it means {short_repr(value)} there')
+        if getattr(part, name) != value:
+            raise_unsupported(
+                f'{name}={short_repr(getattr(part, name))} of {type(part).__name__}',
+                f'it means {short_repr(value)} there',
+            )
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #7229be3c
-HF_WATERMARKS = TransformersGreenList, SynthID # the marks that have a configuration of transformers
+HF_WATERMARKS = (
+    TransformersGreenList,
+    SynthID,
+)  # the marks that have a configuration of transformers
 
-def split_watermark(processors:LogitsProcessorList) -> tuple[LogitsProcessorList, Watermark|None]:
+
+def split_watermark(
+    processors: LogitsProcessorList,
+) -> tuple[LogitsProcessorList, Watermark | None]:
     "The rules and the mark among them; raises `ValueError` where a configuration would put it elsewhere."
     watermarks = [r for r in processors if isinstance(r, Watermark)]
-    if len(watermarks) > 1: raise_unsupported('two watermarks', 'it has one watermarking_config')
+    if len(watermarks) > 1:
+        raise_unsupported('two watermarks', 'it has one watermarking_config')
     rest = [r for r in processors if not isinstance(r, Watermark)]
     at = len(rest) - (bool(rest) and isinstance(rest[-1], LogitNormalization))
-    if watermarks and list(processors).index(watermarks[0]) != at: raise_unsupported(f'{type(watermarks[0]).__name__} at this place', 'the watermark is the last processor there, with only LogitNormalization behind it')
+    if watermarks and list(processors).index(watermarks[0]) != at:
+        raise_unsupported(
+            f'{type(watermarks[0]).__name__} at this place',
+            'the watermark is the last processor there, with only LogitNormalization behind it',
+        )
     return LogitsProcessorList(rest), watermarks[0] if watermarks else None
 
-def with_processors(config:GenerationConfig, processors:LogitsProcessorList, watermarks:bool) -> GenerationConfig:
+
+def with_processors(
+    config: GenerationConfig, processors: LogitsProcessorList, watermarks: bool
+) -> GenerationConfig:
     "A copy of `config` that says `rules` and that there are no others; `marks`: also those that transformers does not have."
     processors, watermark = split_watermark(processors)
     result = processors.to_generation_config(config)
-    if result.do_sample != config.do_sample: raise_unsupported('rules of sampling without sampling', f'it would drop {", ".join(repr(r) for r in processors if type(r) in [k.processor for k in SAMPLING])}')
+    if result.do_sample != config.do_sample:
+        raise_unsupported(
+            'rules of sampling without sampling',
+            f'it would drop {", ".join(repr(r) for r in processors if type(r) in [k.processor for k in SAMPLING])}',
+        )
     for key in PROCESSORS + LAST + (SAMPLING if result.do_sample else []):
-        if key.off is not None and getattr(result, key.key, None) is None: setattr(result, key.key, key.off)
-    if isinstance(result.sequence_bias, dict): result.sequence_bias = [[list(ids), bias] for ids, bias in result.sequence_bias.items()] # survives a file
-    if watermark is not None: result.watermarking_config = watermark if watermarks and not isinstance(watermark, HF_WATERMARKS) else config_from_watermark(watermark)
+        if key.off is not None and getattr(result, key.key, None) is None:
+            setattr(result, key.key, key.off)
+    if isinstance(result.sequence_bias, dict):
+        result.sequence_bias = [
+            [list(ids), bias] for ids, bias in result.sequence_bias.items()
+        ]  # survives a file
+    if watermark is not None:
+        result.watermarking_config = (
+            watermark
+            if watermarks and not isinstance(watermark, HF_WATERMARKS)
+            else config_from_watermark(watermark)
+        )
     return result
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #25d530a7
-def beam_fields(strategy:BeamSearch) -> dict:
+def beam_fields(strategy: BeamSearch) -> dict:
     "The fields of a beam search."
-    if strategy.num_beams == 1: raise_unsupported(f'{type(strategy).__name__} with num_beams=1', 'that means Greedy or Sample there, so use those')
-    same = {name: getattr(strategy, name) for name in ('num_beams', 'length_penalty', 'early_stopping', 'num_return_sequences')}
+    if strategy.num_beams == 1:
+        raise_unsupported(
+            f'{type(strategy).__name__} with num_beams=1',
+            'that means Greedy or Sample there, so use those',
+        )
+    same = {
+        name: getattr(strategy, name)
+        for name in ('num_beams', 'length_penalty', 'early_stopping', 'num_return_sequences')
+    }
     if type(strategy) is DiverseBeamSearch:
         check_attributes(strategy, one_per_group=False)
-        if strategy.num_beam_groups == 1: raise_unsupported('DiverseBeamSearch with one group', 'that means BeamSearch there, so use that')
-        return same | dict(num_beam_groups=strategy.num_beam_groups, diversity_penalty=strategy.diversity_penalty)
-    if type(strategy) is not ConstrainedBeamSearch: return same
+        if strategy.num_beam_groups == 1:
+            raise_unsupported(
+                'DiverseBeamSearch with one group', 'that means BeamSearch there, so use that'
+            )
+        return same | dict(
+            num_beam_groups=strategy.num_beam_groups, diversity_penalty=strategy.diversity_penalty
+        )
+    if type(strategy) is not ConstrainedBeamSearch:
+        return same
     check_attributes(strategy, keep_complete=True)
     return same | dict(force_words_ids=[force_words_entry(c) for c in strategy.constraints])
 
+
 def force_words_entry(constraint) -> list:
     "A constraint as an entry of `force_words_ids`."
-    if len(constraint.stages) > 1: raise_unsupported('OrderedConstraint', 'a phrase or a choice of phrases is all that force_words_ids says')
-    if constraint.boundary is not None: raise_unsupported('a constraint of whole words', 'force_words_ids counts parts of words, too')
+    if len(constraint.stages) > 1:
+        raise_unsupported(
+            'OrderedConstraint', 'a phrase or a choice of phrases is all that force_words_ids says'
+        )
+    if constraint.boundary is not None:
+        raise_unsupported(
+            'a constraint of whole words', 'force_words_ids counts parts of words, too'
+        )
     words = [list(w) for w in constraint.stages[0]]
     return words[0] if len(words) == 1 else words
 
-def contrastive_fields(strategy:ContrastiveSearch) -> dict:
+
+def contrastive_fields(strategy: ContrastiveSearch) -> dict:
     "The fields of contrastive search."
-    if not strategy.penalty_alpha or strategy.top_k == 1: raise_unsupported(f'{strategy!r}', 'it says what greedy search says, so use Greedy')
+    if not strategy.penalty_alpha or strategy.top_k == 1:
+        raise_unsupported(f'{strategy!r}', 'it says what greedy search says, so use Greedy')
     return dict(penalty_alpha=strategy.penalty_alpha, top_k=strategy.top_k)
 
-def dola_fields(dola:DoLa) -> dict:
+
+def dola_fields(dola: DoLa) -> dict:
     "The fields of DoLa, the repetition penalty aside, which is a rule there."
-    check_attributes(dola, divergence='jsd', layer_per='token', relative_top=.1, norm='none', min_tokens_to_keep=1)
+    check_attributes(
+        dola,
+        divergence='jsd',
+        layer_per='token',
+        relative_top=0.1,
+        norm='none',
+        min_tokens_to_keep=1,
+    )
     return dict(dola_layers=dola.layers if isinstance(dola.layers, str) else list(dola.layers))
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #782d372e
 def lookahead_fields(lookahead) -> dict:
     "How far an assistant drafts."
-    kind, made = type(lookahead), lambda k, threshold=0., schedule='constant': dict(zip(LOOKAHEAD, (k, schedule, threshold)))
-    if kind is FixedLookahead: return made(lookahead.k)
+    kind = type(lookahead)
+    made = lambda k, threshold=0.0, schedule='constant': dict(
+        zip(LOOKAHEAD, (k, schedule, threshold))
+    )
+    if kind is FixedLookahead:
+        return made(lookahead.k)
     if kind is RocLookahead and lookahead.threshold:
-        check_attributes(lookahead, weight=3.)
+        check_attributes(lookahead, weight=3.0)
         return made(lookahead.k, lookahead.threshold)
     if kind is HeuristicLookahead:
         check_attributes(lookahead, up=2, down=1, max_k=None)
-        return made(lookahead.k, 0., 'heuristic' if lookahead.carry else 'heuristic_transient')
-    if kind is AllOf and type(lookahead.one) is HeuristicLookahead and type(lookahead.other) is RocLookahead:
-        check_attributes(lookahead.other, weight=3., k=1 << 16)
-        return lookahead_fields(lookahead.one) | dict(assistant_confidence_threshold=lookahead.other.threshold)
-    raise_unsupported(repr(lookahead), 'its lookaheads are FixedLookahead, RocLookahead and HeuristicLookahead')
+        return made(lookahead.k, 0.0, 'heuristic' if lookahead.carry else 'heuristic_transient')
+    if (
+        kind is AllOf
+        and type(lookahead.one) is HeuristicLookahead
+        and type(lookahead.other) is RocLookahead
+    ):
+        check_attributes(lookahead.other, weight=3.0, k=1 << 16)
+        return lookahead_fields(lookahead.one) | dict(
+            assistant_confidence_threshold=lookahead.other.threshold
+        )
+    raise_unsupported(
+        repr(lookahead), 'its lookaheads are FixedLookahead, RocLookahead and HeuristicLookahead'
+    )
 
-def lookup_fields(drafter:PromptLookupDrafter, k:int) -> dict:
+
+def lookup_fields(drafter: PromptLookupDrafter, k: int) -> dict:
     "Copying, `k` tokens at a time."
     check_attributes(drafter, min_ngram=1, datastore=None)
-    if type(drafter.match) is not MostRecentMatch: raise_unsupported(f'match={drafter.match!r}', 'it means MostRecentMatch() there')
+    if type(drafter.match) is not MostRecentMatch:
+        raise_unsupported(f'match={drafter.match!r}', 'it means MostRecentMatch() there')
     return dict(prompt_lookup_num_tokens=k, max_matching_ngram_size=drafter.max_ngram)
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #f8611291
 def check_assistant(drafter, base) -> None:
     "Raise `ValueError` unless this drafter is what an assistant means to a configuration, under this base."
     kind, usual = type(drafter), AssistantDrafter
-    if kind not in (AssistantDrafter, UniversalDrafter, TokenIntersectionDrafter) or isinstance(drafter.lm, DraftHeads): raise_unsupported(f'{kind.__name__} as the drafter', 'it knows assistants, prompt lookup and early exits')
-    if kind is not AssistantDrafter: usual = UniversalDrafter if base.greedy else TokenIntersectionDrafter
-    if kind is not usual: raise_unsupported(f'{kind.__name__} with this base', f'an assistant with another tokenizer means {usual.__name__} there')
+    if kind not in (AssistantDrafter, UniversalDrafter, TokenIntersectionDrafter) or isinstance(
+        drafter.lm, DraftHeads
+    ):
+        raise_unsupported(
+            f'{kind.__name__} as the drafter', 'it knows assistants, prompt lookup and early exits'
+        )
+    if kind is not AssistantDrafter:
+        usual = UniversalDrafter if base.greedy else TokenIntersectionDrafter
+    if kind is not usual:
+        raise_unsupported(
+            f'{kind.__name__} with this base',
+            f'an assistant with another tokenizer means {usual.__name__} there',
+        )
     own = drafter.base
-    if kind is UniversalDrafter or isinstance(base, DoLa) and kind is AssistantDrafter:
+    if kind is UniversalDrafter or (isinstance(base, DoLa) and kind is AssistantDrafter):
         rules = base.processors if kind is AssistantDrafter else LogitsProcessorList()
-        if type(own) is not Greedy or own.processors != rules: raise_unsupported(f'base={own!r} of the drafter', f'it means {Greedy(rules)!r} there')
-    elif own is not None: raise_unsupported(f'base={own!r} of the drafter', 'the assistant draws as the target does there')
+        if type(own) is not Greedy or own.processors != rules:
+            raise_unsupported(f'base={own!r} of the drafter', f'it means {Greedy(rules)!r} there')
+    elif own is not None:
+        raise_unsupported(
+            f'base={own!r} of the drafter', 'the assistant draws as the target does there'
+        )
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #c3275692
-def draft_fields(strategy:Speculative) -> dict:
+def draft_fields(strategy: Speculative) -> dict:
     "The fields of a speculative strategy, its base aside."
-    drafter, lookahead, verifier, base = strategy.drafter, strategy.lookahead, strategy.verifier, strategy.base
+    drafter = strategy.drafter
+    lookahead = strategy.lookahead
+    verifier = strategy.verifier
+    base = strategy.base
     check_attributes(strategy, deterministic=False)
     usual = ExactMatchVerifier if base.greedy else TokenVerifier
-    if verifier is not None and type(verifier) is not usual: raise_unsupported(f'the verifier {verifier!r}', f'it means {usual.__name__} there')
-    if type(drafter) is CappedFirstOfDrafter: return first_of_fields(drafter, lookahead, base)
+    if verifier is not None and type(verifier) is not usual:
+        raise_unsupported(f'the verifier {verifier!r}', f'it means {usual.__name__} there')
+    if type(drafter) is CappedFirstOfDrafter:
+        return first_of_fields(drafter, lookahead, base)
     if type(drafter) is PromptLookupDrafter:
-        if type(lookahead) is not FixedLookahead: raise_unsupported(f'{lookahead!r} with PromptLookupDrafter', 'a number of tokens is all it says of copying, so use FixedLookahead')
+        if type(lookahead) is not FixedLookahead:
+            raise_unsupported(
+                f'{lookahead!r} with PromptLookupDrafter',
+                'a number of tokens is all it says of copying, so use FixedLookahead',
+            )
         return lookup_fields(drafter, lookahead.k)
-    if type(drafter) is EarlyExitDrafter: return dict(assistant_early_exit=drafter.layer) | lookahead_fields(lookahead)
+    if type(drafter) is EarlyExitDrafter:
+        return dict(assistant_early_exit=drafter.layer) | lookahead_fields(lookahead)
     check_assistant(drafter, base)
     return lookahead_fields(lookahead)
 
-def first_of_fields(drafter:CappedFirstOfDrafter, lookahead, base) -> dict:
+
+def first_of_fields(drafter: CappedFirstOfDrafter, lookahead, base) -> dict:
     "Copies first, an assistant second."
     kinds = [type(d) for d in drafter.drafters]
-    if len(kinds) != 2 or kinds[0] is not PromptLookupDrafter or drafter.max_tokens[1] != 1 << 16: raise_unsupported(repr(drafter), 'it knows prompt lookup first and one assistant second')
+    if len(kinds) != 2 or kinds[0] is not PromptLookupDrafter or drafter.max_tokens[1] != 1 << 16:
+        raise_unsupported(repr(drafter), 'it knows prompt lookup first and one assistant second')
     check_assistant(drafter.drafters[1], base)
     k, fields = drafter.max_tokens[0], lookahead_fields(lookahead)
-    if fields['num_assistant_tokens_schedule'] == 'constant' and fields['num_assistant_tokens'] < k: raise_unsupported(f'{lookahead!r} below the {k} copied tokens', 'give the lookahead as many')
+    if fields['num_assistant_tokens_schedule'] == 'constant' and fields['num_assistant_tokens'] < k:
+        raise_unsupported(
+            f'{lookahead!r} below the {k} copied tokens', 'give the lookahead as many'
+        )
     return lookup_fields(drafter.drafters[0], k) | fields
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #5c223394
-STRATEGY_FIELDS = ('num_beam_groups', 'diversity_penalty', 'force_words_ids', 'constraints', 'penalty_alpha', 'dola_layers', 'prompt_lookup_num_tokens', 'max_matching_ngram_size', 'assistant_early_exit')
-DECODING_FIELDS = (*STRATEGY_FIELDS, *LOOKAHEAD, 'length_penalty', 'early_stopping', 'watermarking_config')
+STRATEGY_FIELDS = (
+    'num_beam_groups',
+    'diversity_penalty',
+    'force_words_ids',
+    'constraints',
+    'penalty_alpha',
+    'dola_layers',
+    'prompt_lookup_num_tokens',
+    'max_matching_ngram_size',
+    'assistant_early_exit',
+)
+DECODING_FIELDS = (
+    *STRATEGY_FIELDS,
+    *LOOKAHEAD,
+    'length_penalty',
+    'early_stopping',
+    'watermarking_config',
+)
 
-def without_fields(config:GenerationConfig|None, names) -> GenerationConfig:
+
+def without_fields(config: GenerationConfig | None, names) -> GenerationConfig:
     "A copy that says nothing of `names`."
     config = copy.deepcopy(config) if config is not None else GenerationConfig()
-    for name in names: setattr(config, name, None)
+    for name in names:
+        setattr(config, name, None)
     return config
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #8dac7100
 def strategy_fields(strategy) -> tuple[dict, LogitsProcessorList, bool]:
     "`(fields, rules, does it sample?)`; raises `TypeError` for what is no strategy, `ValueError` for one without fields."
     kind = type(strategy)
-    if isinstance(strategy, type) or not callable(getattr(strategy, 'decode', None)): raise TypeError(f'{short_repr(strategy)} is no strategy: give an object such as Greedy()')
-    if kind in (Greedy, Sample): return {}, strategy.processors, kind is Sample
-    if kind is DoLa: return dola_fields(strategy), strategy.processors, not strategy.greedy
-    if kind in (BeamSearch, BeamSample, DiverseBeamSearch, ConstrainedBeamSearch): return beam_fields(strategy), strategy.processors, kind is BeamSample
-    if kind is ContrastiveSearch: return contrastive_fields(strategy), strategy.processors, False
-    if kind is not Speculative: raise_unsupported(kind.__name__, 'transformers never had this strategy')
-    if type(strategy.base) not in (Greedy, Sample, DoLa): raise_unsupported(f'{type(strategy.base).__name__} as the base', 'it speeds up Greedy, Sample and DoLa')
+    if isinstance(strategy, type) or not callable(getattr(strategy, 'decode', None)):
+        raise TypeError(f'{short_repr(strategy)} is no strategy: give an object such as Greedy()')
+    if kind in (Greedy, Sample):
+        return {}, strategy.processors, kind is Sample
+    if kind is DoLa:
+        return dola_fields(strategy), strategy.processors, not strategy.greedy
+    if kind in (BeamSearch, BeamSample, DiverseBeamSearch, ConstrainedBeamSearch):
+        return beam_fields(strategy), strategy.processors, kind is BeamSample
+    if kind is ContrastiveSearch:
+        return contrastive_fields(strategy), strategy.processors, False
+    if kind is not Speculative:
+        raise_unsupported(kind.__name__, 'transformers never had this strategy')
+    if type(strategy.base) not in (Greedy, Sample, DoLa):
+        raise_unsupported(
+            f'{type(strategy.base).__name__} as the base', 'it speeds up Greedy, Sample and DoLa'
+        )
     base, processors, sampled = strategy_fields(strategy.base)
     return base | draft_fields(strategy), processors, sampled
 
+
 def to_generation_config(
     strategy,
-    base:GenerationConfig|None=None, # what else to say: the budget, end and padding ids; its own strategy and rules are replaced, in a copy
-    watermarks:bool=False, # hold marks of ours as they are? They go into our files, and transformers cannot read them
+    base: GenerationConfig
+    | None = None,  # what else to say: the budget, end and padding ids; its own strategy and rules are replaced, in a copy
+    watermarks: bool = False,  # hold marks of ours as they are? They go into our files, and transformers cannot read them
 ) -> GenerationConfig:
     "A configuration that says this strategy, whatever a model's own says; raises `ValueError` that names what it cannot hold."
     fields, processors, sampled = strategy_fields(strategy)
     config = without_fields(base, DECODING_FIELDS)
     for name, value in (dict(num_beams=1, num_return_sequences=1) | fields).items():
-        if name != 'top_k': setattr(config, name, value)
-    config.do_sample, config._from_model_config = sampled, None # not the model's own any more
+        if name != 'top_k':
+            setattr(config, name, value)
+    config.do_sample, config._from_model_config = sampled, None  # not the model's own any more
     config = with_processors(config, processors, watermarks)
-    if 'top_k' in fields: config.top_k = fields['top_k'] # the candidates of contrastive search, no rule
+    if 'top_k' in fields:
+        config.top_k = fields['top_k']  # the candidates of contrastive search, no rule
     return config
 
 # %% ../../nbs/12_hf/10_generation_config.ipynb #ff2c3d29
-MODEL_ARGUMENTS = 'tokenizer', 'assistant_model', 'assistant_tokenizer', 'prefix_allowed_tokens_fn', 'logits_processor'
+MODEL_ARGUMENTS = (
+    'tokenizer',
+    'assistant_model',
+    'assistant_tokenizer',
+    'prefix_allowed_tokens_fn',
+    'logits_processor',
+)
+
 
 def from_generation_config(
-    config:GenerationConfig,
-    lm:LM, # the model to decode
-    defaults:bool=True, # where the configuration says nothing, what the model's own says
-    **models, # what no configuration holds: assistant_model, assistant_tokenizer, tokenizer, prefix_allowed_tokens_fn, logits_processor
+    config: GenerationConfig,
+    lm: LM,  # the model to decode
+    defaults: bool = True,  # where the configuration says nothing, what the model's own says
+    **models,  # what no configuration holds: assistant_model, assistant_tokenizer, tokenizer, prefix_allowed_tokens_fn, logits_processor
 ):
     "The strategy that a configuration means; raises `TypeError` or `ValueError` that names what does not fit or would do nothing."
-    if unknown := sorted(set(models) - set(MODEL_ARGUMENTS)): raise TypeError(f'from_generation_config knows no {", ".join(unknown)}: give {", ".join(MODEL_ARGUMENTS)}')
-    if not isinstance(config, GenerationConfig): raise TypeError(f'config is {short_repr(config)}: give a GenerationConfig')
+    if unknown := sorted(set(models) - set(MODEL_ARGUMENTS)):
+        raise TypeError(
+            f'from_generation_config knows no {", ".join(unknown)}: give {", ".join(MODEL_ARGUMENTS)}'
+        )
+    if not isinstance(config, GenerationConfig):
+        raise TypeError(f'config is {short_repr(config)}: give a GenerationConfig')
     lm, helper = as_lm(lm, models.get('tokenizer')), models.get('assistant_model')
     own = getattr(lm.model, 'generation_config', None) if defaults else None
     helper = helper.model if isinstance(helper, LM) else helper
     decided = config.do_sample is not None and config.num_beams is not None
-    s = checked_settings(models | dict(generation_config=config), without_fields(own, STRATEGY_FIELDS if decided else ()), getattr(helper, 'generation_config', None))
-    if not has_model_drafter(s) and (open_ := [n for n in LOOKAHEAD if getattr(config, n) is not None]): raise ValueError(f'the configuration has {", ".join(open_)} and nobody drafts: give assistant_model')
+    s = checked_settings(
+        models | dict(generation_config=config),
+        without_fields(own, STRATEGY_FIELDS if decided else ()),
+        getattr(helper, 'generation_config', None),
+    )
+    if not has_model_drafter(s) and (
+        open_ := [n for n in LOOKAHEAD if getattr(config, n) is not None]
+    ):
+        raise ValueError(
+            f'the configuration has {", ".join(open_)} and nobody drafts: give assistant_model'
+        )
     idle = {name: why for name, why in s.unused.items() if s.source[name] == 'generation_config'}
-    for name, why in idle.items(): raise ValueError(f'the configuration has {name}={short_repr(s[name])}, which would do nothing: {why}')
-    if s.is_explicit('num_return_sequences') and s['num_return_sequences'] > 1 and not is_beam_search(s): raise ValueError(f'the configuration has num_return_sequences={s["num_return_sequences"]} and a strategy decodes one text: leave it out, and decode with several seeds')
-    if s['dola_layers'] is not None: dola_layers(lm, s['dola_layers']) # refuses what the model does not have
+    for name, why in idle.items():
+        raise ValueError(
+            f'the configuration has {name}={short_repr(s[name])}, which would do nothing: {why}'
+        )
+    if (
+        s.is_explicit('num_return_sequences')
+        and s['num_return_sequences'] > 1
+        and not is_beam_search(s)
+    ):
+        raise ValueError(
+            f'the configuration has num_return_sequences={s["num_return_sequences"]} and a strategy decodes one text: leave it out, and decode with several seeds'
+        )
+    if s['dola_layers'] is not None:
+        dola_layers(lm, s['dola_layers'])  # refuses what the model does not have
     return strategies_for(s, lm)(0)

@@ -15,232 +15,506 @@ from dataclasses import dataclass
 
 import torch
 
-from .settings import Settings, is_beam_search, resolve_max_new_tokens, is_sampling, short_repr
+from decodelab.hf.settings import (
+    Settings,
+    is_beam_search,
+    resolve_max_new_tokens,
+    is_sampling,
+    short_repr,
+)
 from .strategies import eos_ids
 from ..core.driver import Request, Rng, Stop, encode_prompt
 from ..models.session import LM
-from ..models.prefill import ModelInputs, PrefillInputs, PrecomputedEncoder, Prefill, EncoderOutputs
+from decodelab.models.prefill import (
+    ModelInputs,
+    PrefillInputs,
+    PrecomputedEncoder,
+    Prefill,
+    EncoderOutputs,
+)
 from ..strategies.transcribe import decoder_prompt
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #c315d05e
 @dataclass
 class PromptRow:
     "One text of a batch."
-    row: list[int] # what its row of the answer begins with
-    prompt: list[int] # what the decoder reads: the same without padding
-    encoder: dict | ModelInputs | None = None # what an encoder reads, or what else the text begins with
-    n_positions: int | None = None # of the rectangle, where the prompt is no ids
+
+    row: list[int]  # what its row of the answer begins with
+    prompt: list[int]  # what the decoder reads: the same without padding
+    encoder: dict | ModelInputs | None = (
+        None  # what an encoder reads, or what else the text begins with
+    )
+    n_positions: int | None = None  # of the rectangle, where the prompt is no ids
 
     @property
-    def width(self) -> int: return len(self.row) if self.n_positions is None else self.n_positions
-    @property
-    def has_no_ids(self) -> bool: return getattr(self.encoder, 'visible_ids', None) is not None # has the prompt no ids?
+    def width(self) -> int:
+        return len(self.row) if self.n_positions is None else self.n_positions
 
-def tensor_of(name:str, value) -> torch.Tensor:
+    @property
+    def has_no_ids(self) -> bool:
+        return getattr(self.encoder, 'visible_ids', None) is not None  # has the prompt no ids?
+
+
+def tensor_of(name: str, value) -> torch.Tensor:
     "A value as a tensor; raises `TypeError` for what is none."
-    try: return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error: raise TypeError(f'{name} is {short_repr(value)}: give a tensor') from error
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f'{name} is {short_repr(value)}: give a tensor') from error
 
-def ids_of(name:str, value) -> torch.Tensor:
+
+def ids_of(name: str, value) -> torch.Tensor:
     "Ids `(texts, tokens)`; raises `TypeError` or `ValueError` for anything else."
-    if isinstance(value, str) or isinstance(value, (list, tuple)) and any(isinstance(v, str) for v in value): raise TypeError(f'{name} is text: give ids, such as tokenizer(text, return_tensors="pt")')
-    if hasattr(value, 'keys'): raise TypeError(f'{name} is {short_repr(value)}: unpack it, generate(model, **inputs), or give a tensor of ids (texts, tokens)')
-    try: ids = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error: raise TypeError(f'{name} is {short_repr(value)}: give a tensor of ids (texts, tokens)') from error
-    if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2: raise TypeError(f'{name} is {ids.dtype} {tuple(ids.shape)}: give whole numbers (texts, tokens)')
-    if not ids.numel(): raise ValueError(f'{name} is empty: give at least one token (a begin-of-text id will do)')
+    if (
+        isinstance(value, str)
+        or (isinstance(value, (list, tuple))
+        and any(isinstance(v, str) for v in value))
+    ):
+        raise TypeError(f'{name} is text: give ids, such as tokenizer(text, return_tensors="pt")')
+    if hasattr(value, 'keys'):
+        raise TypeError(
+            f'{name} is {short_repr(value)}: unpack it, generate(model, **inputs), or give a tensor of ids (texts, tokens)'
+        )
+    try:
+        ids = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f'{name} is {short_repr(value)}: give a tensor of ids (texts, tokens)'
+        ) from error
+    if ids.is_floating_point() or ids.dtype == torch.bool or ids.ndim != 2:
+        raise TypeError(
+            f'{name} is {ids.dtype} {tuple(ids.shape)}: give whole numbers (texts, tokens)'
+        )
+    if not ids.numel():
+        raise ValueError(f'{name} is empty: give at least one token (a begin-of-text id will do)')
     return ids
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #700e171c
-def mask_of(ids:torch.Tensor, mask, s:Settings) -> torch.Tensor:
+def mask_of(ids: torch.Tensor, mask, s: Settings) -> torch.Tensor:
     "Which of `ids` are text, bool: as the mask says, or all but the pad id, unless that ends texts, too."
     if mask is not None:
         mask = tensor_of('attention_mask', mask)
-        if mask.shape != ids.shape: raise ValueError(f'attention_mask is {tuple(mask.shape)} and the ids are {tuple(ids.shape)}: give one number for each token')
+        if mask.shape != ids.shape:
+            raise ValueError(
+                f'attention_mask is {tuple(mask.shape)} and the ids are {tuple(ids.shape)}: give one number for each token'
+            )
         return mask.bool()
     pad = s['pad_token_id']
-    return torch.ones_like(ids, dtype=torch.bool) if pad is None or pad in (eos_ids(s) or ()) else ids != pad
+    return (
+        torch.ones_like(ids, dtype=torch.bool)
+        if pad is None or pad in (eos_ids(s) or ())
+        else ids != pad
+    )
 
-def strip_padding(row:list[int], mask:list[bool], number:int) -> list[int]:
+
+def strip_padding(row: list[int], mask: list[bool], number: int) -> list[int]:
     "The row without its padding; raises `ValueError` for padding inside the text."
-    if not any(mask): raise ValueError(f'text {number} is empty: all of it is padding')
+    if not any(mask):
+        raise ValueError(f'text {number} is empty: all of it is padding')
     begin, end = mask.index(True), len(mask) - mask[::-1].index(True)
-    if not all(mask[begin:end]): raise ValueError(f'text {number} has padding between its tokens: put it before or behind the text, or say attention_mask')
+    if not all(mask[begin:end]):
+        raise ValueError(
+            f'text {number} has padding between its tokens: put it before or behind the text, or say attention_mask'
+        )
     return row[begin:end]
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #20456ebd
-RESERVED = ('input_ids attention_mask kwargs output_attentions output_hidden_states return_dict use_cache past_key_values cache_position encoder_hidden_states encoder_attention_mask '
-                'position_ids labels logits_to_keep mm_encoder_outputs token_type_ids').split()
+RESERVED = (
+    'input_ids attention_mask kwargs output_attentions output_hidden_states return_dict use_cache past_key_values cache_position encoder_hidden_states encoder_attention_mask '
+    'position_ids labels logits_to_keep mm_encoder_outputs token_type_ids'
+).split()
 
-def input_names(lm:LM) -> list[str]:
+
+def input_names(lm: LM) -> list[str]:
     "What a model takes besides ids and their mask."
-    takes = inspect.signature((lm.model.get_encoder() if lm.decoder_start_ids else lm.model).forward).parameters
-    pictures = lm.decoder_start_ids or lm.text_config is not lm.model.config # more than a text model
-    return [n for n in takes if n not in RESERVED and (pictures or n == 'inputs_embeds')] + ['encoder_outputs'] * bool(lm.decoder_start_ids)
+    takes = inspect.signature(
+        (lm.model.get_encoder() if lm.decoder_start_ids else lm.model).forward
+    ).parameters
+    pictures = (
+        lm.decoder_start_ids or lm.text_config is not lm.model.config
+    )  # more than a text model
+    return [n for n in takes if n not in RESERVED and (pictures or n == 'inputs_embeds')] + [
+        'encoder_outputs'
+    ] * bool(lm.decoder_start_ids)
 
-def whisper_prompts(lm:LM, inputs:dict, encoders:list[dict]) -> list[list[int]]:
+
+def whisper_prompts(lm: LM, inputs: dict, encoders: list[dict]) -> list[list[int]]:
     "What Whisper's decoder begins with, for each text; `language` may say something else of each."
     languages = inputs.get('language')
-    languages = list(languages) if isinstance(languages, (list, tuple)) else [languages] * len(encoders)
-    if len(languages) != len(encoders): raise ValueError(f'language has {len(languages)} entries for {len(encoders)} texts: give one, or one for each')
-    return [decoder_prompt(lm, e, language, inputs.get('task')) for e, language in zip(encoders, languages)]
+    languages = (
+        list(languages) if isinstance(languages, (list, tuple)) else [languages] * len(encoders)
+    )
+    if len(languages) != len(encoders):
+        raise ValueError(
+            f'language has {len(languages)} entries for {len(encoders)} texts: give one, or one for each'
+        )
+    return [
+        decoder_prompt(lm, e, language, inputs.get('task'))
+        for e, language in zip(encoders, languages)
+    ]
 
-def decoder_prompts(lm:LM, s:Settings, inputs:dict, encoders:list[dict]) -> list[list[int]]:
+
+def decoder_prompts(lm: LM, s: Settings, inputs: dict, encoders: list[dict]) -> list[list[int]]:
     "What the decoder of an encoder–decoder begins with, for each text."
     start, texts = s['decoder_start_token_id'], len(encoders)
-    if lm.model.config.model_type == 'whisper' and inputs.get('decoder_input_ids') is None and s.source.get('decoder_start_token_id') != 'call': return whisper_prompts(lm, inputs, encoders)
-    start = [list(lm.decoder_start_ids)] * texts if start is None else [[i] for i in (start if isinstance(start, (list, tuple)) else [start] * texts)]
-    if len(start) != texts: raise ValueError(f'decoder_start_token_id has {len(start)} ids for {texts} texts: give one, or one for each')
-    if inputs.get('decoder_input_ids') is None: return start
+    if (
+        lm.model.config.model_type == 'whisper'
+        and inputs.get('decoder_input_ids') is None
+        and s.source.get('decoder_start_token_id') != 'call'
+    ):
+        return whisper_prompts(lm, inputs, encoders)
+    start = (
+        [list(lm.decoder_start_ids)] * texts
+        if start is None
+        else [[i] for i in (start if isinstance(start, (list, tuple)) else [start] * texts)]
+    )
+    if len(start) != texts:
+        raise ValueError(
+            f'decoder_start_token_id has {len(start)} ids for {texts} texts: give one, or one for each'
+        )
+    if inputs.get('decoder_input_ids') is None:
+        return start
     rows = ids_of('decoder_input_ids', inputs['decoder_input_ids']).tolist()
-    if len(rows) != texts: raise ValueError(f'decoder_input_ids has {len(rows)} texts and the encoder {texts}: give as many')
-    begun = lm.model.config.model_type == 'whisper' or any(r[:1] == b[:1] for r, b in zip(rows, start))
+    if len(rows) != texts:
+        raise ValueError(
+            f'decoder_input_ids has {len(rows)} texts and the encoder {texts}: give as many'
+        )
+    begun = lm.model.config.model_type == 'whisper' or any(
+        r[:1] == b[:1] for r, b in zip(rows, start)
+    )
     return rows if begun else [b + r for r, b in zip(rows, start)]
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #c089037e
-def encoder_decoder_rows(lm:LM, s:Settings, inputs:dict) -> list[PromptRow]:
+def encoder_decoder_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
     "The texts of an encoder–decoder."
     main = lm.model.main_input_name
     inputs = {(main if k == 'inputs' else k): v for k, v in inputs.items() if v is not None}
     encoders = encoder_inputs(lm, s, inputs)
-    if 'encoder_outputs' in inputs: encoders = precomputed_encoders(lm, inputs['encoder_outputs'], inputs.get('attention_mask'), encoders)
-    return [PromptRow(row, row, encoder) for row, encoder in zip(decoder_prompts(lm, s, inputs, encoders), encoders)]
+    if 'encoder_outputs' in inputs:
+        encoders = precomputed_encoders(
+            lm, inputs['encoder_outputs'], inputs.get('attention_mask'), encoders
+        )
+    return [
+        PromptRow(row, row, encoder)
+        for row, encoder in zip(decoder_prompts(lm, s, inputs, encoders), encoders)
+    ]
 
-def encoder_inputs(lm:LM, s:Settings, inputs:dict) -> list[dict]:
+
+def encoder_inputs(lm: LM, s: Settings, inputs: dict) -> list[dict]:
     "What the encoder reads of each text."
-    read, main = {k: tensor_of(k, v) for k, v in inputs.items() if k in input_names(lm) and k != 'encoder_outputs'}, lm.model.main_input_name
-    read = {k: v.to(lm.device, lm.dtype if v.is_floating_point() else v.dtype) for k, v in read.items()}
-    if 'input_ids' in inputs and main != 'input_ids': raise ValueError(f'{lm.name} reads no ids: give {main}, and decoder_input_ids for what the text begins with')
-    if (x := read.get('input_features')) is not None and (x.ndim != 3 or x.shape[1] != getattr(lm.model.config, 'num_mel_bins', x.shape[1])): raise ValueError(f'input_features is {tuple(x.shape)}: give (texts, {getattr(lm.model.config, "num_mel_bins", "bins")}, frames), as the feature extractor makes them')
-    if 'input_ids' in inputs and read: raise ValueError(f'input_ids and {", ".join(read)} cannot be combined: the encoder reads one of them')
+    read = {
+        k: tensor_of(k, v)
+        for k, v in inputs.items()
+        if k in input_names(lm) and k != 'encoder_outputs'
+    }
+    main = lm.model.main_input_name
+    read = {
+        k: v.to(lm.device, lm.dtype if v.is_floating_point() else v.dtype) for k, v in read.items()
+    }
+    if 'input_ids' in inputs and main != 'input_ids':
+        raise ValueError(
+            f'{lm.name} reads no ids: give {main}, and decoder_input_ids for what the text begins with'
+        )
+    if (x := read.get('input_features')) is not None and (
+        x.ndim != 3 or x.shape[1] != getattr(lm.model.config, 'num_mel_bins', x.shape[1])
+    ):
+        raise ValueError(
+            f'input_features is {tuple(x.shape)}: give (texts, {getattr(lm.model.config, "num_mel_bins", "bins")}, frames), as the feature extractor makes them'
+        )
+    if 'input_ids' in inputs and read:
+        raise ValueError(
+            f'input_ids and {", ".join(read)} cannot be combined: the encoder reads one of them'
+        )
     if 'input_ids' in inputs:
         ids = ids_of('input_ids', inputs['input_ids'])
-        return [encoder_row(row, m, i) for i, (row, m) in enumerate(zip(ids.tolist(), mask_of(ids, inputs.get('attention_mask'), s).tolist()))]
-    if not read and 'encoder_outputs' not in inputs: raise ValueError(f'there is nothing for the encoder of {lm.name} to read: give {main}')
-    mask = {k: torch.as_tensor(v) for k, v in inputs.items() if k == 'attention_mask'} if read else {}
-    return [{k: v[i:i + 1] for k, v in (read | mask).items()} for i in range(len(next(iter(read.values()))))] if read else []
+        return [
+            encoder_row(row, m, i)
+            for i, (row, m) in enumerate(
+                zip(ids.tolist(), mask_of(ids, inputs.get('attention_mask'), s).tolist())
+            )
+        ]
+    if not read and 'encoder_outputs' not in inputs:
+        raise ValueError(f'there is nothing for the encoder of {lm.name} to read: give {main}')
+    mask = (
+        {k: torch.as_tensor(v) for k, v in inputs.items() if k == 'attention_mask'} if read else {}
+    )
+    return (
+        [
+            {k: v[i : i + 1] for k, v in (read | mask).items()}
+            for i in range(len(next(iter(read.values()))))
+        ]
+        if read
+        else []
+    )
 
-def encoder_row(row:list[int], mask:list[bool], number:int) -> dict:
+
+def encoder_row(row: list[int], mask: list[bool], number: int) -> dict:
     "What the encoder reads of one row: padding behind the text goes away, padding before it is masked, since positions count it."
-    if not any(mask): raise ValueError(f'text {number} is empty: all of it is padding')
+    if not any(mask):
+        raise ValueError(f'text {number} is empty: all of it is padding')
     end = len(mask) - mask[::-1].index(True)
-    return dict(input_ids=row[:end]) | ({} if all(mask[:end]) else dict(attention_mask=[int(m) for m in mask[:end]]))
+    return dict(input_ids=row[:end]) | (
+        {} if all(mask[:end]) else dict(attention_mask=[int(m) for m in mask[:end]])
+    )
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #478a7fd3
-def prompt_rows(lm:LM, s:Settings, inputs:dict) -> list[PromptRow]:
+def prompt_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
     "The texts of a call; raises `TypeError` or `ValueError` for inputs that cannot be read."
-    if lm.text_config is lm.model.config and inputs.get('token_type_ids') is not None and tensor_of('token_type_ids', inputs['token_type_ids']).any(): raise ValueError('token_type_ids are not all zero, and a text is read as one segment here: leave them out')
-    if inputs.get('inputs') is not None and inputs.get('input_ids') is not None: raise ValueError('inputs and input_ids are two names for one thing: give one')
-    if lm.decoder_start_ids: return encoder_decoder_rows(lm, s, inputs)
-    if inputs.get('decoder_input_ids') is not None: raise ValueError(f'decoder_input_ids are for encoder–decoders, and {lm.name} is none: give input_ids')
-    if more := [n for n in input_names(lm) if inputs.get(n) is not None]: return multimodal_rows(lm, s, inputs, more)
+    if (
+        lm.text_config is lm.model.config
+        and inputs.get('token_type_ids') is not None
+        and tensor_of('token_type_ids', inputs['token_type_ids']).any()
+    ):
+        raise ValueError(
+            'token_type_ids are not all zero, and a text is read as one segment here: leave them out'
+        )
+    if inputs.get('inputs') is not None and inputs.get('input_ids') is not None:
+        raise ValueError('inputs and input_ids are two names for one thing: give one')
+    if lm.decoder_start_ids:
+        return encoder_decoder_rows(lm, s, inputs)
+    if inputs.get('decoder_input_ids') is not None:
+        raise ValueError(
+            f'decoder_input_ids are for encoder–decoders, and {lm.name} is none: give input_ids'
+        )
+    if more := [n for n in input_names(lm) if inputs.get(n) is not None]:
+        return multimodal_rows(lm, s, inputs, more)
     ids = inputs.get('input_ids') if inputs.get('inputs') is None else inputs['inputs']
-    if ids is None and s['bos_token_id'] is None: raise ValueError(f'the prompt is empty, and {lm.name} has no begin-of-text id: give input_ids')
+    if ids is None and s['bos_token_id'] is None:
+        raise ValueError(
+            f'the prompt is empty, and {lm.name} has no begin-of-text id: give input_ids'
+        )
     ids = ids_of('input_ids', [[s['bos_token_id']]] if ids is None else ids)
     mask = mask_of(ids, inputs.get('attention_mask'), s)
-    return [PromptRow(row, strip_padding(row, m, i)) for i, (row, m) in enumerate(zip(ids.tolist(), mask.tolist()))]
+    return [
+        PromptRow(row, strip_padding(row, m, i))
+        for i, (row, m) in enumerate(zip(ids.tolist(), mask.tolist()))
+    ]
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #9862f719
-def precomputed_encoders(lm:LM, outputs, mask, encoders:list[dict]) -> list[PrecomputedEncoder]:
+def precomputed_encoders(lm: LM, outputs, mask, encoders: list[dict]) -> list[PrecomputedEncoder]:
     "What the encoder has made of each text; raises `TypeError` or `ValueError` for what cannot be its states."
-    states = outputs if torch.is_tensor(outputs) else outputs.get('last_hidden_state') if hasattr(outputs, 'get') else outputs[0] if isinstance(outputs, (tuple, list)) and outputs else None
-    if not torch.is_tensor(states) or states.ndim != 3: raise TypeError(f'encoder_outputs is {short_repr(outputs)}: give what model.get_encoder()(…) returns, with states (texts, tokens, width)')
-    if encoders and len(encoders) != len(states): raise ValueError(f'encoder_outputs have {len(states)} texts and the other inputs {len(encoders)}: give as many')
-    if mask is None: found = [torch.tensor([e.get('attention_mask') or [1] * len(e['input_ids'])]) if 'input_ids' in e else None for e in encoders] or [None] * len(states)
-    elif (mask := torch.as_tensor(mask)).shape != states.shape[:2]: raise ValueError(f'attention_mask is {tuple(mask.shape)} and the encoder has read {tuple(states.shape[:2])}: give one number for each of its tokens')
-    else: found = list(mask.split(1))
-    on = lambda m, n: None if m is None else torch.nn.functional.pad(m, (0, n - m.shape[1])).to(lm.device)
-    return [PrecomputedEncoder(lm, EncoderOutputs(row.to(lm.device, lm.dtype), on(m, row.shape[1])), e) for row, m, e in zip(states.detach().split(1), found, encoders or [{}] * len(states))]
+    states = (
+        outputs
+        if torch.is_tensor(outputs)
+        else outputs.get('last_hidden_state')
+        if hasattr(outputs, 'get')
+        else outputs[0]
+        if isinstance(outputs, (tuple, list)) and outputs
+        else None
+    )
+    if not torch.is_tensor(states) or states.ndim != 3:
+        raise TypeError(
+            f'encoder_outputs is {short_repr(outputs)}: give what model.get_encoder()(…) returns, with states (texts, tokens, width)'
+        )
+    if encoders and len(encoders) != len(states):
+        raise ValueError(
+            f'encoder_outputs have {len(states)} texts and the other inputs {len(encoders)}: give as many'
+        )
+    if mask is None:
+        found = [
+            torch.tensor([e.get('attention_mask') or [1] * len(e['input_ids'])])
+            if 'input_ids' in e
+            else None
+            for e in encoders
+        ] or [None] * len(states)
+    elif (mask := torch.as_tensor(mask)).shape != states.shape[:2]:
+        raise ValueError(
+            f'attention_mask is {tuple(mask.shape)} and the encoder has read {tuple(states.shape[:2])}: give one number for each of its tokens'
+        )
+    else:
+        found = list(mask.split(1))
+    on = lambda m, n: (
+        None if m is None else torch.nn.functional.pad(m, (0, n - m.shape[1])).to(lm.device)
+    )
+    return [
+        PrecomputedEncoder(lm, EncoderOutputs(row.to(lm.device, lm.dtype), on(m, row.shape[1])), e)
+        for row, m, e in zip(states.detach().split(1), found, encoders or [{}] * len(states))
+    ]
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #554d41e8
-def multimodal_rows(lm:LM, s:Settings, inputs:dict, extra:list[str]) -> list[PromptRow]:
+def multimodal_rows(lm: LM, s: Settings, inputs: dict, extra: list[str]) -> list[PromptRow]:
     "The texts of a model that is given `more` than ids; raises `TypeError` or `ValueError` for what does not fit together."
     ids = inputs.get('input_ids') if inputs.get('inputs') is None else inputs['inputs']
     ids = None if ids is None else ids_of('input_ids', ids)
-    if 'inputs_embeds' not in extra: return image_rows(lm, s, ids, inputs, extra)
-    if len(extra) > 1: raise ValueError(f'inputs_embeds and {extra[extra[0] == "inputs_embeds"]} cannot be combined: the embeddings hold the pictures, or the ids do')
-    return embedding_rows(lm, s, ids, tensor_of('inputs_embeds', inputs['inputs_embeds']).detach(), inputs.get('attention_mask'))
+    if 'inputs_embeds' not in extra:
+        return image_rows(lm, s, ids, inputs, extra)
+    if len(extra) > 1:
+        raise ValueError(
+            f'inputs_embeds and {extra[extra[0] == "inputs_embeds"]} cannot be combined: the embeddings hold the pictures, or the ids do'
+        )
+    return embedding_rows(
+        lm,
+        s,
+        ids,
+        tensor_of('inputs_embeds', inputs['inputs_embeds']).detach(),
+        inputs.get('attention_mask'),
+    )
 
-def embedding_rows(lm:LM, s:Settings, ids, vectors:torch.Tensor, mask) -> list[PromptRow]:
+
+def embedding_rows(lm: LM, s: Settings, ids, vectors: torch.Tensor, mask) -> list[PromptRow]:
     "Texts that begin with `vectors` `(texts, places, D)`."
     width = lm.model.get_input_embeddings().embedding_dim
-    if vectors.ndim != 3 or not vectors.is_floating_point() or vectors.shape[-1] != width: raise TypeError(f'inputs_embeds is {vectors.dtype} {tuple(vectors.shape)}: give numbers (texts, places, {width})')
-    if not vectors.numel(): raise ValueError('inputs_embeds is empty: give at least one place')
+    if vectors.ndim != 3 or not vectors.is_floating_point() or vectors.shape[-1] != width:
+        raise TypeError(
+            f'inputs_embeds is {vectors.dtype} {tuple(vectors.shape)}: give numbers (texts, places, {width})'
+        )
+    if not vectors.numel():
+        raise ValueError('inputs_embeds is empty: give at least one place')
     texts = len(vectors)
-    if ids is not None and len(ids) != texts: raise ValueError(f'inputs_embeds have {texts} texts and input_ids {len(ids)}: give as many')
+    if ids is not None and len(ids) != texts:
+        raise ValueError(f'inputs_embeds have {texts} texts and input_ids {len(ids)}: give as many')
     places, out = torch.arange(vectors.shape[1]).expand(texts, -1), []
     real = mask_of(places, torch.ones_like(places) if mask is None else mask, s)
-    text_mask = None if ids is None else real if real.shape == ids.shape and mask is not None else mask_of(ids, None, s)
-    for i, where in enumerate(strip_padding(p, m, i) for i, (p, m) in enumerate(zip(places.tolist(), real.tolist()))):
+    text_mask = (
+        None
+        if ids is None
+        else real
+        if real.shape == ids.shape and mask is not None
+        else mask_of(ids, None, s)
+    )
+    for i, where in enumerate(
+        strip_padding(p, m, i) for i, (p, m) in enumerate(zip(places.tolist(), real.tolist()))
+    ):
         row = [] if ids is None else ids[i].tolist()
-        fill, mine = Prefill(dict(inputs_embeds=vectors[i:i + 1, where].to(lm.device, lm.dtype)), real[i:i + 1, where]), strip_padding(row, text_mask[i].tolist(), i) if row else []
-        out.append(PromptRow(row, [0] * len(where), PrefillInputs(lm, fill, 0, [0] * len(where), mine, hide_prompt=True), len(places[0])))
+        fill = Prefill(
+            dict(inputs_embeds=vectors[i : i + 1, where].to(lm.device, lm.dtype)),
+            real[i : i + 1, where],
+        )
+        mine = strip_padding(row, text_mask[i].tolist(), i) if row else []
+        out.append(
+            PromptRow(
+                row,
+                [0] * len(where),
+                PrefillInputs(lm, fill, 0, [0] * len(where), mine, hide_prompt=True),
+                len(places[0]),
+            )
+        )
     return out
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #afeec20b
-def image_rows(lm:LM, s:Settings, ids, inputs:dict, extra:list[str]) -> list[PromptRow]:
+def image_rows(lm: LM, s: Settings, ids, inputs: dict, extra: list[str]) -> list[PromptRow]:
     "Texts with pictures (or videos, or sounds) between their ids."
-    if ids is None: raise ValueError(f'{", ".join(extra)} without input_ids: the ids say where a picture stands, as the model\'s processor makes them')
+    if ids is None:
+        raise ValueError(
+            f'{", ".join(extra)} without input_ids: the ids say where a picture stands, as the model\'s processor makes them'
+        )
     mask, rows = mask_of(ids, inputs.get('attention_mask'), s), ids.tolist()
-    prompts, order = [strip_padding(r, m, i) for i, (r, m) in enumerate(zip(rows, mask.tolist()))], mask.long().argsort(dim=1, stable=True) # padding goes to the left
-    if inputs.get('token_type_ids') is not None: extra = [*extra, 'token_type_ids']
+    prompts = [strip_padding(r, m, i) for i, (r, m) in enumerate(zip(rows, mask.tolist()))]
+    order = mask.long().argsort(dim=1, stable=True)  # padding goes to the left
+    if inputs.get('token_type_ids') is not None:
+        extra = [*extra, 'token_type_ids']
+
     def on(v):
-        if isinstance(v, (bool, int, str)): return v
+        if isinstance(v, (bool, int, str)):
+            return v
         v = torch.as_tensor(v)
         v = v.gather(1, order.to(v.device)) if v.shape == ids.shape else v
         return v.to(lm.device, lm.dtype if v.is_floating_point() else v.dtype)
+
     fill = Prefill(dict(input_ids=on(ids)) | {name: on(inputs[name]) for name in extra}, on(mask))
-    places = {getattr(lm.model.config, f'{what}_token_{kind}', None) for what in ('image', 'video', 'audio') for kind in ('id', 'index')}
-    return [PromptRow(row, p, PrefillInputs(lm, fill, i, p, [t for t in p if t not in places])) for i, (row, p) in enumerate(zip(rows, prompts))]
+    places = {
+        getattr(lm.model.config, f'{what}_token_{kind}', None)
+        for what in ('image', 'video', 'audio')
+        for kind in ('id', 'index')
+    }
+    return [
+        PromptRow(row, p, PrefillInputs(lm, fill, i, p, [t for t in p if t not in places]))
+        for i, (row, p) in enumerate(zip(rows, prompts))
+    ]
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #3850ca2e
-def stop_function(criteria, row:list[int], device) -> Callable:
+def stop_function(criteria, row: list[int], device) -> Callable:
     "Criteria `(input_ids, scores) → bool` as a function of the new ids; they are shown the row with its padding."
     criteria = list(criteria) if isinstance(criteria, (list, tuple)) else [criteria]
-    if bad := [c for c in criteria if not callable(c)]: raise TypeError(f'stopping_criteria holds {short_repr(bad[0])}: give functions (input_ids, scores) → bool, such as StoppingCriteria')
+    if bad := [c for c in criteria if not callable(c)]:
+        raise TypeError(
+            f'stopping_criteria holds {short_repr(bad[0])}: give functions (input_ids, scores) → bool, such as StoppingCriteria'
+        )
+
     def when(tokens):
         ids = torch.tensor([row + tokens], device=device)
         return any(bool(torch.as_tensor(c(ids, None)).all()) for c in criteria)
+
     return when
 
-def stop_for(s:Settings, lm:LM, text:PromptRow) -> Stop:
+
+def stop_for(s: Settings, lm: LM, text: PromptRow) -> Stop:
     "The rules that end one text."
     strings, eos = s['stop_strings'], eos_ids(s) or []
-    if strings is not None and lm.tokenizer is None: raise ValueError('stop_strings are looked for in text: give tokenizer')
+    if strings is not None and lm.tokenizer is None:
+        raise ValueError('stop_strings are looked for in text: give tokenizer')
     strings = () if strings is None else (strings,) if isinstance(strings, str) else tuple(strings)
-    if s.is_explicit('eos_token_id') and (bad := [i for i in eos if not 0 <= i < lm.vocab_size]): raise ValueError(f'eos_token_id is {bad[0]} and the vocabulary has {lm.vocab_size} tokens: give ids of it, or None for no end')
-    shown = text.row if text.has_no_ids or text.row[-len(text.prompt):] == text.prompt else text.prompt # right padding is not shown
-    when = stop_function(s['stopping_criteria'], shown, lm.device) if s['stopping_criteria'] else None
+    if s.is_explicit('eos_token_id') and (bad := [i for i in eos if not 0 <= i < lm.vocab_size]):
+        raise ValueError(
+            f'eos_token_id is {bad[0]} and the vocabulary has {lm.vocab_size} tokens: give ids of it, or None for no end'
+        )
+    shown = (
+        text.row if text.has_no_ids or text.row[-len(text.prompt) :] == text.prompt else text.prompt
+    )  # right padding is not shown
+    when = (
+        stop_function(s['stopping_criteria'], shown, lm.device) if s['stopping_criteria'] else None
+    )
     return Stop(tuple(eos), strings, s['max_time'], when)
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #9d70cf21
-def seed_of(s:Settings) -> int:
+def seed_of(s: Settings) -> int:
     "Where the chance of a call comes from: `seed`, `generator`, or torch's default generator."
     generator = s['generator']
-    if generator is not None and not isinstance(generator, torch.Generator): raise TypeError(f'generator is {short_repr(generator)}: give a torch.Generator')
-    if s['seed'] is not None or not is_sampling(s): return s['seed'] or 0
-    return torch.randint(2 ** 31, (), generator=generator, device=generator.device if generator else None).item()
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f'generator is {short_repr(generator)}: give a torch.Generator')
+    if s['seed'] is not None or not is_sampling(s):
+        return s['seed'] or 0
+    return torch.randint(
+        2**31, (), generator=generator, device=generator.device if generator else None
+    ).item()
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #374ac284
-def requests_for(s:Settings, lm:LM, texts:list[PromptRow]) -> list[Request]:
+def requests_for(s: Settings, lm: LM, texts: list[PromptRow]) -> list[Request]:
     "A request for each text and sequence; raises `ValueError` where a text does not fit."
-    copies, most = 1 if is_beam_search(s) else s['num_return_sequences'], max_new_tokens_of(s, lm, texts)
+    copies = 1 if is_beam_search(s) else s['num_return_sequences']
+    most = max_new_tokens_of(s, lm, texts)
     for text in texts:
-        if lm.decoder_start_ids and not all(0 <= i < lm.vocab_size for i in text.prompt): raise ValueError(f'a decoder id is outside the vocabulary of {lm.vocab_size} tokens: were decoder_input_ids encoded by another tokenizer?')
+        if lm.decoder_start_ids and not all(0 <= i < lm.vocab_size for i in text.prompt):
+            raise ValueError(
+                f'a decoder id is outside the vocabulary of {lm.vocab_size} tokens: were decoder_input_ids encoded by another tokenizer?'
+            )
         reads = text.encoder.get('input_ids') if lm.decoder_start_ids else text.prompt
-        if reads is not None: encode_prompt(lm, reads, most)
-        if lm.decoder_start_ids and lm.max_length and len(text.prompt) + most > lm.max_length: raise ValueError(f'{len(text.prompt)} decoder tokens and {most} new ones do not fit in the context of {lm.max_length}: shorten one')
+        if reads is not None:
+            encode_prompt(lm, reads, most)
+        if lm.decoder_start_ids and lm.max_length and len(text.prompt) + most > lm.max_length:
+            raise ValueError(
+                f'{len(text.prompt)} decoder tokens and {most} new ones do not fit in the context of {lm.max_length}: shorten one'
+            )
     uneven = s['stop_strings'] or s['stopping_criteria'] or s['max_time'] is not None
-    if pad_id(s) is None and s['num_return_sequences'] * len(texts) > 1 and uneven: raise ValueError('texts may end at different places and there is nothing to fill them up with: give pad_token_id')
-    stops, seed = [stop_for(s, lm, text) for text in texts], seed_of(s) # chance is asked last: an error leaves the generator as it was
-    return [Request(lm, text.prompt, most, Rng(seed + i * copies + j, lm.device), stop, text.encoder) for i, (text, stop) in enumerate(zip(texts, stops)) for j in range(copies)]
+    if pad_id(s) is None and s['num_return_sequences'] * len(texts) > 1 and uneven:
+        raise ValueError(
+            'texts may end at different places and there is nothing to fill them up with: give pad_token_id'
+        )
+    stops, seed = (
+        [stop_for(s, lm, text) for text in texts],
+        seed_of(s),
+    )  # chance is asked last: an error leaves the generator as it was
+    return [
+        Request(lm, text.prompt, most, Rng(seed + i * copies + j, lm.device), stop, text.encoder)
+        for i, (text, stop) in enumerate(zip(texts, stops))
+        for j in range(copies)
+    ]
 
-def max_new_tokens_of(s:Settings, lm:LM, texts:list[PromptRow]) -> int:
+
+def max_new_tokens_of(s: Settings, lm: LM, texts: list[PromptRow]) -> int:
     "The most new tokens of each text."
-    if lm.model.config.model_type != 'whisper': return resolve_max_new_tokens(s, texts[0].width, None if lm.decoder_start_ids else lm.max_length)
-    most = resolve_max_new_tokens(s, 0) # its lengths are counted without the start
-    return most if s['max_new_tokens'] == most else max(1, min(most, lm.max_length - max(len(t.prompt) for t in texts)))
+    if lm.model.config.model_type != 'whisper':
+        return resolve_max_new_tokens(
+            s, texts[0].width, None if lm.decoder_start_ids else lm.max_length
+        )
+    most = resolve_max_new_tokens(s, 0)  # its lengths are counted without the start
+    return (
+        most
+        if s['max_new_tokens'] == most
+        else max(1, min(most, lm.max_length - max(len(t.prompt) for t in texts)))
+    )
 
-def pad_id(s:Settings) -> int|None:
+
+def pad_id(s: Settings) -> int | None:
     "What fills up the shorter rows of an answer."
     return int(s['pad_token_id']) if s['pad_token_id'] is not None else (eos_ids(s) or [None])[0]

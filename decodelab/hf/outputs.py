@@ -25,134 +25,258 @@ from ..speculative.loop import Speculative
 OUTPUT_FLAGS = 'output_scores', 'output_logits', 'output_hidden_states', 'output_attentions'
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #49694e92
-def new_token_rows(traces:list[Trace], n:int, search:bool) -> list[list[int]]:
+def new_token_rows(traces: list[Trace], n: int, search: bool) -> list[list[int]]:
     "The new ids of each row of the answer: `n` hypotheses of a search, or the text."
-    return [tokens for t in traces for tokens in ([h['tokens'] for h in hypotheses(t)[:n]] if search else [t.tokens])]
+    return [
+        tokens
+        for t in traces
+        for tokens in ([h['tokens'] for h in hypotheses(t)[:n]] if search else [t.tokens])
+    ]
 
-def pad_rows(rows:list[list[int]], fill:int|None, device) -> torch.Tensor:
+
+def pad_rows(rows: list[list[int]], fill: int | None, device) -> torch.Tensor:
     "Rows of different lengths as one tensor, filled up on the right."
     width = max(map(len, rows))
     return torch.tensor([row + [fill] * (width - len(row)) for row in rows], device=device)
 
-def step_scores(request:Request, strategy, tokens:list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+
+def step_scores(request: Request, strategy, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     "Logits and scores after the rules, each `(n, V)`, of the `n` new tokens: read again in one pass."
     request, ids, n = replace(request, batcher=None), request.prompt + tokens[:-1], len(tokens)
-    base, logits = strategy.base if isinstance(strategy, Speculative) else strategy, request.session().logits(ids, n)
-    if not isinstance(base, DoLa): return logits, base.processors.bind(request)(ids, logits)
+    base = strategy.base if isinstance(strategy, Speculative) else strategy
+    logits = request.session().logits(ids, n)
+    if not isinstance(base, DoLa):
+        return logits, base.processors.bind(request)(ids, logits)
     rows = base.bind(request).scores(ids, n)
     return logits, rows if base.greedy else rows.log()
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #0fe0faf7
-def beam_sequences(trace:Trace, num_beams:int) -> list[list[list[int]]]:
+def beam_sequences(trace: Trace, num_beams: int) -> list[list[list[int]]]:
     "The new tokens of all beams before each step, from the search tree."
     nodes, out = [], [[[]] * num_beams]
     for step in trace.steps:
         here = step.info['nodes']
         nodes += [(nodes[n['parent']] if n['parent'] >= 0 else []) + [n['token']] for n in here]
-        out.append([nodes[len(nodes) - len(here) + i] for i, n in enumerate(here) if n['kind'] == 'beam'])
+        out.append(
+            [nodes[len(nodes) - len(here) + i] for i, n in enumerate(here) if n['kind'] == 'beam']
+        )
     return out[:-1]
 
-def beam_step_scores(request:Request, strategy, trace:Trace) -> tuple[torch.Tensor, torch.Tensor]:
+
+def beam_step_scores(request: Request, strategy, trace: Trace) -> tuple[torch.Tensor, torch.Tensor]:
     "Logits and scores after the rules of all beams at each step, `(steps, beams, V)` each."
     request = replace(request, batcher=None)
-    session, applied, logits, scores = request.session(), strategy.processors.bind(request), [], []
+    session = request.session()
+    applied = strategy.processors.bind(request)
+    logits = []
+    scores = []
     for beams in beam_sequences(trace, strategy.num_beams):
         texts = [request.prompt + tokens for tokens in beams]
         logits.append(torch.stack([session.logits(ids)[0] for ids in texts]))
         scores.append(apply_to_beams(applied, texts, logits[-1].log_softmax(-1)))
-    return tuple(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (logits, scores))
+    return tuple(
+        torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (logits, scores)
+    )
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #7e478d4d
-def full_forward(request:Request, ids:list[int], hidden:bool, weights:bool) -> dict:
+def full_forward(request: Request, ids: list[int], hidden: bool, weights: bool) -> dict:
     "What a model's own forward shows of a whole text: by name, one tensor a layer, `(L, D)` or `(heads, L, L)`."
-    lm, asked = request.lm, dict(output_hidden_states=hidden, output_attentions=weights, use_cache=False)
+    lm = request.lm
+    asked = dict(output_hidden_states=hidden, output_attentions=weights, use_cache=False)
     if lm.decoder_start_ids:
         encoded, first = replace(request, batcher=None).session().encoded, {}
         if isinstance(request.encoder, dict):
             reads = {k: torch.as_tensor(v, device=lm.device) for k, v in request.encoder.items()}
-            first = lm.model.get_encoder()(**{k: v[None] if v.ndim == 1 else v for k, v in reads.items()}, output_hidden_states=hidden, output_attentions=weights)
-        out = lm.model(decoder_input_ids=torch.tensor([ids], device=lm.device), **encoded.arguments(1), **asked)
-        names = dict(decoder_hidden_states=out.decoder_hidden_states, decoder_attentions=out.decoder_attentions, cross_attentions=out.cross_attentions)
-        if first: names |= dict(encoder_hidden_states=first.hidden_states, encoder_attentions=first.attentions)
+            first = lm.model.get_encoder()(
+                **{k: v[None] if v.ndim == 1 else v for k, v in reads.items()},
+                output_hidden_states=hidden,
+                output_attentions=weights,
+            )
+        out = lm.model(
+            decoder_input_ids=torch.tensor([ids], device=lm.device), **encoded.arguments(1), **asked
+        )
+        names = dict(
+            decoder_hidden_states=out.decoder_hidden_states,
+            decoder_attentions=out.decoder_attentions,
+            cross_attentions=out.cross_attentions,
+        )
+        if first:
+            names |= dict(
+                encoder_hidden_states=first.hidden_states, encoder_attentions=first.attentions
+            )
     else:
         out = lm.model(**forward_inputs(request, ids), **asked)
         names = dict(hidden_states=out.hidden_states, attentions=out.attentions)
     return {name: [x[0] for x in layers] for name, layers in names.items() if layers}
 
-def forward_inputs(request:Request, ids:list[int]) -> dict:
+
+def forward_inputs(request: Request, ids: list[int]) -> dict:
     "What the forward of a decoder-only model is given of a whole text."
     encoder, ids = request.encoder, torch.tensor([ids], device=request.lm.device)
-    if not isinstance(encoder, PrefillInputs): return dict(input_ids=ids)
-    new, inputs = ids[:, len(request.prompt):], encoder.prefill.inputs
-    if 'inputs_embeds' in inputs: return dict(inputs_embeds=torch.cat([inputs['inputs_embeds'], request.lm.model.get_input_embeddings()(new)], 1))
-    if len(encoder.prefill.mask) > 1: raise ValueError(f'pictures of {len(encoder.prefill.mask)} texts lie in one tensor: ask for the states of one text at a time')
-    wide = lambda v: torch.cat([v, v.new_zeros(new.shape)], 1) if v.shape == encoder.prefill.mask.shape else v
-    return {k: wide(v) if torch.is_tensor(v) else v for k, v in inputs.items()} | dict(input_ids=ids)
+    if not isinstance(encoder, PrefillInputs):
+        return dict(input_ids=ids)
+    new, inputs = ids[:, len(request.prompt) :], encoder.prefill.inputs
+    if 'inputs_embeds' in inputs:
+        return dict(
+            inputs_embeds=torch.cat(
+                [inputs['inputs_embeds'], request.lm.model.get_input_embeddings()(new)], 1
+            )
+        )
+    if len(encoder.prefill.mask) > 1:
+        raise ValueError(
+            f'pictures of {len(encoder.prefill.mask)} texts lie in one tensor: ask for the states of one text at a time'
+        )
+    wide = lambda v: (
+        torch.cat([v, v.new_zeros(new.shape)], 1) if v.shape == encoder.prefill.mask.shape else v
+    )
+    return {k: wide(v) if torch.is_tensor(v) else v for k, v in inputs.items()} | dict(
+        input_ids=ids
+    )
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #00ff1ce1
-def states_and_attentions(s:Settings, requests:list[Request], texts:list[list[list[list[int]]]]) -> dict:
+def states_and_attentions(
+    s: Settings, requests: list[Request], texts: list[list[list[list[int]]]]
+) -> dict:
     "States and weights as transformers returns them, tuples (steps) of tuples (layers) of `(rows, …)`; `texts`: for each request, at each step, the new tokens of each row."
     hidden, weights = s['output_hidden_states'], s['output_attentions']
-    parts = [states_by_step(r, steps, bool(hidden), bool(weights)) for r, steps in zip(requests, texts)] # of each text, each step, each row: name → layers
+    parts = [
+        states_by_step(r, steps, bool(hidden), bool(weights)) for r, steps in zip(requests, texts)
+    ]  # of each text, each step, each row: name → layers
     result, steps = {}, max(map(len, texts))
     for name in parts[0][0][0]:
-        if name.startswith('encoder_'): result[name] = stack_layers([text[0][0][name] for text in parts])
-        else: result[name] = tuple(stack_layers([row[name] for text in parts for row in (text[t] if t < len(text) else [{name: [x[:0] if x.ndim == 2 else x[:, :0] for x in row[name]]} for row in text[-1]])]) for t in range(steps))
+        if name.startswith('encoder_'):
+            result[name] = stack_layers([text[0][0][name] for text in parts])
+        else:
+            result[name] = tuple(
+                stack_layers(
+                    [
+                        row[name]
+                        for text in parts
+                        for row in (
+                            text[t]
+                            if t < len(text)
+                            else [
+                                {name: [x[:0] if x.ndim == 2 else x[:, :0] for x in row[name]]}
+                                for row in text[-1]
+                            ]
+                        )
+                    ]
+                )
+                for t in range(steps)
+            )
     return result
 
-def stack_layers(rows:list[list[torch.Tensor]]) -> tuple:
+
+def stack_layers(rows: list[list[torch.Tensor]]) -> tuple:
     "Rows of layers as layers of rows, with zeros in front where one is shorter (behind, for what an encoder has read)."
     out = []
     for layer in zip(*rows):
         size = [max(x.shape[d] for x in layer) for d in range(layer[0].ndim)]
-        out.append(torch.stack([torch.nn.functional.pad(x, [n for d in reversed(range(x.ndim)) for n in (size[d] - x.shape[d], 0)]) for x in layer]))
+        out.append(
+            torch.stack(
+                [
+                    torch.nn.functional.pad(
+                        x, [n for d in reversed(range(x.ndim)) for n in (size[d] - x.shape[d], 0)]
+                    )
+                    for x in layer
+                ]
+            )
+        )
     return tuple(out)
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #ea29440e
-def states_by_step(request:Request, steps:list[list[list[int]]], hidden:bool, weights:bool) -> list[list[dict]]:
+def states_by_step(
+    request: Request, steps: list[list[list[int]]], hidden: bool, weights: bool
+) -> list[list[dict]]:
     "Of each step and row: name → layers, cut from passes over the longest texts."
     n, rows = len(request.prompt), {tuple(tokens) for step in steps for tokens in step}
-    long = [t for t in rows if not any(len(o) > len(t) and o[:len(t)] == t for o in rows)] # no part of another
+    long = [
+        t for t in rows if not any(len(o) > len(t) and o[: len(t)] == t for o in rows)
+    ]  # no part of another
     whole = {t: full_forward(request, request.prompt + list(t), hidden, weights) for t in long}
+
     def part(tokens):
-        found, end = whole[next(t for t in long if t[:len(tokens)] == tuple(tokens))], n + len(tokens)
+        found = whole[next(t for t in long if t[: len(tokens)] == tuple(tokens))]
+        end = n + len(tokens)
         begin = end - 1 if tokens else 0
+
         def cut(name, x):
-            if name.startswith('encoder_'): return x
-            if x.ndim == 2: return x[begin:end]
+            if name.startswith('encoder_'):
+                return x
+            if x.ndim == 2:
+                return x[begin:end]
             return x[:, begin:end] if name == 'cross_attentions' else x[:, begin:end, :end]
+
         return {name: [cut(name, x) for x in layers] for name, layers in found.items()}
+
     return [[part(tokens) for tokens in step] for step in steps]
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #bdea2ea3
-def check_outputs(s:Settings, lm:LM):
+def check_outputs(s: Settings, lm: LM):
     "Raise `ValueError` for what could not be returned."
-    asked, kind = [name for name in OUTPUT_FLAGS if s[name]], lm.model.config._attn_implementation
-    if asked and (is_constrained(s) or is_diverse(s)): raise ValueError(f'what all beams have at each step is kept for BeamSearch and BeamSample only: leave {", ".join(asked)} out, and look at .trace')
-    if s['output_attentions'] and kind != 'eager': raise ValueError(f"attention weights come out of eager attention, and the model has {kind}: load it with attn_implementation='eager', or call model.set_attn_implementation('eager')")
+    asked = [name for name in OUTPUT_FLAGS if s[name]]
+    kind = lm.model.config._attn_implementation
+    if asked and (is_constrained(s) or is_diverse(s)):
+        raise ValueError(
+            f'what all beams have at each step is kept for BeamSearch and BeamSample only: leave {", ".join(asked)} out, and look at .trace'
+        )
+    if s['output_attentions'] and kind != 'eager':
+        raise ValueError(
+            f"attention weights come out of eager attention, and the model has {kind}: load it with attn_implementation='eager', or call model.set_attn_implementation('eager')"
+        )
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #c071d340
-def output_fields(s:Settings, requests:list[Request], strategies:list, traces:Batch, tokens:list[list[int]]) -> dict:
+def output_fields(
+    s: Settings, requests: list[Request], strategies: list, traces: Batch, tokens: list[list[int]]
+) -> dict:
     "What the dictionary holds besides the ids; a text that has ended has zeros."
     search, asked = is_beam_search(s), [name for name in OUTPUT_FLAGS if s[name]]
     result = search_fields(s, requests, traces) if search else {}
-    if not asked: return result
+    if not asked:
+        return result
     with torch.inference_mode(False), torch.no_grad():
-        if s['output_scores'] or s['output_logits']: result |= score_fields(s, [beam_step_scores(*x) for x in zip(requests, strategies, traces)] if search else [step_scores(*x) for x in zip(requests, strategies, tokens)])
-        if s['output_hidden_states'] or s['output_attentions']: result |= states_and_attentions(s, requests, [beam_sequences(t, s['num_beams']) if search else [[new[:i]] for i in range(len(new))] for t, new in zip(traces, tokens)])
+        if s['output_scores'] or s['output_logits']:
+            result |= score_fields(
+                s,
+                [beam_step_scores(*x) for x in zip(requests, strategies, traces)]
+                if search
+                else [step_scores(*x) for x in zip(requests, strategies, tokens)],
+            )
+        if s['output_hidden_states'] or s['output_attentions']:
+            result |= states_and_attentions(
+                s,
+                requests,
+                [
+                    beam_sequences(t, s['num_beams'])
+                    if search
+                    else [[new[:i]] for i in range(len(new))]
+                    for t, new in zip(traces, tokens)
+                ],
+            )
     return result
 
-def search_fields(s:Settings, requests:list[Request], traces:Batch) -> dict:
-    "What a search returns besides: whose beam each token came from, and the scores of the texts."
-    n, best, device = s['num_return_sequences'], [h for t in traces for h in hypotheses(t)[:s['num_return_sequences']]], requests[0].lm.device
-    paths = [[b + s['num_beams'] * (i // n) for b in h['beam_indices']] for i, h in enumerate(best)]
-    return dict(beam_indices=pad_rows(paths, -1, device), sequences_scores=torch.tensor([h['score'] for h in best], device=device) if s['output_scores'] else None)
 
-def score_fields(s:Settings, pairs:list[tuple]) -> dict:
+def search_fields(s: Settings, requests: list[Request], traces: Batch) -> dict:
+    "What a search returns besides: whose beam each token came from, and the scores of the texts."
+    n = s['num_return_sequences']
+    best = [h for t in traces for h in hypotheses(t)[: s['num_return_sequences']]]
+    device = requests[0].lm.device
+    paths = [[b + s['num_beams'] * (i // n) for b in h['beam_indices']] for i, h in enumerate(best)]
+    return dict(
+        beam_indices=pad_rows(paths, -1, device),
+        sequences_scores=torch.tensor([h['score'] for h in best], device=device)
+        if s['output_scores']
+        else None,
+    )
+
+
+def score_fields(s: Settings, pairs: list[tuple]) -> dict:
     "Logits and scores as transformers returns them: one `(rows, V)` a step."
     result = {}
     for name, rows in zip(('logits', 'scores'), zip(*pairs)):
-        if s[f'output_{name}']: # (texts, steps, V), or of a search (texts, steps, beams, V)
+        if s[f'output_{name}']:  # (texts, steps, V), or of a search (texts, steps, beams, V)
             block = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
-            result[name] = tuple((block.transpose(1, 2).flatten(0, 1) if block.ndim == 4 else block).unbind(1))
+            result[name] = tuple(
+                (block.transpose(1, 2).flatten(0, 1) if block.ndim == 4 else block).unbind(1)
+            )
     return result

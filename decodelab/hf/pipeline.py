@@ -23,13 +23,35 @@ from ..drafters.universal import UniversalDrafter
 # %% ../../nbs/12_hf/12_pipeline.ipynb #96688613
 class RecordingGenerate:
     "A recipe that keeps the traces of its texts, each drawn with a seed of its own."
-    def __init__(self, function:CustomGenerateFunction, traces:list[Trace], seed:int): self.function, self.traces, self.seed = function, traces, seed
 
-    def __call__(self, model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=None, **given):
+    def __init__(self, function: CustomGenerateFunction, traces: list[Trace], seed: int):
+        self.function = function
+        self.traces = traces
+        self.seed = seed
+
+    def __call__(
+        self,
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        inputs_tensor=None,
+        **given,
+    ):
         "What the recipe returns, as `generate` asked for it."
         config = copy.copy(generation_config)
         config.return_dict_in_generate = True
-        out = self.function(model, input_ids, logits_processor, stopping_criteria, config, inputs_tensor=inputs_tensor, seed=self.seed + len(self.traces), **given)
+        out = self.function(
+            model,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            config,
+            inputs_tensor=inputs_tensor,
+            seed=self.seed + len(self.traces),
+            **given,
+        )
         self.traces += out.traces
         return out if generation_config.return_dict_in_generate else out.sequences
 
@@ -41,87 +63,153 @@ def with_generate(model, generate):
     return other
 
 # %% ../../nbs/12_hf/12_pipeline.ipynb #0b16ac05
-REPLACED_OPTIONS = 'do_sample', 'temperature', 'top_k', 'top_p', 'num_beams' # a pipeline's own defaults, which a strategy replaces
-ASSISTANT_OPTIONS = 'assistant_model', 'assistant_tokenizer', 'tokenizer' # what a pipeline hands on for an assistant
+REPLACED_OPTIONS = (
+    'do_sample',
+    'temperature',
+    'top_k',
+    'top_p',
+    'num_beams',
+)  # a pipeline's own defaults, which a strategy replaces
+ASSISTANT_OPTIONS = (
+    'assistant_model',
+    'assistant_tokenizer',
+    'tokenizer',
+)  # what a pipeline hands on for an assistant
 
-def without_keys(options:dict, names) -> dict:
+
+def without_keys(options: dict, names) -> dict:
     "The options but those of these names."
     return {k: v for k, v in options.items() if k not in names}
 
 # %% ../../nbs/12_hf/12_pipeline.ipynb #cc089caf
 class StrategyPipeline:
     "A pipeline of transformers whose texts a strategy writes; `traces` are those of the last call, in the order of the texts."
-    def __init__(self, pipe, strategy, seed:int): self.pipe, self.strategy, self.seed, self.traces = pipe, strategy, seed, []
-    def __repr__(self): return f'{type(self.pipe).__name__}({type(self.pipe.model).__name__}, {self.strategy!r}, seed={self.seed})'
 
-    @property
-    def model(self): return self.pipe.model
-    @property
-    def tokenizer(self): return self.pipe.tokenizer
-
-    def __call__(self, inputs, *, seed:int|None=None, **arguments):
-        "What the pipeline says of `inputs`, with its own arguments; `seed` is for this call."
-        check_arguments(without_keys(self.pipe._forward_params, ASSISTANT_OPTIONS) | arguments, self.strategy)
+    def __init__(self, pipe, strategy, seed: int):
+        self.pipe = pipe
+        self.strategy = strategy
+        self.seed = seed
         self.traces = []
-        return self.copy_for_call(self.traces, self.seed if seed is None else seed)(inputs, **arguments)
 
-    def copy_for_call(self, traces:list[Trace], seed:int):
+    def __repr__(self):
+        return f'{type(self.pipe).__name__}({type(self.pipe.model).__name__}, {self.strategy!r}, seed={self.seed})'
+
+    @property
+    def model(self):
+        return self.pipe.model
+
+    @property
+    def tokenizer(self):
+        return self.pipe.tokenizer
+
+    def __call__(self, inputs, *, seed: int | None = None, **arguments):
+        "What the pipeline says of `inputs`, with its own arguments; `seed` is for this call."
+        check_arguments(
+            without_keys(self.pipe._forward_params, ASSISTANT_OPTIONS) | arguments, self.strategy
+        )
+        self.traces = []
+        return self.copy_for_call(self.traces, self.seed if seed is None else seed)(
+            inputs, **arguments
+        )
+
+    def copy_for_call(self, traces: list[Trace], seed: int):
         "A copy of the pipeline for one call, whose model decodes by the strategy."
-        pipe, model, tokenizer = copy.copy(self.pipe), self.pipe.model, self.pipe.tokenizer
+        pipe = copy.copy(self.pipe)
+        model = self.pipe.model
+        tokenizer = self.pipe.tokenizer
+
         def generate(**told):
-            def asked(custom_generate, **more): return model.generate(**more, custom_generate=RecordingGenerate(custom_generate, traces, seed))
+            def asked(custom_generate, **more):
+                return model.generate(
+                    **more, custom_generate=RecordingGenerate(custom_generate, traces, seed)
+                )
+
             hook = SimpleNamespace(generate=asked, generation_config=model.generation_config)
             return generate_with(hook, self.strategy, **told | dict(tokenizer=tokenizer))
-        pipe.model, pipe._generation_defaults = with_generate(model, generate), without_keys(pipe._generation_defaults, REPLACED_OPTIONS)
+
+        pipe.model = with_generate(model, generate)
+        pipe._generation_defaults = without_keys(pipe._generation_defaults, REPLACED_OPTIONS)
         pipe.assistant_model = pipe.assistant_tokenizer = None
         pipe._forward_params = without_keys(pipe._forward_params, ASSISTANT_OPTIONS)
         return pipe
 
 # %% ../../nbs/12_hf/12_pipeline.ipynb #9060ddef
-def check_arguments(arguments:dict, strategy):
+def check_arguments(arguments: dict, strategy):
     "Raise `ValueError` for arguments of a pipeline that a strategy cannot follow."
     options = arguments | arguments.get('generate_kwargs', {})
     for name in ('custom_generate', 'assistant_model', 'assistant_tokenizer'):
-        if options.get(name) is not None: raise ValueError(f'{name} is given and {strategy!r} decides how to decode: put it into the strategy')
-    if options.get('return_timestamps') == 'word': raise ValueError("return_timestamps='word' reads the attentions of transformers' own loop: say return_timestamps=True for the times of segments, or ask transformers' pipeline without a strategy for those of words")
+        if options.get(name) is not None:
+            raise ValueError(
+                f'{name} is given and {strategy!r} decides how to decode: put it into the strategy'
+            )
+    if options.get('return_timestamps') == 'word':
+        raise ValueError(
+            "return_timestamps='word' reads the attentions of transformers' own loop: say return_timestamps=True for the times of segments, or ask transformers' pipeline without a strategy for those of words"
+        )
+
 
 def with_strategy(
-    pipe, # transformers' pipeline for "text-generation" or "automatic-speech-recognition"
-    strategy, # any strategy
-    seed:int=0, # text i of a call is drawn with seed + i
+    pipe,  # transformers' pipeline for "text-generation" or "automatic-speech-recognition"
+    strategy,  # any strategy
+    seed: int = 0,  # text i of a call is drawn with seed + i
 ) -> StrategyPipeline:
     "The pipeline with a strategy behind it, `pipe` itself as it was; raises `ValueError` or `TypeError` for one that cannot have one."
     as_custom_generate(strategy)
-    if isinstance(pipe, StrategyPipeline): pipe = pipe.pipe
+    if isinstance(pipe, StrategyPipeline):
+        pipe = pipe.pipe
     kinds = transformers.TextGenerationPipeline, transformers.AutomaticSpeechRecognitionPipeline
-    if not isinstance(pipe, kinds): raise TypeError(f'{type(pipe).__name__} is no pipeline that can have a strategy: give one for "text-generation" or "automatic-speech-recognition"')
-    if not pipe.model.can_generate() or getattr(pipe, 'type', 'seq2seq') not in ('seq2seq', 'seq2seq_whisper'):
-        raise ValueError(f'{type(pipe.model).__name__} writes its text without a decoder to choose tokens: give a model that generates, such as Whisper')
-    if pipe.assistant_model is not None: raise ValueError(f'the pipeline has an assistant_model and {strategy!r} decides how to draft: make the pipeline without one, and put the assistant into the strategy')
+    if not isinstance(pipe, kinds):
+        raise TypeError(
+            f'{type(pipe).__name__} is no pipeline that can have a strategy: give one for "text-generation" or "automatic-speech-recognition"'
+        )
+    if not pipe.model.can_generate() or getattr(pipe, 'type', 'seq2seq') not in (
+        'seq2seq',
+        'seq2seq_whisper',
+    ):
+        raise ValueError(
+            f'{type(pipe.model).__name__} writes its text without a decoder to choose tokens: give a model that generates, such as Whisper'
+        )
+    if pipe.assistant_model is not None:
+        raise ValueError(
+            f'the pipeline has an assistant_model and {strategy!r} decides how to draft: make the pipeline without one, and put the assistant into the strategy'
+        )
     return StrategyPipeline(pipe, strategy, seed)
 
 # %% ../../nbs/12_hf/12_pipeline.ipynb #48af159b
 def pipeline(
-    task:str, # "text-generation" or "automatic-speech-recognition"
-    model=None, # as for `transformers.pipeline`, or an `LM`
-    strategy=None, # None: greedy, with drafts if there is an assistant_model
-    seed:int=0, # text i of a call is drawn with seed + i
-    **options, # those of `transformers.pipeline`
+    task: str,  # "text-generation" or "automatic-speech-recognition"
+    model=None,  # as for `transformers.pipeline`, or an `LM`
+    strategy=None,  # None: greedy, with drafts if there is an assistant_model
+    seed: int = 0,  # text i of a call is drawn with seed + i
+    **options,  # those of `transformers.pipeline`
 ) -> StrategyPipeline:
     "transformers' pipeline with a strategy behind it; raises what `with_strategy` raises."
-    if strategy is not None: as_custom_generate(strategy)
-    if strategy is not None and options.get('assistant_model') is not None: raise ValueError(f'assistant_model is given and {strategy!r} decides how to draft: put the assistant into the strategy')
-    if options.get('assistant_tokenizer') is not None and options.get('assistant_model') is None: raise ValueError('assistant_tokenizer is given and no assistant_model: give both, or put the assistant into the strategy')
-    if isinstance(model, LM): model, options = model.model, dict(tokenizer=model.tokenizer) | options
-    if isinstance(draft := options.get('assistant_model'), LM): options |= dict(assistant_model=draft.model, assistant_tokenizer=draft.tokenizer)
-    if hasattr(model, 'device') and not {'device', 'device_map'} & set(options): options['device'] = model.device
-    if not isinstance(options.get('tokenizer'), (str, type(None))): options['tokenizer'] = copy.deepcopy(options['tokenizer'])
+    if strategy is not None:
+        as_custom_generate(strategy)
+    if strategy is not None and options.get('assistant_model') is not None:
+        raise ValueError(
+            f'assistant_model is given and {strategy!r} decides how to draft: put the assistant into the strategy'
+        )
+    if options.get('assistant_tokenizer') is not None and options.get('assistant_model') is None:
+        raise ValueError(
+            'assistant_tokenizer is given and no assistant_model: give both, or put the assistant into the strategy'
+        )
+    if isinstance(model, LM):
+        model, options = model.model, dict(tokenizer=model.tokenizer) | options
+    if isinstance(draft := options.get('assistant_model'), LM):
+        options |= dict(assistant_model=draft.model, assistant_tokenizer=draft.tokenizer)
+    if hasattr(model, 'device') and not {'device', 'device_map'} & set(options):
+        options['device'] = model.device
+    if not isinstance(options.get('tokenizer'), (str, type(None))):
+        options['tokenizer'] = copy.deepcopy(options['tokenizer'])
     pipe = transformers.pipeline(task, model, **options)
-    if getattr(pipe, 'assistant_model', None) is None: return with_strategy(pipe, strategy or Greedy(), seed)
+    if getattr(pipe, 'assistant_model', None) is None:
+        return with_strategy(pipe, strategy or Greedy(), seed)
     drafter, pipe.assistant_model = assistant_drafter(pipe), None
     return with_strategy(pipe, Speculative(drafter), seed)
 
-def assistant_drafter(pipe) -> AssistantDrafter|UniversalDrafter:
+
+def assistant_drafter(pipe) -> AssistantDrafter | UniversalDrafter:
     "The assistant of a pipeline as a drafter."
     own = pipe.assistant_tokenizer
     draft = LM(pipe.assistant_model, own or pipe.tokenizer)

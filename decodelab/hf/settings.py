@@ -12,7 +12,9 @@ __all__ = ['DEFAULTS', 'PROCESSOR_NAMES', 'NEUTRAL', 'CALL_NAMES', 'INPUTS', 'CA
            'checked_settings']
 
 # %% ../../nbs/12_hf/01_settings.ipynb #3bbf5d90
-import difflib, math, warnings
+import difflib
+import math
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,62 +25,140 @@ from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, check_supported
 
 # %% ../../nbs/12_hf/01_settings.ipynb #6971aba1
 DEFAULTS = dict(
-    max_length=20, min_length=0, do_sample=False, num_beams=1, num_return_sequences=1, early_stopping=False, length_penalty=1., num_beam_groups=1, diversity_penalty=0.,
-    temperature=1., top_k=50, top_p=1., typical_p=1., epsilon_cutoff=0., eta_cutoff=0., repetition_penalty=1., encoder_repetition_penalty=1.,
-    no_repeat_ngram_size=0, encoder_no_repeat_ngram_size=0, remove_invalid_values=False,
-    num_assistant_tokens=20, num_assistant_tokens_schedule='constant', assistant_confidence_threshold=.4, assistant_lookbehind=10, target_lookbehind=10,
-    return_dict_in_generate=False, output_scores=False, use_cache=True)
-PROCESSOR_NAMES = tuple(key.key for key in PROCESSORS + SAMPLING + LAST if key.key != 'prefix_allowed_tokens_fn') # names that make rules
-NEUTRAL = DEFAULTS | {key.key: key.off for key in SAMPLING + PROCESSORS + LAST} | dict.fromkeys(('output_logits', 'output_attentions', 'output_hidden_states'), False) | dict(num_assistant_tokens_schedule=None) # values that do nothing
+    max_length=20,
+    min_length=0,
+    do_sample=False,
+    num_beams=1,
+    num_return_sequences=1,
+    early_stopping=False,
+    length_penalty=1.0,
+    num_beam_groups=1,
+    diversity_penalty=0.0,
+    temperature=1.0,
+    top_k=50,
+    top_p=1.0,
+    typical_p=1.0,
+    epsilon_cutoff=0.0,
+    eta_cutoff=0.0,
+    repetition_penalty=1.0,
+    encoder_repetition_penalty=1.0,
+    no_repeat_ngram_size=0,
+    encoder_no_repeat_ngram_size=0,
+    remove_invalid_values=False,
+    num_assistant_tokens=20,
+    num_assistant_tokens_schedule='constant',
+    assistant_confidence_threshold=0.4,
+    assistant_lookbehind=10,
+    target_lookbehind=10,
+    return_dict_in_generate=False,
+    output_scores=False,
+    use_cache=True,
+)
+PROCESSOR_NAMES = tuple(
+    key.key for key in PROCESSORS + SAMPLING + LAST if key.key != 'prefix_allowed_tokens_fn'
+)  # names that make rules
+NEUTRAL = (
+    DEFAULTS
+    | {key.key: key.off for key in SAMPLING + PROCESSORS + LAST}
+    | dict.fromkeys(('output_logits', 'output_attentions', 'output_hidden_states'), False)
+    | dict(num_assistant_tokens_schedule=None)
+)  # values that do nothing
 
 # %% ../../nbs/12_hf/01_settings.ipynb #43f660d2
-CALL_NAMES = ('generation_config', 'tokenizer', 'assistant_model', 'assistant_tokenizer', 'streamer', 'stopping_criteria', 'logits_processor', 'prefix_allowed_tokens_fn',
-        'negative_prompt_ids', 'negative_prompt_attention_mask', 'custom_generate', 'recipe', 'trust_remote_code', 'synced_gpus',
-        'seed', 'generator') # these two are ours: where sampling takes its chance from
+CALL_NAMES = (
+    'generation_config',
+    'tokenizer',
+    'assistant_model',
+    'assistant_tokenizer',
+    'streamer',
+    'stopping_criteria',
+    'logits_processor',
+    'prefix_allowed_tokens_fn',
+    'negative_prompt_ids',
+    'negative_prompt_attention_mask',
+    'custom_generate',
+    'recipe',
+    'trust_remote_code',
+    'synced_gpus',
+    'seed',
+    'generator',
+)  # these two are ours: where sampling takes its chance from
 INPUTS = ('inputs', 'input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids')
+
 
 def config_names() -> list[str]:
     "What a `GenerationConfig` can say."
-    return [name for name in vars(GenerationConfig()) if not name.startswith('_') and name != 'transformers_version']
+    return [
+        name
+        for name in vars(GenerationConfig())
+        if not name.startswith('_') and name != 'transformers_version'
+    ]
+
 
 def check_names(
-    names:Sequence[str], # the names in a call
-    extra:Sequence[str]=(), # what else the model takes: its encoder's inputs
+    names: Sequence[str],  # the names in a call
+    extra: Sequence[str] = (),  # what else the model takes: its encoder's inputs
 ):
     "Raise `TypeError` that names all arguments which nothing reads."
     known = [*config_names(), *CALL_NAMES, *INPUTS, *extra]
     unknown = [name for name in names if name not in known]
     near = {name: difflib.get_close_matches(name, known, 1) for name in unknown}
     words = [f'{name} (did you mean {near[name][0]}?)' if near[name] else name for name in unknown]
-    if unknown: raise TypeError(f'generate knows no {", ".join(words)}: nothing would read {"them" if len(unknown) > 1 else "it"}')
+    if unknown:
+        raise TypeError(
+            f'generate knows no {", ".join(words)}: nothing would read {"them" if len(unknown) > 1 else "it"}'
+        )
 
 # %% ../../nbs/12_hf/01_settings.ipynb #050c731a
 CACHE_MESSAGE = 'every text has a cache of its own here: leave it out'
 UNSUPPORTED = dict(
-    use_cache=CACHE_MESSAGE, cache_implementation=CACHE_MESSAGE, cache_config=CACHE_MESSAGE, max_cache_len=CACHE_MESSAGE, prefill_chunk_size=CACHE_MESSAGE, low_memory=CACHE_MESSAGE,
+    use_cache=CACHE_MESSAGE,
+    cache_implementation=CACHE_MESSAGE,
+    cache_config=CACHE_MESSAGE,
+    max_cache_len=CACHE_MESSAGE,
+    prefill_chunk_size=CACHE_MESSAGE,
+    low_memory=CACHE_MESSAGE,
     speculation_type='only assistants, lookup and early exits draft here: leave it out',
     assistant_ensemble_weight='it changes what is said: leave it out, or decode with Lenience or TypicalAcceptanceVerifier',
-    assistant_lookbehind='the two texts are kept in step without a window: leave it out', target_lookbehind='the two texts are kept in step without a window: leave it out',
-    token_healing='the prompt is read as it is: leave it out', is_assistant='it is for transformers itself: leave it out',
-    compile_config='nothing is compiled by a call: use LM.compile first', continuous_batching_config='use decode_batch, which takes new texts as others end',
-    synced_gpus='the ranks are not synchronised: leave it out')
-IGNORED_VALUES = dict(use_cache=(True,), cache_implementation=('dynamic', 'hybrid'), assistant_lookbehind=(10,), target_lookbehind=(10,))
+    assistant_lookbehind='the two texts are kept in step without a window: leave it out',
+    target_lookbehind='the two texts are kept in step without a window: leave it out',
+    token_healing='the prompt is read as it is: leave it out',
+    is_assistant='it is for transformers itself: leave it out',
+    compile_config='nothing is compiled by a call: use LM.compile first',
+    continuous_batching_config='use decode_batch, which takes new texts as others end',
+    synced_gpus='the ranks are not synchronised: leave it out',
+)
+IGNORED_VALUES = dict(
+    use_cache=(True,),
+    cache_implementation=('dynamic', 'hybrid'),
+    assistant_lookbehind=(10,),
+    target_lookbehind=(10,),
+)
 
 # %% ../../nbs/12_hf/01_settings.ipynb #e719527a
-LOOKAHEAD = 'num_assistant_tokens', 'num_assistant_tokens_schedule', 'assistant_confidence_threshold'
+LOOKAHEAD = (
+    'num_assistant_tokens',
+    'num_assistant_tokens_schedule',
+    'assistant_confidence_threshold',
+)
+
 
 class Settings(dict):
     "Values by name; `source`: where each came from; `unused`: why one does nothing."
-    def __init__(self, values:dict, source:dict): super().__init__(values), vars(self).update(source=source, unused={})
 
-    def is_explicit(self, name:str) -> bool:
+    def __init__(self, values: dict, source: dict):
+        super().__init__(values), vars(self).update(source=source, unused={})
+
+    def is_explicit(self, name: str) -> bool:
         "Did the call or the configuration in it say so?"
         return self.source[name] in ('call', 'generation_config')
 
-    def mark_unused(self, name:str, why:str):
+    def mark_unused(self, name: str, why: str):
         "A setting that does nothing: an error if the call says it, a note elsewhere."
-        if self.source[name] == 'call': raise ValueError(f'{name}={short_repr(self[name])} cannot be honoured: {why}')
+        if self.source[name] == 'call':
+            raise ValueError(f'{name}={short_repr(self[name])} cannot be honoured: {why}')
         self.unused[name] = why
+
 
 def short_repr(value) -> str:
     "A value in a few characters."
@@ -87,199 +167,435 @@ def short_repr(value) -> str:
 
 # %% ../../nbs/12_hf/01_settings.ipynb #11f7ea9e
 def resolve(
-    call:dict, # the arguments, inputs left out
-    model:GenerationConfig, # the model's own
-    assistant:GenerationConfig|None=None, # the assistant's own
+    call: dict,  # the arguments, inputs left out
+    model: GenerationConfig,  # the model's own
+    assistant: GenerationConfig | None = None,  # the assistant's own
 ) -> Settings:
     "The value of each setting, from the first place that says something."
-    given, values, source = call.get('generation_config'), {}, {}
+    given = call.get('generation_config')
+    values = {}
+    source = {}
     for name in config_names():
-        places = [('generation_config', given), *([('assistant_model', assistant)] if name in LOOKAHEAD else []), ('model', model)]
-        said = [('call', call[name])] if name in call and (call[name] is not None or name in PROCESSOR_NAMES or name not in DEFAULTS) else []
-        said += [(where, value) for where, config in places if config is not None and (value := getattr(config, name, None)) is not None]
+        places = [
+            ('generation_config', given),
+            *([('assistant_model', assistant)] if name in LOOKAHEAD else []),
+            ('model', model),
+        ]
+        said = (
+            [('call', call[name])]
+            if name in call
+            and (call[name] is not None or name in PROCESSOR_NAMES or name not in DEFAULTS)
+            else []
+        )
+        said += [
+            (where, value)
+            for where, config in places
+            if config is not None and (value := getattr(config, name, None)) is not None
+        ]
         source[name], value = said[0] if said else ('default', DEFAULTS.get(name))
-        values[name] = value.item() if isinstance(value, np.generic) else value # a number of numpy's
-    for name in CALL_NAMES: source[name], values[name] = ('default', None) if call.get(name) is None else ('call', call[name])
+        values[name] = (
+            value.item() if isinstance(value, np.generic) else value
+        )  # a number of numpy's
+    for name in CALL_NAMES:
+        source[name], values[name] = (
+            ('default', None) if call.get(name) is None else ('call', call[name])
+        )
     return Settings(values, source)
 
 # %% ../../nbs/12_hf/01_settings.ipynb #db9da188
-def is_constrained(s:Settings) -> bool:
+def is_constrained(s: Settings) -> bool:
     "Must something be said?"
     return s['constraints'] is not None or s['force_words_ids'] is not None
 
-def is_beam_search(s:Settings) -> bool:
+
+def is_beam_search(s: Settings) -> bool:
     "Is it a search with several beams?"
     return s['num_beams'] > 1 or is_constrained(s)
 
-def is_diverse(s:Settings) -> bool:
+
+def is_diverse(s: Settings) -> bool:
     "Do groups of beams avoid each other?"
     return s['num_beam_groups'] > 1
 
-def is_contrastive(s:Settings) -> bool:
+
+def is_contrastive(s: Settings) -> bool:
     "Is it contrastive search?"
     return bool(s['penalty_alpha']) and (s['top_k'] or 0) > 1
 
-def is_sampling(s:Settings) -> bool:
+
+def is_sampling(s: Settings) -> bool:
     "Is chance asked?"
     return bool(s['do_sample'])
 
-def drafting_arguments(s:Settings) -> list[str]:
+
+def drafting_arguments(s: Settings) -> list[str]:
     "The arguments that make the decoding speculative."
-    return [name for name in ('assistant_model', 'prompt_lookup_num_tokens', 'assistant_early_exit') if s[name] is not None] + ['use_mtp'] * bool(s['use_mtp'])
+    return [
+        name
+        for name in ('assistant_model', 'prompt_lookup_num_tokens', 'assistant_early_exit')
+        if s[name] is not None
+    ] + ['use_mtp'] * bool(s['use_mtp'])
 
 # %% ../../nbs/12_hf/01_settings.ipynb #8e483fe1
-def has_model_drafter(s:Settings) -> bool:
+def has_model_drafter(s: Settings) -> bool:
     "Does a model draft, whose confidence can be asked?"
     return s['assistant_model'] is not None or s['assistant_early_exit'] is not None
 
-NEEDS = { # name → (does it act?, what it needs)
+
+NEEDS = {  # name → (does it act?, what it needs)
     **{key.key: (is_sampling, 'it acts only on sampling: say do_sample=True') for key in SAMPLING},
-    'top_k': (lambda s: is_sampling(s) or s['penalty_alpha'] is not None, 'it acts only on sampling and contrastive search: say do_sample=True, or penalty_alpha'),
-    'penalty_alpha': (lambda s: is_contrastive(s) or not s['penalty_alpha'], 'contrastive search needs top_k above 1'),
-    **{name: (is_beam_search, 'it acts only on a beam search: say num_beams=2 or more') for name in ('length_penalty', 'early_stopping')},
-    **{name: (lambda s: s['num_beams'] > 1, 'groups of beams need num_beams=2 or more') for name in ('num_beam_groups',)},
+    'top_k': (
+        lambda s: is_sampling(s) or s['penalty_alpha'] is not None,
+        'it acts only on sampling and contrastive search: say do_sample=True, or penalty_alpha',
+    ),
+    'penalty_alpha': (
+        lambda s: is_contrastive(s) or not s['penalty_alpha'],
+        'contrastive search needs top_k above 1',
+    ),
+    **{
+        name: (is_beam_search, 'it acts only on a beam search: say num_beams=2 or more')
+        for name in ('length_penalty', 'early_stopping')
+    },
+    **{
+        name: (lambda s: s['num_beams'] > 1, 'groups of beams need num_beams=2 or more')
+        for name in ('num_beam_groups',)
+    },
     'diversity_penalty': (is_diverse, 'it acts only between groups: say num_beam_groups=2 or more'),
-    **{name: (has_model_drafter, 'it says how far an assistant drafts: give assistant_model or assistant_early_exit') for name in LOOKAHEAD},
-    'assistant_tokenizer': (lambda s: s['assistant_model'] is not None, 'there is no assistant_model'),
-    'max_matching_ngram_size': (lambda s: s['prompt_lookup_num_tokens'] is not None, 'it is for prompt lookup: give prompt_lookup_num_tokens'),
-    'num_return_sequences': (lambda s: is_sampling(s) or is_beam_search(s), 'greedy search has one answer: say do_sample=True or num_beams=2 or more'),
-    **{name: (lambda s: bool(s['return_dict_in_generate']), 'it is returned in a dictionary only: say return_dict_in_generate=True') for name in ('output_scores', 'output_logits', 'output_attentions', 'output_hidden_states')},
-    'negative_prompt_ids': (lambda s: s['guidance_scale'] not in (None, 1), 'it is what guidance moves away from: give guidance_scale'),
-    'negative_prompt_attention_mask': (lambda s: s['negative_prompt_ids'] is not None, 'there are no negative_prompt_ids'),
+    **{
+        name: (
+            has_model_drafter,
+            'it says how far an assistant drafts: give assistant_model or assistant_early_exit',
+        )
+        for name in LOOKAHEAD
+    },
+    'assistant_tokenizer': (
+        lambda s: s['assistant_model'] is not None,
+        'there is no assistant_model',
+    ),
+    'max_matching_ngram_size': (
+        lambda s: s['prompt_lookup_num_tokens'] is not None,
+        'it is for prompt lookup: give prompt_lookup_num_tokens',
+    ),
+    'num_return_sequences': (
+        lambda s: is_sampling(s) or is_beam_search(s),
+        'greedy search has one answer: say do_sample=True or num_beams=2 or more',
+    ),
+    **{
+        name: (
+            lambda s: bool(s['return_dict_in_generate']),
+            'it is returned in a dictionary only: say return_dict_in_generate=True',
+        )
+        for name in ('output_scores', 'output_logits', 'output_attentions', 'output_hidden_states')
+    },
+    'negative_prompt_ids': (
+        lambda s: s['guidance_scale'] not in (None, 1),
+        'it is what guidance moves away from: give guidance_scale',
+    ),
+    'negative_prompt_attention_mask': (
+        lambda s: s['negative_prompt_ids'] is not None,
+        'there are no negative_prompt_ids',
+    ),
 }
 
 # %% ../../nbs/12_hf/01_settings.ipynb #9521a5f9
-def check_needs(s:Settings):
+def check_needs(s: Settings):
     "Note what does nothing; raise `ValueError` where the call asks for it."
     for name, (acts, why) in NEEDS.items():
         value = s[name]
-        if acts(s) or value is None or isinstance(value, (bool, int, float, str)) and value in (NEUTRAL.get(name), DEFAULTS.get(name)): continue
-        unsaid = s.source[name] == 'generation_config' and acts is is_sampling and s.source['do_sample'] == 'default'
-        if unsaid: raise ValueError(f'the generation_config has {name}={value!r} and does not say whether to sample: say do_sample=True or False')
+        if (
+            acts(s)
+            or value is None
+            or (isinstance(value, (bool, int, float, str))
+            and value in (NEUTRAL.get(name), DEFAULTS.get(name)))
+        ):
+            continue
+        unsaid = (
+            s.source[name] == 'generation_config'
+            and acts is is_sampling
+            and s.source['do_sample'] == 'default'
+        )
+        if unsaid:
+            raise ValueError(
+                f'the generation_config has {name}={value!r} and does not say whether to sample: say do_sample=True or False'
+            )
         s.mark_unused(name, why)
     for name, why in UNSUPPORTED.items():
-        if s[name] in (None, False, *IGNORED_VALUES.get(name, ())) and (name, s[name]) != ('use_cache', False): continue
-        if s.is_explicit(name): raise ValueError(f'{name}={short_repr(s[name])} cannot be honoured: {why}')
+        if s[name] in (None, False, *IGNORED_VALUES.get(name, ())) and (name, s[name]) != (
+            'use_cache',
+            False,
+        ):
+            continue
+        if s.is_explicit(name):
+            raise ValueError(f'{name}={short_repr(s[name])} cannot be honoured: {why}')
         s.unused[name] = why
 
 # %% ../../nbs/12_hf/01_settings.ipynb #45f0734f
-CLASHES = [ # (is it asked for?, names), (the same), why
-    (is_beam_search, 'num_beams'), (drafting_arguments, 'a draft'), 'a draft follows one text, and beams are several: transformers ignores the draft, so choose one',
-    (is_beam_search, 'num_beams'), (lambda s: s['dola_layers'] is not None, 'dola_layers'), 'DoLa decodes one text: leave num_beams out',
-    (is_contrastive, 'penalty_alpha'), (is_sampling, 'do_sample'), 'contrastive search does not sample: leave one out',
-    (is_contrastive, 'penalty_alpha'), (is_beam_search, 'num_beams'), 'contrastive search follows one text: leave one out',
-    (is_contrastive, 'penalty_alpha'), (drafting_arguments, 'a draft'), 'contrastive search is not sped up by drafts: leave one out',
-    (is_contrastive, 'penalty_alpha'), (lambda s: s['dola_layers'] is not None, 'dola_layers'), 'these are two strategies: leave one out',
-    (is_constrained, 'constraints'), (is_sampling, 'do_sample'), 'constrained beam search does not sample: say do_sample=False',
-    (is_constrained, 'constraints'), (is_diverse, 'num_beam_groups'), 'these are two strategies: leave one out',
-    (is_constrained, 'constraints'), (lambda s: s['num_beams'] == 1, 'num_beams=1'), 'a constrained search needs beams: say num_beams=2 or more',
-    (is_diverse, 'num_beam_groups'), (is_sampling, 'do_sample'), 'diverse beam search does not sample: say do_sample=False',
-    (is_beam_search, 'num_beams'), (lambda s: s['streamer'] is not None, 'streamer'), 'a search takes back what it has said: stream greedy search, sampling or a speculative decoding',
-    (lambda s: s['assistant_early_exit'] is not None, 'assistant_early_exit'), (lambda s: len(drafting_arguments(s)) > 1, 'another draft'), 'the early exit drafts by itself: leave one out',
-    (lambda s: s['seed'] is not None, 'seed'), (lambda s: s['generator'] is not None, 'generator'), 'both say where chance comes from: give one',
-    (lambda s: s['custom_generate'] is not None, 'custom_generate'), (lambda s: s['recipe'] is not None, 'recipe'), 'they are two names for one thing: give one']
+CLASHES = [  # (is it asked for?, names), (the same), why
+    (is_beam_search, 'num_beams'),
+    (drafting_arguments, 'a draft'),
+    'a draft follows one text, and beams are several: transformers ignores the draft, so choose one',
+    (is_beam_search, 'num_beams'),
+    (lambda s: s['dola_layers'] is not None, 'dola_layers'),
+    'DoLa decodes one text: leave num_beams out',
+    (is_contrastive, 'penalty_alpha'),
+    (is_sampling, 'do_sample'),
+    'contrastive search does not sample: leave one out',
+    (is_contrastive, 'penalty_alpha'),
+    (is_beam_search, 'num_beams'),
+    'contrastive search follows one text: leave one out',
+    (is_contrastive, 'penalty_alpha'),
+    (drafting_arguments, 'a draft'),
+    'contrastive search is not sped up by drafts: leave one out',
+    (is_contrastive, 'penalty_alpha'),
+    (lambda s: s['dola_layers'] is not None, 'dola_layers'),
+    'these are two strategies: leave one out',
+    (is_constrained, 'constraints'),
+    (is_sampling, 'do_sample'),
+    'constrained beam search does not sample: say do_sample=False',
+    (is_constrained, 'constraints'),
+    (is_diverse, 'num_beam_groups'),
+    'these are two strategies: leave one out',
+    (is_constrained, 'constraints'),
+    (lambda s: s['num_beams'] == 1, 'num_beams=1'),
+    'a constrained search needs beams: say num_beams=2 or more',
+    (is_diverse, 'num_beam_groups'),
+    (is_sampling, 'do_sample'),
+    'diverse beam search does not sample: say do_sample=False',
+    (is_beam_search, 'num_beams'),
+    (lambda s: s['streamer'] is not None, 'streamer'),
+    'a search takes back what it has said: stream greedy search, sampling or a speculative decoding',
+    (lambda s: s['assistant_early_exit'] is not None, 'assistant_early_exit'),
+    (lambda s: len(drafting_arguments(s)) > 1, 'another draft'),
+    'the early exit drafts by itself: leave one out',
+    (lambda s: s['seed'] is not None, 'seed'),
+    (lambda s: s['generator'] is not None, 'generator'),
+    'both say where chance comes from: give one',
+    (lambda s: s['custom_generate'] is not None, 'custom_generate'),
+    (lambda s: s['recipe'] is not None, 'recipe'),
+    'they are two names for one thing: give one',
+]
 
-def check_clashes(s:Settings):
+
+def check_clashes(s: Settings):
     "Raise `ValueError` for arguments that cannot be combined."
     for (one, a), (two, b), why in zip(CLASHES[::3], CLASHES[1::3], CLASHES[2::3]):
-        if one(s) and two(s): raise ValueError(f'{name_with_source(s, a)} and {name_with_source(s, b)} cannot be combined: {why}')
+        if one(s) and two(s):
+            raise ValueError(
+                f'{name_with_source(s, a)} and {name_with_source(s, b)} cannot be combined: {why}'
+            )
 
-def name_with_source(s:Settings, name:str) -> str:
+
+def name_with_source(s: Settings, name: str) -> str:
     "An argument's name, with its source if that is not the call."
     where = s.source.get(name, 'call')
-    if where in ('call', 'default'): return name
+    if where in ('call', 'default'):
+        return name
     return f'{name}={short_repr(s[name])} (from {"the model" if where == "model" else where})'
 
 # %% ../../nbs/12_hf/01_settings.ipynb #29c3b787
-MINIMUM = dict(max_length=1, max_new_tokens=1, min_length=0, min_new_tokens=0, num_beams=1, num_return_sequences=1, num_beam_groups=1, num_assistant_tokens=1, prompt_lookup_num_tokens=1,
-             max_matching_ngram_size=1, assistant_early_exit=1, seed=0, max_time=0)
-BOOLEANS = 'do_sample', 'return_dict_in_generate', 'output_scores', 'output_logits', 'output_attentions', 'output_hidden_states', 'trust_remote_code'
+MINIMUM = dict(
+    max_length=1,
+    max_new_tokens=1,
+    min_length=0,
+    min_new_tokens=0,
+    num_beams=1,
+    num_return_sequences=1,
+    num_beam_groups=1,
+    num_assistant_tokens=1,
+    prompt_lookup_num_tokens=1,
+    max_matching_ngram_size=1,
+    assistant_early_exit=1,
+    seed=0,
+    max_time=0,
+)
+BOOLEANS = (
+    'do_sample',
+    'return_dict_in_generate',
+    'output_scores',
+    'output_logits',
+    'output_attentions',
+    'output_hidden_states',
+    'trust_remote_code',
+)
 
-def check_types(s:Settings):
+
+def check_types(s: Settings):
     "Raise `TypeError` or `ValueError` for a value that cannot be what its name says."
     config, streamer = s['generation_config'], s['streamer']
-    for name in s: check_value(name, s[name])
-    if config is not None and not isinstance(config, GenerationConfig): raise TypeError(f'generation_config is {short_repr(config)}: give a GenerationConfig')
+    for name in s:
+        check_value(name, s[name])
+    if config is not None and not isinstance(config, GenerationConfig):
+        raise TypeError(f'generation_config is {short_repr(config)}: give a GenerationConfig')
     for name, least in MINIMUM.items():
-        if (value := s[name]) is None: continue
+        if (value := s[name]) is None:
+            continue
         kind, what = ((int, float), 'number') if name == 'max_time' else (int, 'whole number')
-        if isinstance(value, bool) or not isinstance(value, kind): raise TypeError(f'{name} is {short_repr(value)}: give a {what} of {least} or more')
-        if value < least: raise ValueError(f'{name} is {value}: give a {what} of {least} or more')
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise TypeError(f'{name} is {short_repr(value)}: give a {what} of {least} or more')
+        if value < least:
+            raise ValueError(f'{name} is {value}: give a {what} of {least} or more')
     for name in BOOLEANS:
-        if s[name] not in (None, True, False): raise TypeError(f'{name} is {short_repr(s[name])}: give True or False')
-    if streamer is not None and not all(callable(getattr(streamer, do, None)) for do in ('put', 'end')):
-        raise TypeError(f'streamer is {short_repr(streamer)}: give an object with put and end, such as TextStreamer(tokenizer)')
+        if s[name] not in (None, True, False):
+            raise TypeError(f'{name} is {short_repr(s[name])}: give True or False')
+    if streamer is not None and not all(
+        callable(getattr(streamer, do, None)) for do in ('put', 'end')
+    ):
+        raise TypeError(
+            f'streamer is {short_repr(streamer)}: give an object with put and end, such as TextStreamer(tokenizer)'
+        )
     known = ('constant', 'heuristic', 'heuristic_transient')
-    if s['num_assistant_tokens_schedule'] not in known: raise ValueError(f'num_assistant_tokens_schedule is {short_repr(s["num_assistant_tokens_schedule"])}: give one of {", ".join(known)}')
+    if s['num_assistant_tokens_schedule'] not in known:
+        raise ValueError(
+            f'num_assistant_tokens_schedule is {short_repr(s["num_assistant_tokens_schedule"])}: give one of {", ".join(known)}'
+        )
     check_unknown_fields(config)
 
 # %% ../../nbs/12_hf/01_settings.ipynb #3c88c118
-NUMBERS = {'temperature', 'top_p', 'min_p', 'top_h', 'typical_p', 'epsilon_cutoff', 'eta_cutoff', 'repetition_penalty', 'encoder_repetition_penalty', 'guidance_scale', 'length_penalty', 'diversity_penalty', 'penalty_alpha', 'assistant_confidence_threshold'}
+NUMBERS = {
+    'temperature',
+    'top_p',
+    'min_p',
+    'top_h',
+    'typical_p',
+    'epsilon_cutoff',
+    'eta_cutoff',
+    'repetition_penalty',
+    'encoder_repetition_penalty',
+    'guidance_scale',
+    'length_penalty',
+    'diversity_penalty',
+    'penalty_alpha',
+    'assistant_confidence_threshold',
+}
 INTEGERS = {'top_k', 'no_repeat_ngram_size', 'encoder_no_repeat_ngram_size'}
 ID_NAMES = {'pad_token_id', 'bos_token_id', 'forced_bos_token_id'}
-TENSOR_NAMES = {'eos_token_id', 'pad_token_id', 'bos_token_id', 'decoder_start_token_id', 'negative_prompt_ids', 'negative_prompt_attention_mask', 'suppress_tokens', 'begin_suppress_tokens'} # what may be one
+TENSOR_NAMES = {
+    'eos_token_id',
+    'pad_token_id',
+    'bos_token_id',
+    'decoder_start_token_id',
+    'negative_prompt_ids',
+    'negative_prompt_attention_mask',
+    'suppress_tokens',
+    'begin_suppress_tokens',
+}  # what may be one
 TOKENIZERS = {'tokenizer', 'assistant_tokenizer'}
 
-def check_value(name:str, value):
+
+def check_value(name: str, value):
     "Raise `TypeError` for a value of another kind than its name calls for."
-    if value is None: return
-    tensor, number = isinstance(value, torch.Tensor), isinstance(value, (int, float)) and not isinstance(value, bool)
-    if tensor and name not in TENSOR_NAMES: raise TypeError(f'{name} is a tensor {tuple(value.shape)}: give a plain value')
-    if name in NUMBERS and not (number and math.isfinite(value)): raise TypeError(f'{name} is {short_repr(value)}: give a number')
-    if name in INTEGERS and not (number and isinstance(value, int) and value >= 0): raise TypeError(f'{name} is {short_repr(value)}: give a whole number, 0 for none')
-    if name in ID_NAMES and not (tensor and value.numel() == 1 or number and isinstance(value, int)): raise TypeError(f'{name} is {short_repr(value)}: give an id, a whole number')
-    if name in TOKENIZERS and not (callable(value) and callable(getattr(value, 'decode', None))): raise TypeError(f'{name} is {short_repr(value)}: give a tokenizer, such as AutoTokenizer.from_pretrained(…)')
-    if name == 'prefix_allowed_tokens_fn' and not callable(value): raise TypeError(f'{name} is {short_repr(value)}: give a function (number of the text, its ids) → allowed ids')
-    if name == 'sequence_bias' and isinstance(value, (list, tuple)) and not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in value): raise TypeError(f'{name} is {short_repr(value)}: give pairs of ids and what to add, [[[5, 6], -2.0], …]')
+    if value is None:
+        return
+    tensor = isinstance(value, torch.Tensor)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if tensor and name not in TENSOR_NAMES:
+        raise TypeError(f'{name} is a tensor {tuple(value.shape)}: give a plain value')
+    if name in NUMBERS and not (number and math.isfinite(value)):
+        raise TypeError(f'{name} is {short_repr(value)}: give a number')
+    if name in INTEGERS and not (number and isinstance(value, int) and value >= 0):
+        raise TypeError(f'{name} is {short_repr(value)}: give a whole number, 0 for none')
+    if name in ID_NAMES and not (
+        (tensor and value.numel() == 1) or (number and isinstance(value, int))
+    ):
+        raise TypeError(f'{name} is {short_repr(value)}: give an id, a whole number')
+    if name in TOKENIZERS and not (callable(value) and callable(getattr(value, 'decode', None))):
+        raise TypeError(
+            f'{name} is {short_repr(value)}: give a tokenizer, such as AutoTokenizer.from_pretrained(…)'
+        )
+    if name == 'prefix_allowed_tokens_fn' and not callable(value):
+        raise TypeError(
+            f'{name} is {short_repr(value)}: give a function (number of the text, its ids) → allowed ids'
+        )
+    if (
+        name == 'sequence_bias'
+        and isinstance(value, (list, tuple))
+        and not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in value)
+    ):
+        raise TypeError(
+            f'{name} is {short_repr(value)}: give pairs of ids and what to add, [[[5, 6], -2.0], …]'
+        )
 
 # %% ../../nbs/12_hf/01_settings.ipynb #6decf806
-def check_unknown_fields(config:GenerationConfig|None):
+def check_unknown_fields(config: GenerationConfig | None):
     "Raise `ValueError` for a setting that looks like a rule and is none; warn of other settings that nothing reads."
-    if config is None: return
-    plain = GenerationConfig(**{k: v for k, v in vars(config).items() if k not in config_names() and not k.startswith('_')})
+    if config is None:
+        return
+    plain = GenerationConfig(
+        **{
+            k: v
+            for k, v in vars(config).items()
+            if k not in config_names() and not k.startswith('_')
+        }
+    )
     check_supported(plain)
     stray = sorted(set(vars(plain)) - set(vars(GenerationConfig())))
-    if stray: warnings.warn(f'the generation_config has {", ".join(stray)}, which neither transformers nor decodelab reads', stacklevel=3)
+    if stray:
+        warnings.warn(
+            f'the generation_config has {", ".join(stray)}, which neither transformers nor decodelab reads',
+            stacklevel=3,
+        )
 
 # %% ../../nbs/12_hf/01_settings.ipynb #89722fe5
 PRECEDENCE = 'call', 'generation_config', 'assistant_model', 'model', 'default'
 
-def takes_precedence(s:Settings, new:str, total:str) -> bool:
+
+def takes_precedence(s: Settings, new: str, total: str) -> bool:
     "Does the limit of new tokens act, and not the one counted with the prompt?"
-    if s[new] is None: return False
-    if s.source[new] == s.source[total] == 'call': raise ValueError(f'{new} and {total} cannot be combined: give one of them')
+    if s[new] is None:
+        return False
+    if s.source[new] == s.source[total] == 'call':
+        raise ValueError(f'{new} and {total} cannot be combined: give one of them')
     wins = PRECEDENCE.index(s.source[new]) <= PRECEDENCE.index(s.source[total])
-    if s.source[total if wins else new] != 'default': s.unused[total if wins else new] = f'{new if wins else total} goes before it'
+    if s.source[total if wins else new] != 'default':
+        s.unused[total if wins else new] = f'{new if wins else total} goes before it'
     return wins
 
+
 def resolve_max_new_tokens(
-    s:Settings,
-    width:int, # ids that the text begins with, padding included
-    max_length:int|None=None, # most ids of a text; None: no limit
+    s: Settings,
+    width: int,  # ids that the text begins with, padding included
+    max_length: int | None = None,  # most ids of a text; None: no limit
 ) -> int:
     "The most new tokens; raises `ValueError` where there is no room for any."
-    if takes_precedence(s, 'max_new_tokens', 'max_length'): return s['max_new_tokens']
+    if takes_precedence(s, 'max_new_tokens', 'max_length'):
+        return s['max_new_tokens']
     room = s['max_length'] if s.source['max_length'] == 'default' else s['max_length'] - width
-    if room < 1: raise ValueError(f'max_length is {s["max_length"]} and the prompt has {width} tokens: raise it, or say max_new_tokens')
-    if s.source['max_length'] == 'default' and max_length: room = min(room, max_length - width)
-    if room < 1: raise ValueError(f'the prompt has {width} tokens and the context is {max_length}: shorten it')
+    if room < 1:
+        raise ValueError(
+            f'max_length is {s["max_length"]} and the prompt has {width} tokens: raise it, or say max_new_tokens'
+        )
+    if s.source['max_length'] == 'default' and max_length:
+        room = min(room, max_length - width)
+    if room < 1:
+        raise ValueError(
+            f'the prompt has {width} tokens and the context is {max_length}: shorten it'
+        )
     return room
 
-def resolve_min_new_tokens(s:Settings, width:int, maximum:int) -> int:
+
+def resolve_min_new_tokens(s: Settings, width: int, maximum: int) -> int:
     "The fewest new tokens; raises `ValueError` where that is more than there may be."
-    need = s['min_new_tokens'] if takes_precedence(s, 'min_new_tokens', 'min_length') else max(0, s['min_length'] - width)
-    if need > maximum: raise ValueError(f'the text must have {need} new tokens and may have {maximum}: lower min_new_tokens or min_length, or raise max_new_tokens')
+    need = (
+        s['min_new_tokens']
+        if takes_precedence(s, 'min_new_tokens', 'min_length')
+        else max(0, s['min_length'] - width)
+    )
+    if need > maximum:
+        raise ValueError(
+            f'the text must have {need} new tokens and may have {maximum}: lower min_new_tokens or min_length, or raise max_new_tokens'
+        )
     return need
 
 # %% ../../nbs/12_hf/01_settings.ipynb #fd564288
 def checked_settings(
-    call:dict, # the arguments, inputs left out
-    model:GenerationConfig, # the model's own; read, never written
-    assistant:GenerationConfig|None=None,
+    call: dict,  # the arguments, inputs left out
+    model: GenerationConfig,  # the model's own; read, never written
+    assistant: GenerationConfig | None = None,
 ) -> Settings:
     "The checked settings of a call; raises `TypeError` or `ValueError` with the names of what does not fit."
     given = call.get('generation_config')
-    if given is not None and not isinstance(given, GenerationConfig): raise TypeError(f'generation_config is {short_repr(given)}: give a GenerationConfig')
+    if given is not None and not isinstance(given, GenerationConfig):
+        raise TypeError(f'generation_config is {short_repr(given)}: give a GenerationConfig')
     s = resolve(call, model, assistant)
     check_types(s), check_needs(s), check_clashes(s)
     return s

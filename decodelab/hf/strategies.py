@@ -15,7 +15,23 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from .settings import NEEDS, NEUTRAL, PROCESSOR_NAMES, Settings, is_beam_search, is_constrained, check_names, is_contrastive, has_model_drafter, drafting_arguments, takes_precedence, is_diverse, is_sampling, checked_settings, short_repr
+from decodelab.hf.settings import (
+    NEEDS,
+    NEUTRAL,
+    PROCESSOR_NAMES,
+    Settings,
+    is_beam_search,
+    is_constrained,
+    check_names,
+    is_contrastive,
+    has_model_drafter,
+    drafting_arguments,
+    takes_precedence,
+    is_diverse,
+    is_sampling,
+    checked_settings,
+    short_repr,
+)
 from ..drafters.assistant import AssistantDrafter
 from ..strategies.beam_search import BeamSample, BeamSearch
 from ..strategies.constrained_beam_search import ConstrainedBeamSearch
@@ -41,184 +57,329 @@ from ..drafters.token_intersection import TokenIntersectionDrafter
 from ..watermark.transformers_green_list import watermark_from_config
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #ed57b830
-def watermark_from(config, vocab_size:int):
+def watermark_from(config, vocab_size: int):
     "The rule of a transformers watermarking configuration; raises `ValueError` for what is none."
-    if hasattr(config, 'bind'): return config # a mark of ours
-    if not isinstance(config, dict) and not hasattr(config, 'to_dict'): raise ValueError(f'watermarking_config is {short_repr(config)}: give a WatermarkingConfig, a SynthIDTextWatermarkingConfig or a mark such as GreenList')
+    if hasattr(config, 'bind'):
+        return config  # a mark of ours
+    if not isinstance(config, dict) and not hasattr(config, 'to_dict'):
+        raise ValueError(
+            f'watermarking_config is {short_repr(config)}: give a WatermarkingConfig, a SynthIDTextWatermarkingConfig or a mark such as GreenList'
+        )
     return watermark_from_config(config, vocab_size)
 
+
 def processors_for(
-    s:Settings,
-    lm:LM,
-    minimum:int|None=None, # new tokens at least; None: as the settings say, counted by the rules themselves
-    row:int=0, # of the batch: some arguments say something else of each text
+    s: Settings,
+    lm: LM,
+    minimum: int
+    | None = None,  # new tokens at least; None: as the settings say, counted by the rules themselves
+    row: int = 0,  # of the batch: some arguments say something else of each text
 ) -> LogitsProcessorList:
     "The rules of one text."
     config = GenerationConfig()
-    for name in (*PROCESSOR_NAMES, 'num_beams', 'eos_token_id'): setattr(config, name, eos_ids(s) if name == 'eos_token_id' else s[name])
-    if minimum is not None: config.min_length, config.min_new_tokens = 0, minimum
-    if config.min_new_tokens == 0: config.min_new_tokens = None
+    for name in (*PROCESSOR_NAMES, 'num_beams', 'eos_token_id'):
+        setattr(config, name, eos_ids(s) if name == 'eos_token_id' else s[name])
+    if minimum is not None:
+        config.min_length, config.min_new_tokens = 0, minimum
+    if config.min_new_tokens == 0:
+        config.min_new_tokens = None
     allowed = s['prefix_allowed_tokens_fn']
-    processors = processors_from_config(config, is_sampling(s), s['logits_processor'] or (), allowed and (lambda _, ids: allowed(row, ids)), negative_prompt(s, row))
-    if s['watermarking_config'] is None: return processors
+    processors = processors_from_config(
+        config,
+        is_sampling(s),
+        s['logits_processor'] or (),
+        allowed and (lambda _, ids: allowed(row, ids)),
+        negative_prompt(s, row),
+    )
+    if s['watermarking_config'] is None:
+        return processors
     at = len(processors) - (bool(processors) and isinstance(processors[-1], LogitNormalization))
-    return LogitsProcessorList([*processors[:at], watermark_from(s['watermarking_config'], lm.vocab_size), *processors[at:]])
+    return LogitsProcessorList(
+        [
+            *processors[:at],
+            watermark_from(s['watermarking_config'], lm.vocab_size),
+            *processors[at:],
+        ]
+    )
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #c7ede908
-def eos_ids(s:Settings) -> list[int]|None:
+def eos_ids(s: Settings) -> list[int] | None:
     "The ids that end a text."
     eos = s['eos_token_id']
     eos = eos.flatten().tolist() if torch.is_tensor(eos) else eos
     return [eos] if isinstance(eos, int) else None if eos is None else list(eos)
 
-def negative_prompt(s:Settings, row:int) -> list[int]|None:
+
+def negative_prompt(s: Settings, row: int) -> list[int] | None:
     "What guidance reads in place of the prompt of a text."
-    if (ids := s['negative_prompt_ids']) is None: return None
+    if (ids := s['negative_prompt_ids']) is None:
+        return None
     ids, mask = torch.as_tensor(ids), s['negative_prompt_attention_mask']
-    if ids.ndim != 2: raise ValueError(f'negative_prompt_ids has the shape {tuple(ids.shape)}: give (texts, tokens)')
+    if ids.ndim != 2:
+        raise ValueError(
+            f'negative_prompt_ids has the shape {tuple(ids.shape)}: give (texts, tokens)'
+        )
     at = row if len(ids) > 1 else 0
-    if at >= len(ids): raise ValueError(f'there are {len(ids)} negative_prompt_ids for more texts: give one, or one for each')
+    if at >= len(ids):
+        raise ValueError(
+            f'there are {len(ids)} negative_prompt_ids for more texts: give one, or one for each'
+        )
     return (ids[at] if mask is None else ids[at][torch.as_tensor(mask)[at].bool()]).tolist()
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #7f18de04
 class CappedFirstOfDrafter:
     "The first of several drafters that has something to say, each within its own number of tokens."
-    def __init__(self, drafters:list, max_tokens:list[int]): self.drafters, self.most = drafters, max_tokens
-    def start(self, request:Request, base, target) -> 'CappedFirstOfState': return CappedFirstOfState([d.start(request, base, target) for d in self.drafters], self.most)
-    def __repr__(self): return f'CappedFirstOfDrafter({self.drafters!r}, max_tokens={self.most})'
+
+    def __init__(self, drafters: list, max_tokens: list[int]):
+        self.drafters = drafters
+        self.most = max_tokens
+
+    def start(self, request: Request, base, target) -> 'CappedFirstOfState':
+        return CappedFirstOfState(
+            [d.start(request, base, target) for d in self.drafters], self.most
+        )
+
+    def __repr__(self):
+        return f'CappedFirstOfDrafter({self.drafters!r}, max_tokens={self.most})'
+
 
 class CappedFirstOfState:
     "Several drafters at work on one text."
-    def __init__(self, parts:list, max_tokens:list[int]): self.parts, self.most = parts, max_tokens
+
+    def __init__(self, parts: list, max_tokens: list[int]):
+        self.parts = parts
+        self.most = max_tokens
+
     def draft(self, ids, go_on, rng):
         "The first draft that is not empty; what the others cost is counted."
         passes = 0
         for part, limit in zip(self.parts, self.most):
             draft = part.draft(ids, lambda i, row, token: i < limit and go_on(i, row, token), rng)
             passes = draft.passes = passes + draft.passes
-            if draft.tokens: break
+            if draft.tokens:
+                break
         return draft
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #e4d9f8f1
 class AllOf:
     "Draft on while two lookaheads say so."
-    def __init__(self, one, other): self.one, self.other = one, other
-    def start(self, request=None): return AllOf(self.one.start(request), self.other.start(request))
-    def keep_drafting(self, i, row, token):
-        return all([l.keep_drafting(i, row, token) for l in (self.one, self.other)]) # both are asked: some keep count
-    def update(self, step): self.one.update(step), self.other.update(step)
-    def __repr__(self): return f'AllOf({self.one!r}, {self.other!r})'
 
-def lookahead_for(s:Settings):
+    def __init__(self, one, other):
+        self.one, self.other = one, other
+
+    def start(self, request=None):
+        return AllOf(self.one.start(request), self.other.start(request))
+
+    def keep_drafting(self, i, row, token):
+        return all(
+            [l.keep_drafting(i, row, token) for l in (self.one, self.other)]
+        )  # both are asked: some keep count
+
+    def update(self, step):
+        self.one.update(step), self.other.update(step)
+
+    def __repr__(self):
+        return f'AllOf({self.one!r}, {self.other!r})'
+
+
+def lookahead_for(s: Settings):
     "How far to draft."
-    if not has_model_drafter(s): return FixedLookahead(s['prompt_lookup_num_tokens'] or 16) # MTP: as many as there are layers
-    k, threshold, schedule = s['num_assistant_tokens'], s['assistant_confidence_threshold'] or 0, s['num_assistant_tokens_schedule']
+    if not has_model_drafter(s):
+        return FixedLookahead(
+            s['prompt_lookup_num_tokens'] or 16
+        )  # MTP: as many as there are layers
+    k = s['num_assistant_tokens']
+    threshold = s['assistant_confidence_threshold'] or 0
+    schedule = s['num_assistant_tokens_schedule']
     room = max(k, s['prompt_lookup_num_tokens'] or 0)
-    if schedule == 'constant': return RocLookahead(threshold, room) if threshold else FixedLookahead(room)
+    if schedule == 'constant':
+        return RocLookahead(threshold, room) if threshold else FixedLookahead(room)
     steps = HeuristicLookahead(k, carry=schedule == 'heuristic')
     return AllOf(steps, RocLookahead(threshold, 1 << 16)) if threshold else steps
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #01798890
-def as_lm(model, tokenizer=None, name:str='') -> LM:
+def as_lm(model, tokenizer=None, name: str = '') -> LM:
     "A model as an `LM`, with `tokenizer` if one is given; raises `TypeError` for what is no model."
     if isinstance(model, LM):
-        if tokenizer is None or tokenizer is model.tokenizer: return model
+        if tokenizer is None or tokenizer is model.tokenizer:
+            return model
         model = copy.copy(model)
         model.tokenizer = tokenizer
         return model
-    if not hasattr(model, 'generation_config') and not hasattr(model, 'get_output_embeddings'): raise TypeError(f'{name or "model"} is {short_repr(model)}: give a generating model of transformers, or an LM')
+    if not hasattr(model, 'generation_config') and not hasattr(model, 'get_output_embeddings'):
+        raise TypeError(
+            f'{name or "model"} is {short_repr(model)}: give a generating model of transformers, or an LM'
+        )
     return LM(model, tokenizer)
 
-def assistant_for(s:Settings, lm:LM):
+
+def assistant_for(s: Settings, lm: LM):
     "The drafter of an assistant model; raises `ValueError` where the two cannot talk to each other."
-    own = getattr(s['assistant_model'], 'model', None) if isinstance(s['assistant_model'], LM) else s['assistant_model']
-    if getattr(getattr(own, 'config', None), 'model_type', '') in ASSISTANTS: return SinglePositionDrafter(own)
+    own = (
+        getattr(s['assistant_model'], 'model', None)
+        if isinstance(s['assistant_model'], LM)
+        else s['assistant_model']
+    )
+    if getattr(getattr(own, 'config', None), 'model_type', '') in ASSISTANTS:
+        return SinglePositionDrafter(own)
     draft = as_lm(s['assistant_model'], s['assistant_tokenizer'], 'assistant_model')
-    if draft.tokenizer is None and lm.tokenizer is not None and draft.vocab_size == lm.vocab_size: draft = as_lm(draft, lm.tokenizer)
-    if not (why := tokenizer_difference(lm, draft)): return (SharedEncoder if same_encoder(lm, draft) else AssistantDrafter)(draft, Greedy(processors_for(s, lm)) if s['dola_layers'] is not None else None)
-    if lm.tokenizer is None or draft.tokenizer is None or s['assistant_tokenizer'] is None and not isinstance(s['assistant_model'], LM):
-        raise ValueError(f'the assistant has another vocabulary ({why}): give tokenizer and assistant_tokenizer')
+    if draft.tokenizer is None and lm.tokenizer is not None and draft.vocab_size == lm.vocab_size:
+        draft = as_lm(draft, lm.tokenizer)
+    if not (why := tokenizer_difference(lm, draft)):
+        return (SharedEncoder if same_encoder(lm, draft) else AssistantDrafter)(
+            draft, Greedy(processors_for(s, lm)) if s['dola_layers'] is not None else None
+        )
+    if (
+        lm.tokenizer is None
+        or draft.tokenizer is None
+        or (s['assistant_tokenizer'] is None
+        and not isinstance(s['assistant_model'], LM))
+    ):
+        raise ValueError(
+            f'the assistant has another vocabulary ({why}): give tokenizer and assistant_tokenizer'
+        )
     return TokenIntersectionDrafter(draft) if is_sampling(s) else UniversalDrafter(draft)
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #e0d3623a
-def drafter_for(s:Settings, lm:LM):
+def drafter_for(s: Settings, lm: LM):
     "The drafter that is asked for."
     drafters = []
-    if s['prompt_lookup_num_tokens'] is not None: drafters.append((PromptLookupDrafter(max_ngram=s['max_matching_ngram_size'] or 2), s['prompt_lookup_num_tokens']))
-    if s['assistant_model'] is not None: drafters.append((assistant_for(s, lm), 1 << 16))
-    if s['use_mtp']: drafters.append((MtpDrafter(), 1 << 16))
-    if s['assistant_early_exit'] is not None: drafters.append((EarlyExitDrafter(s['assistant_early_exit']), 1 << 16))
-    return drafters[0][0] if len(drafters) == 1 else CappedFirstOfDrafter(*map(list, zip(*drafters)))
+    if s['prompt_lookup_num_tokens'] is not None:
+        drafters.append(
+            (
+                PromptLookupDrafter(max_ngram=s['max_matching_ngram_size'] or 2),
+                s['prompt_lookup_num_tokens'],
+            )
+        )
+    if s['assistant_model'] is not None:
+        drafters.append((assistant_for(s, lm), 1 << 16))
+    if s['use_mtp']:
+        drafters.append((MtpDrafter(), 1 << 16))
+    if s['assistant_early_exit'] is not None:
+        drafters.append((EarlyExitDrafter(s['assistant_early_exit']), 1 << 16))
+    return (
+        drafters[0][0] if len(drafters) == 1 else CappedFirstOfDrafter(*map(list, zip(*drafters)))
+    )
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #19aff904
-def search_options(s:Settings) -> dict:
+def search_options(s: Settings) -> dict:
     "What every beam search is told."
-    return dict(num_beams=s['num_beams'], length_penalty=s['length_penalty'], early_stopping=s['early_stopping'], num_return_sequences=s['num_return_sequences'])
+    return dict(
+        num_beams=s['num_beams'],
+        length_penalty=s['length_penalty'],
+        early_stopping=s['early_stopping'],
+        num_return_sequences=s['num_return_sequences'],
+    )
 
-def search_for(s:Settings, processors:LogitsProcessorList):
+
+def search_for(s: Settings, processors: LogitsProcessorList):
     "The beam search that is asked for."
     if is_constrained(s):
-        constraints = list(s['constraints'] or []) + (from_force_words_ids(s['force_words_ids']) if s['force_words_ids'] is not None else [])
+        constraints = list(s['constraints'] or []) + (
+            from_force_words_ids(s['force_words_ids']) if s['force_words_ids'] is not None else []
+        )
         return ConstrainedBeamSearch(constraints, processors=processors, **search_options(s))
-    if is_diverse(s): return DiverseBeamSearch(num_beam_groups=s['num_beam_groups'], diversity_penalty=s['diversity_penalty'], processors=processors, **search_options(s))
-    return (BeamSample if is_sampling(s) else BeamSearch)(rules=processors, **search_options(s))
+    if is_diverse(s):
+        return DiverseBeamSearch(
+            num_beam_groups=s['num_beam_groups'],
+            diversity_penalty=s['diversity_penalty'],
+            processors=processors,
+            **search_options(s),
+        )
+    return (BeamSample if is_sampling(s) else BeamSearch)(
+        processors=processors, **search_options(s)
+    )
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #fd8746e2
 def strategies_for(
-    s:Settings,
-    lm:LM,
-    minimum:int|None=None, # new tokens at least
+    s: Settings,
+    lm: LM,
+    minimum: int | None = None,  # new tokens at least
 ) -> Callable[[int], Any]:
     "`row → strategy`: what each text of a batch is decoded by; drafters and lookaheads are shared."
     parts = (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None
-    own = s['prefix_allowed_tokens_fn'] is not None or s['negative_prompt_ids'] is not None # says something else of each text
+    own = (
+        s['prefix_allowed_tokens_fn'] is not None or s['negative_prompt_ids'] is not None
+    )  # says something else of each text
     strategies = {}
-    def strategy(row:int):
+
+    def strategy(row: int):
         "The strategy of one text of the batch."
         key = row if own else 0
-        if key not in strategies: strategies[key] = make_strategy(s, processors_for(s, lm, minimum, row), parts)
+        if key not in strategies:
+            strategies[key] = make_strategy(s, processors_for(s, lm, minimum, row), parts)
         return strategies[key]
+
     return strategy
 
-def make_strategy(s:Settings, processors:LogitsProcessorList, parts:tuple|None):
+
+def make_strategy(s: Settings, processors: LogitsProcessorList, parts: tuple | None):
     "The strategy for one text."
-    if is_beam_search(s): return search_for(s, processors)
-    if is_contrastive(s): return ContrastiveSearch(s['penalty_alpha'], s['top_k'], processors)
+    if is_beam_search(s):
+        return search_for(s, processors)
+    if is_contrastive(s):
+        return ContrastiveSearch(s['penalty_alpha'], s['top_k'], processors)
     base = Sample(processors) if is_sampling(s) else Greedy(processors)
-    if s['dola_layers'] is not None: base = DoLa(s['dola_layers'], base, repetition_penalty=None)
+    if s['dola_layers'] is not None:
+        base = DoLa(s['dola_layers'], base, repetition_penalty=None)
     return Speculative(parts[0], base, lookahead=parts[1]) if parts else base
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #b5a7fd3e
-def settings_for(lm:LM, call:dict) -> Settings:
+def settings_for(lm: LM, call: dict) -> Settings:
     "The settings of a call for this model and its assistant."
     named = call.get('assistant_model')
     named = named.model if isinstance(named, LM) else named
-    return checked_settings(call, getattr(lm.model, 'generation_config', None) or GenerationConfig(), getattr(named, 'generation_config', None))
+    return checked_settings(
+        call,
+        getattr(lm.model, 'generation_config', None) or GenerationConfig(),
+        getattr(named, 'generation_config', None),
+    )
 
-def has_effect(s:Settings, name:str) -> bool:
+
+def has_effect(s: Settings, name: str) -> bool:
     "Does a value that nobody has said do something?"
     value = s[name]
-    plain = value is None or name not in NEUTRAL or isinstance(value, bool) or value == NEUTRAL[name] and name != 'top_k'
-    if name in ('max_length', 'num_assistant_tokens_schedule'): plain = name in s.unused or name == 'max_length' and s['max_new_tokens'] is not None
-    elif name in ('num_assistant_tokens', 'assistant_confidence_threshold', 'top_k'): plain = False
+    plain = (
+        value is None
+        or name not in NEUTRAL
+        or isinstance(value, bool)
+        or (value == NEUTRAL[name]
+        and name != 'top_k')
+    )
+    if name in ('max_length', 'num_assistant_tokens_schedule'):
+        plain = name in s.unused or (name == 'max_length' and s['max_new_tokens'] is not None)
+    elif name in ('num_assistant_tokens', 'assistant_confidence_threshold', 'top_k'):
+        plain = False
     return not plain and (name not in NEEDS or NEEDS[name][0](s))
 
 # %% ../../nbs/12_hf/03_strategies.ipynb #bb93e5c4
 def explain_config(
-    model, # a model of transformers, or an `LM`
-    **call, # arguments of `generate`, inputs left out
+    model,  # a model of transformers, or an `LM`
+    **call,  # arguments of `generate`, inputs left out
 ):
     "A DataFrame of what a call would do: each value, where it came from, and what it does; raises what the call would raise."
     import pandas as pd
+
     check_names(call)
     lm = as_lm(model, call.get('tokenizer'))
     s = settings_for(lm, call)
-    takes_precedence(s, 'max_new_tokens', 'max_length'), takes_precedence(s, 'min_new_tokens', 'min_length')
+    (
+        takes_precedence(s, 'max_new_tokens', 'max_length'),
+        takes_precedence(s, 'min_new_tokens', 'min_length'),
+    )
     rows = [('strategy', repr(strategies_for(s, lm)(0)), '', 'decodes')]
     for name in s:
-        if name == 'generation_config' or s.source[name] == 'default' and not has_effect(s, name): continue
-        if s.source[name] == 'model' and (s[name] is None or s[name] is False): continue
+        if name == 'generation_config' or (s.source[name] == 'default' and not has_effect(s, name)):
+            continue
+        if s.source[name] == 'model' and (s[name] is None or s[name] is False):
+            continue
         does = f'nothing: {s.unused[name]}' if name in s.unused else 'acts'
-        if s.source[name] == 'default': does = {'max_length': 'so many new tokens', 'top_k': 'acts, though nobody asked: top_k=0 switches it off'}.get(name, does)
-        rows.append((name, short_repr(s[name]) if s[name] is not None else 'None', s.source[name], does))
+        if s.source[name] == 'default':
+            does = {
+                'max_length': 'so many new tokens',
+                'top_k': 'acts, though nobody asked: top_k=0 switches it off',
+            }.get(name, does)
+        rows.append(
+            (name, short_repr(s[name]) if s[name] is not None else 'None', s.source[name], does)
+        )
     return pd.DataFrame(rows, columns=['setting', 'value', 'from', 'does']).set_index('setting')

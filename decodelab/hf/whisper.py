@@ -22,72 +22,186 @@ from ..logits.processor_list import LogitsProcessorList
 # %% ../../nbs/12_hf/08_whisper.ipynb #f60bcf72
 PROMPT_ARGUMENTS = 'language', 'task'
 FULL_SEQUENCES = 'force_unique_generate_call'
-LONG_FORM_ARGUMENTS = ('return_timestamps', 'return_segments', 'prompt_ids', 'prompt_condition_type', 'condition_on_prev_tokens', 'compression_ratio_threshold', 'logprob_threshold', 'no_speech_threshold',
-        'num_segment_frames', 'time_precision', 'time_precision_features', 'monitor_progress', 'is_multilingual', 'return_token_timestamps')
+LONG_FORM_ARGUMENTS = (
+    'return_timestamps',
+    'return_segments',
+    'prompt_ids',
+    'prompt_condition_type',
+    'condition_on_prev_tokens',
+    'compression_ratio_threshold',
+    'logprob_threshold',
+    'no_speech_threshold',
+    'num_segment_frames',
+    'time_precision',
+    'time_precision_features',
+    'monitor_progress',
+    'is_multilingual',
+    'return_token_timestamps',
+)
 
-def is_whisper(lm:LM) -> bool:
+
+def is_whisper(lm: LM) -> bool:
     "Is it a Whisper, whose generate is another?"
     return lm.model.config.model_type == 'whisper'
 
-def whisper_names(lm:LM) -> list[str]:
+
+def whisper_names(lm: LM) -> list[str]:
     "What it takes besides."
     return [*PROMPT_ARGUMENTS, FULL_SEQUENCES, *LONG_FORM_ARGUMENTS] if is_whisper(lm) else []
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #b8bf2b16
-def n_frames(lm:LM) -> int:
+def n_frames(lm: LM) -> int:
     "Frames of sound that the encoder hears at once."
     encoder = lm.model.get_encoder()
     return lm.model.config.max_source_positions * encoder.conv1.stride[0] * encoder.conv2.stride[0]
 
-def needs_long_form(lm:LM, arguments:dict) -> bool:
+
+def needs_long_form(lm: LM, arguments: dict) -> bool:
     "Does transformers' loop over pieces of sound have to run?"
-    if not is_whisper(lm): return False
-    sound, temperature = arguments.get('input_features') if arguments.get('inputs') is None else arguments['inputs'], arguments.get('temperature')
-    asked = any(arguments.get(name) not in (None, False) if not torch.is_tensor(arguments.get(name)) else True for name in LONG_FORM_ARGUMENTS)
-    timed = getattr(lm.model.generation_config, 'return_timestamps', False) and arguments.get('return_timestamps') is None
-    return bool(asked or timed or isinstance(temperature, (list, tuple)) or torch.is_tensor(sound) and sound.shape[-1] > n_frames(lm))
+    if not is_whisper(lm):
+        return False
+    sound = (
+        arguments.get('input_features') if arguments.get('inputs') is None else arguments['inputs']
+    )
+    temperature = arguments.get('temperature')
+    asked = any(
+        arguments.get(name) not in (None, False)
+        if not torch.is_tensor(arguments.get(name))
+        else True
+        for name in LONG_FORM_ARGUMENTS
+    )
+    timed = (
+        getattr(lm.model.generation_config, 'return_timestamps', False)
+        and arguments.get('return_timestamps') is None
+    )
+    return bool(
+        asked
+        or timed
+        or isinstance(temperature, (list, tuple))
+        or (torch.is_tensor(sound)
+        and sound.shape[-1] > n_frames(lm))
+    )
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #4ffa1492
-STRATEGY_ARGUMENTS = ('num_beams', 'length_penalty', 'early_stopping', 'num_beam_groups', 'diversity_penalty', 'force_words_ids', 'constraints', 'penalty_alpha', 'dola_layers', 'assistant_model', 'assistant_tokenizer', 'num_assistant_tokens', 'num_assistant_tokens_schedule',
-          'assistant_confidence_threshold', 'prompt_lookup_num_tokens', 'max_matching_ngram_size', 'assistant_early_exit', 'do_sample', 'seed', 'generator', 'tokenizer', 'streamer')
-UNSUPPORTED = dict(return_token_timestamps='times of single words are read from attentions: say return_timestamps=True for those of segments', streamer='the text is put together from pieces: leave it out', stop_strings='a piece of sound ends with its last token: leave it out',
-               output_scores='each piece has its own: leave it out', output_logits='each piece has its own: leave it out', output_attentions='each piece has its own: leave it out', output_hidden_states='each piece has its own: leave it out')
+STRATEGY_ARGUMENTS = (
+    'num_beams',
+    'length_penalty',
+    'early_stopping',
+    'num_beam_groups',
+    'diversity_penalty',
+    'force_words_ids',
+    'constraints',
+    'penalty_alpha',
+    'dola_layers',
+    'assistant_model',
+    'assistant_tokenizer',
+    'num_assistant_tokens',
+    'num_assistant_tokens_schedule',
+    'assistant_confidence_threshold',
+    'prompt_lookup_num_tokens',
+    'max_matching_ngram_size',
+    'assistant_early_exit',
+    'do_sample',
+    'seed',
+    'generator',
+    'tokenizer',
+    'streamer',
+)
+UNSUPPORTED = dict(
+    return_token_timestamps='times of single words are read from attentions: say return_timestamps=True for those of segments',
+    streamer='the text is put together from pieces: leave it out',
+    stop_strings='a piece of sound ends with its last token: leave it out',
+    output_scores='each piece has its own: leave it out',
+    output_logits='each piece has its own: leave it out',
+    output_attentions='each piece has its own: leave it out',
+    output_hidden_states='each piece has its own: leave it out',
+)
 
-def check_long_form(s:Settings, arguments:dict):
+
+def check_long_form(s: Settings, arguments: dict):
     "Raise `ValueError` for what cannot be had piece by piece."
     for name, why in UNSUPPORTED.items():
-        if arguments.get(name): raise ValueError(f'{name}={short_repr(arguments[name])} cannot be honoured where sound is read in pieces: {why}')
-    if isinstance(arguments.get('temperature'), (list, tuple)): raise ValueError(f'temperature={short_repr(arguments["temperature"])} cannot be honoured: each would be another strategy, so give one number')
-    if s['num_return_sequences'] > 1: raise ValueError(f'num_return_sequences is {s["num_return_sequences"]}, and sound in pieces has one text: ask for one')
+        if arguments.get(name):
+            raise ValueError(
+                f'{name}={short_repr(arguments[name])} cannot be honoured where sound is read in pieces: {why}'
+            )
+    if isinstance(arguments.get('temperature'), (list, tuple)):
+        raise ValueError(
+            f'temperature={short_repr(arguments["temperature"])} cannot be honoured: each would be another strategy, so give one number'
+        )
+    if s['num_return_sequences'] > 1:
+        raise ValueError(
+            f'num_return_sequences is {s["num_return_sequences"]}, and sound in pieces has one text: ask for one'
+        )
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #27218b67
-def generate_long_form(lm:LM, s:Settings, arguments:dict):
+def generate_long_form(lm: LM, s: Settings, arguments: dict):
     "What Whisper's own generate says, each piece of sound decoded by the strategy that the settings ask for."
     from decodelab.hf.custom_generate import as_custom_generate
+
     check_long_form(s, arguments)
-    strategy = make_strategy(s, LogitsProcessorList(), (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None)
-    seed, traces, made = seed_of(s), [], as_custom_generate(strategy, tokenizer=lm.tokenizer)
-    options = {'input_features' if k == 'inputs' else k: v for k, v in arguments.items() if k not in STRATEGY_ARGUMENTS and v is not None}
+    strategy = make_strategy(
+        s,
+        LogitsProcessorList(),
+        (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None,
+    )
+    seed = seed_of(s)
+    traces = []
+    made = as_custom_generate(strategy, tokenizer=lm.tokenizer)
+    options = {
+        'input_features' if k == 'inputs' else k: v
+        for k, v in arguments.items()
+        if k not in STRATEGY_ARGUMENTS and v is not None
+    }
     options |= dict(temperature=float(s['temperature'])) if is_sampling(s) else {}
-    def one(model, input_ids, logits_processor, stopping_criteria, generation_config, inputs_tensor=None, **prepared):
+
+    def one(
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        inputs_tensor=None,
+        **prepared,
+    ):
         "The new texts of one piece of each sound."
         config = copy.copy(generation_config)
         config.return_dict_in_generate = True
-        out = made(model, input_ids, logits_processor, stopping_criteria, config, inputs_tensor, seed + len(traces), **prepared)
+        out = made(
+            model,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            config,
+            inputs_tensor,
+            seed + len(traces),
+            **prepared,
+        )
         traces.extend(out.traces)
-        return ModelOutput(sequences=out.sequences) if generation_config.return_dict_in_generate else out.sequences
+        return (
+            ModelOutput(sequences=out.sequences)
+            if generation_config.return_dict_in_generate
+            else out.sequences
+        )
+
     out = lm.model.generate(**options, custom_generate=one)
-    if isinstance(out, dict): out['trace'] = traces
+    if isinstance(out, dict):
+        out['trace'] = traces
     return out
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #143da708
-def strip_end_tokens(rows:list[list[int]], ends, fill:int|None, device) -> torch.Tensor:
+def strip_end_tokens(rows: list[list[int]], ends, fill: int | None, device) -> torch.Tensor:
     "Rows without their ends, filled up on the right, `(rows, n)`."
     rows = [row[:-1] if row[-1] in (ends or ()) else row for row in rows]
     width = max(map(len, rows))
-    return torch.tensor([row + [fill] * (width - len(row)) for row in rows], dtype=torch.long, device=device).view(len(rows), width)
+    return torch.tensor(
+        [row + [fill] * (width - len(row)) for row in rows], dtype=torch.long, device=device
+    ).view(len(rows), width)
 
-def returns_full_sequences(lm:LM, arguments:dict) -> bool:
+
+def returns_full_sequences(lm: LM, arguments: dict) -> bool:
     "Are whole rows asked for, with start and end?"
     value = arguments.get(FULL_SEQUENCES)
-    return not is_whisper(lm) or bool(getattr(lm.model.generation_config, FULL_SEQUENCES, False) if value is None else value)
+    return not is_whisper(lm) or bool(
+        getattr(lm.model.generation_config, FULL_SEQUENCES, False) if value is None else value
+    )

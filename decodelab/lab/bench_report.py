@@ -8,134 +8,311 @@ __all__ = ['HEADINGS', 'SELF_DRAFTERS', 'SAME_TOKENIZER_DRAFTERS', 'OTHER_TOKENI
            'summary_table', 'summary_sentences', 'speed_sentence', 'save_json', 'save_page']
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #cd19aa7e
-import json, math
+import json
+import math
 from pathlib import Path
 
 from ..core.driver import decode
 from ..core.plot import plot_acceptance, plot_speed, save_html, write_atomic
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #4665660b
-def prompt_in(line:str) -> str:
+def prompt_in(line: str) -> str:
     "The prompt of one JSON line; raises `ValueError` if there is none."
-    try: record = json.loads(line)
-    except json.JSONDecodeError as error: raise ValueError(f'is not JSON ({error.msg})') from None
-    if not isinstance(record, dict): raise ValueError('is not a JSON object')
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f'is not JSON ({error.msg})') from None
+    if not isinstance(record, dict):
+        raise ValueError('is not a JSON object')
     prompt = next((record[k] for k in ('prompt', 'text', 'turns') if k in record), None)
-    if isinstance(prompt, list) and prompt: prompt = prompt[0]
-    if not isinstance(prompt, str) or not prompt.strip(): raise ValueError("has no text under 'prompt', 'text' or 'turns'")
+    if isinstance(prompt, list) and prompt:
+        prompt = prompt[0]
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise ValueError("has no text under 'prompt', 'text' or 'turns'")
     return prompt
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #7fcef53d
 def read_prompts(path) -> list[str]:
     "The prompts of a text or JSON-lines file; raises `ValueError` naming the first bad line."
-    try: lines = Path(path).read_text(encoding='utf-8').splitlines()
-    except (OSError, UnicodeDecodeError) as error: raise ValueError(f'cannot read prompts from {path}: {error}') from None
-    prompts, as_json = [], next((l for l in lines if l.strip()), '').lstrip().startswith('{')
+    try:
+        lines = Path(path).read_text(encoding='utf-8').splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f'cannot read prompts from {path}: {error}') from None
+    prompts = []
+    as_json = next((l for l in lines if l.strip()), '').lstrip().startswith('{')
     for number, line in enumerate(lines, 1):
-        if not line.strip(): continue
-        try: prompts.append(prompt_in(line) if as_json else line)
-        except ValueError as error: raise ValueError(f'line {number} of {path} {error}: give one JSON object with a prompt on each line') from None
-    if not prompts: raise ValueError(f'there are no prompts in {path}')
+        if not line.strip():
+            continue
+        try:
+            prompts.append(prompt_in(line) if as_json else line)
+        except ValueError as error:
+            raise ValueError(
+                f'line {number} of {path} {error}: give one JSON object with a prompt on each line'
+            ) from None
+    if not prompts:
+        raise ValueError(f'there are no prompts in {path}')
     return prompts
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #7681442a
-HEADINGS = ('base', 'drafter', 'verifier', 'distance', 'greedy, 11 architectures', 'batch of 32', 'tokens a pass', 'speed over plain', 'cost of a round', 'weights added', 'stories: tokens, speed', 'speech: tokens, speed')
+HEADINGS = (
+    'base',
+    'drafter',
+    'verifier',
+    'distance',
+    'greedy, 11 architectures',
+    'batch of 32',
+    'tokens a pass',
+    'speed over plain',
+    'cost of a round',
+    'weights added',
+    'stories: tokens, speed',
+    'speech: tokens, speed',
+)
+
 
 def drafters_table(
-    rows, # a DataFrame of `experiments/results/16_drafters.*.csv`
+    rows,  # a DataFrame of `experiments/results/16_drafters.*.csv`
 ) -> str:
     "Markdown: each drafter with each verifier, its certificate, and what it yields."
     lines = [HEADINGS, ['---'] * len(HEADINGS)]
     for r in rows.itertuples():
-        distance = '' if math.isnan(r.exact_tv) else 'TV = 0' if r.exact_tv == 0 else f'TV {r.exact_tv:.2f}, lossy'
+        distance = (
+            ''
+            if math.isnan(r.exact_tv)
+            else 'TV = 0'
+            if r.exact_tv == 0
+            else f'TV {r.exact_tv:.2f}, lossy'
+        )
         architectures = r.families if isinstance(r.families, str) else ''
-        real, speech = ('' if math.isnan(speed) else f'{tokens:.2f}, {speed:.2f}' for tokens, speed in ((r.real_efficiency, r.real_speedup), (r.speech_efficiency, r.speech_speedup)))
-        lines.append((r.base, r.drafter, r.verifier, distance, architectures, f'{r.batch_32:.0f} of 32', f'{r.block_efficiency:.2f}', f'{r.speedup:.2f} [{r.speedup_low:.2f}, {r.speedup_high:.2f}]',
-                      f'{r.step_cost:.2f}', f'{r.added_mb:.1f} MB' if r.added_mb else '0', real, speech))
+        real, speech = (
+            '' if math.isnan(speed) else f'{tokens:.2f}, {speed:.2f}'
+            for tokens, speed in (
+                (r.real_efficiency, r.real_speedup),
+                (r.speech_efficiency, r.speech_speedup),
+            )
+        )
+        lines.append(
+            (
+                r.base,
+                r.drafter,
+                r.verifier,
+                distance,
+                architectures,
+                f'{r.batch_32:.0f} of 32',
+                f'{r.block_efficiency:.2f}',
+                f'{r.speedup:.2f} [{r.speedup_low:.2f}, {r.speedup_high:.2f}]',
+                f'{r.step_cost:.2f}',
+                f'{r.added_mb:.1f} MB' if r.added_mb else '0',
+                real,
+                speech,
+            )
+        )
     return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #4abce4b4
-SELF_DRAFTERS, SAME_TOKENIZER_DRAFTERS, OTHER_TOKENIZER_DRAFTERS, TRAINED_DRAFTERS = ('prompt lookup', 'suffix', 'early exit', 'lookahead decoding'), ('assistant', 'tree', 'growing tree', 'branches', 'lookup first', 'staged'), ('universal', 'intersection'), ('Medusa', 'EAGLE')
-SITUATIONS = {'nothing but the target': SELF_DRAFTERS, 'a smaller model with its tokenizer': SAME_TOKENIZER_DRAFTERS, 'a smaller model with another tokenizer': OTHER_TOKENIZER_DRAFTERS, 'time to train heads': TRAINED_DRAFTERS}
+SELF_DRAFTERS = ('prompt lookup', 'suffix', 'early exit', 'lookahead decoding')
+SAME_TOKENIZER_DRAFTERS = (
+    'assistant',
+    'tree',
+    'growing tree',
+    'branches',
+    'lookup first',
+    'staged',
+)
+OTHER_TOKENIZER_DRAFTERS = ('universal', 'intersection')
+TRAINED_DRAFTERS = ('Medusa', 'EAGLE')
+SITUATIONS = {
+    'nothing but the target': SELF_DRAFTERS,
+    'a smaller model with its tokenizer': SAME_TOKENIZER_DRAFTERS,
+    'a smaller model with another tokenizer': OTHER_TOKENIZER_DRAFTERS,
+    'time to train heads': TRAINED_DRAFTERS,
+}
+
 
 def fastest(rows, names=None) -> str:
     "The row with the largest speed, in words; `names`: beginnings of drafters' names."
     rows = rows if names is None else rows[rows.drafter.str.startswith(tuple(names))]
-    if rows.empty: return 'nothing was measured'
+    if rows.empty:
+        return 'nothing was measured'
     r = rows.loc[rows.speedup.idxmax()]
-    return f'**{r.drafter}**, {r.speedup:.2f} times plain speed at {r.block_efficiency:.2f} tokens a pass' + ('' if r.base == 'greedy' else f' with {r.verifier}')
+    return (
+        f'**{r.drafter}**, {r.speedup:.2f} times plain speed at {r.block_efficiency:.2f} tokens a pass'
+        + ('' if r.base == 'greedy' else f' with {r.verifier}')
+    )
+
 
 def which_drafter(
-    rows, # a DataFrame of `experiments/results/16_drafters.*.csv`
+    rows,  # a DataFrame of `experiments/results/16_drafters.*.csv`
 ) -> str:
     "Ten lines of Markdown: what to choose when, from measured rows."
-    greedy, sampled = rows[rows.base == 'greedy'], rows[(rows.base == 'sampling') & (rows.exact_tv == 0)]
-    real = greedy.dropna(subset='real_speedup').drop(columns=['speedup', 'block_efficiency']).rename(columns=dict(real_speedup='speedup', real_efficiency='block_efficiency'))
-    greedy, slow = greedy[~greedy.drafter.str.startswith('synthetic')], greedy[(greedy.speedup_high < 1)]
-    trees, lossy = sampled[sampled.verifier == 'multi-draft'], rows[(rows.base == 'sampling') & (rows.exact_tv > 0)]
+    greedy = rows[rows.base == 'greedy']
+    sampled = rows[(rows.base == 'sampling') & (rows.exact_tv == 0)]
+    real = (
+        greedy.dropna(subset='real_speedup')
+        .drop(columns=['speedup', 'block_efficiency'])
+        .rename(columns=dict(real_speedup='speedup', real_efficiency='block_efficiency'))
+    )
+    greedy, slow = (
+        greedy[~greedy.drafter.str.startswith('synthetic')],
+        greedy[(greedy.speedup_high < 1)],
+    )
+    trees = sampled[sampled.verifier == 'multi-draft']
+    lossy = rows[(rows.base == 'sampling') & (rows.exact_tv > 0)]
     lines = [f'With {what}: {fastest(greedy, names)}.' for what, names in SITUATIONS.items()]
-    lines += [f'Sampling, and the distribution must stay: {fastest(sampled)}; by a tree: {fastest(trees)}.', f'Sampling, and it need not: {fastest(lossy)}; its distance is in the table.',
-              f'No extra memory: {fastest(greedy[greedy.added_mb == 0])}.', f'On the other checkpoint (stories): {fastest(real)}.',
-              f'Slower than plain decoding here, interval and all: {", ".join(slow.drafter) or "none"}.',
-              'Where nothing is known of a text: `CostAwareLookahead(costs)`, which stops drafting where it does not pay; and measure, with `decodelab bench`.']
+    lines += [
+        f'Sampling, and the distribution must stay: {fastest(sampled)}; by a tree: {fastest(trees)}.',
+        f'Sampling, and it need not: {fastest(lossy)}; its distance is in the table.',
+        f'No extra memory: {fastest(greedy[greedy.added_mb == 0])}.',
+        f'On the other checkpoint (stories): {fastest(real)}.',
+        f'Slower than plain decoding here, interval and all: {", ".join(slow.drafter) or "none"}.',
+        'Where nothing is known of a text: `CostAwareLookahead(costs)`, which stops drafting where it does not pay; and measure, with `decodelab bench`.',
+    ]
     return '\n'.join(f'{i}. {line}' for i, line in enumerate(lines, 1))
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #0db57c5d
-COLUMNS = dict(tokens_per_second='tok/s', speedup='speedup', block_efficiency='tokens/pass', acceptance_rate='acceptance', identical='identical', slowdowns='slower on')
+COLUMNS = dict(
+    tokens_per_second='tok/s',
+    speedup='speedup',
+    block_efficiency='tokens/pass',
+    acceptance_rate='acceptance',
+    identical='identical',
+    slowdowns='slower on',
+)
 
-def format_cell(column:str, row, sampled:bool) -> str:
+
+def format_cell(column: str, row, sampled: bool) -> str:
     "One figure of a summary, as a person reads it."
     value = row[column]
-    if column == 'identical': return '–' if sampled else f'{value:.0%}'
-    if isinstance(value, float) and math.isnan(value): return '–'
-    if column == 'speedup': return f'{value:.2f}×' + ('' if math.isnan(row.speedup_low) else f' [{row.speedup_low:.2f}, {row.speedup_high:.2f}]')
-    if column == 'slowdowns': return f'{value:.0f} of {row.prompts:.0f}'
-    return f'{value:.0%}' if column == 'acceptance_rate' else f'{value:.1f}' if column == 'tokens_per_second' else f'{value:.2f}'
+    if column == 'identical':
+        return '–' if sampled else f'{value:.0%}'
+    if isinstance(value, float) and math.isnan(value):
+        return '–'
+    if column == 'speedup':
+        return f'{value:.2f}×' + (
+            ''
+            if math.isnan(row.speedup_low)
+            else f' [{row.speedup_low:.2f}, {row.speedup_high:.2f}]'
+        )
+    if column == 'slowdowns':
+        return f'{value:.0f} of {row.prompts:.0f}'
+    return (
+        f'{value:.0%}'
+        if column == 'acceptance_rate'
+        else f'{value:.1f}'
+        if column == 'tokens_per_second'
+        else f'{value:.2f}'
+    )
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #abac5e0c
 def summary_table(
-    summary, # from `bench.summary`
-    sampled:bool=False, # texts differ by design: 'identical' is not shown
+    summary,  # from `bench.summary`
+    sampled: bool = False,  # texts differ by design: 'identical' is not shown
 ) -> str:
     "The summary as plain text, a strategy a line."
-    rows = [['strategy', *COLUMNS.values()]] + [[name, *(format_cell(c, row, sampled) for c in COLUMNS)] for name, row in summary.iterrows()]
+    rows = [['strategy', *COLUMNS.values()]] + [
+        [name, *(format_cell(c, row, sampled) for c in COLUMNS)] for name, row in summary.iterrows()
+    ]
     widths = [max(map(len, column)) for column in zip(*rows)]
-    return '\n'.join('  '.join(v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(r, widths))).rstrip() for r in rows)
+    return '\n'.join(
+        '  '.join(
+            v.ljust(w) if i == 0 else v.rjust(w) for i, (v, w) in enumerate(zip(r, widths))
+        ).rstrip()
+        for r in rows
+    )
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #a9868544
-def summary_sentences(summary, sampled:bool=False) -> list[str]:
+def summary_sentences(summary, sampled: bool = False) -> list[str]:
     "What a summary says, in sentences; the first row is the baseline."
     plain, others = summary.index[0], summary.iloc[1:]
-    if others.empty: return [f'{plain}: {summary.tokens_per_second.iloc[0]:.1f} tokens/s.']
+    if others.empty:
+        return [f'{plain}: {summary.tokens_per_second.iloc[0]:.1f} tokens/s.']
     best = others.speedup.idxmax()
-    if others.speedup[best] > 1: out = [f'Fastest here: {best}, {others.speedup[best]:.2f} times the speed of {plain}.']
-    else: out = [f'Nothing was faster than {plain} here.']
+    if others.speedup[best] > 1:
+        out = [f'Fastest here: {best}, {others.speedup[best]:.2f} times the speed of {plain}.']
+    else:
+        out = [f'Nothing was faster than {plain} here.']
     same = others[others.identical == 1].index
-    if sampled: out.append('Sampled texts differ from run to run by design; `decodelab certify` checks that their distribution is the same.')
-    else: out.append(f'Word for word the same text as {plain}: {", ".join(same) if len(same) else "none"}.')
-    return out + [speed_sentence(name, row, plain) for name, row in others.iterrows() if not math.isnan(row.acceptance_rate)]
+    if sampled:
+        out.append(
+            'Sampled texts differ from run to run by design; `decodelab certify` checks that their distribution is the same.'
+        )
+    else:
+        out.append(
+            f'Word for word the same text as {plain}: {", ".join(same) if len(same) else "none"}.'
+        )
+    return out + [
+        speed_sentence(name, row, plain)
+        for name, row in others.iterrows()
+        if not math.isnan(row.acceptance_rate)
+    ]
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #43bebf25
-def speed_sentence(name:str, row, plain:str) -> str:
+def speed_sentence(name: str, row, plain: str) -> str:
     "Why one speculative strategy was as fast as it was."
-    cost = '' if math.isnan(row.draft_cost) else f' A draft pass cost {row.draft_cost:.2f} of a target pass.'
+    cost = (
+        ''
+        if math.isnan(row.draft_cost)
+        else f' A draft pass cost {row.draft_cost:.2f} of a target pass.'
+    )
     sentence = f'{name}: {row.block_efficiency:.2f} tokens from each target pass; {row.acceptance_rate:.0%} of the drafted tokens were accepted.{cost}'
-    if row.slowdowns: sentence += f' Slower than {plain} on {row.slowdowns:.0f} of {row.prompts:.0f} prompts.'
+    if row.slowdowns:
+        sentence += f' Slower than {plain} on {row.slowdowns:.0f} of {row.prompts:.0f} prompts.'
     return sentence
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #c97df1be
-def save_json(path, summary, provenance:dict):
+def save_json(path, summary, provenance: dict):
     "Every figure of a summary with its provenance, as JSON."
-    rows = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()} for row in summary.reset_index().to_dict('records')]
-    write_atomic(path, json.dumps(dict(decodelab_summary=1, provenance=provenance, summary=rows), indent=1, ensure_ascii=False) + '\n')
+    rows = [
+        {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+        for row in summary.reset_index().to_dict('records')
+    ]
+    write_atomic(
+        path,
+        json.dumps(
+            dict(decodelab_summary=1, provenance=provenance, summary=rows),
+            indent=1,
+            ensure_ascii=False,
+        )
+        + '\n',
+    )
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #2e8d227e
-def save_page(path, frame, summary, provenance:dict, traces:list, sampled:bool=False):
+def save_page(path, frame, summary, provenance: dict, traces: list, sampled: bool = False):
     "A self-contained page: sentences, table, figures, traces, provenance."
     from matplotlib.figure import Figure
-    def new(height): return Figure(figsize=(6.4, height), dpi=80, layout='constrained').subplots()
-    figures = [plot_speed(frame, ax=new(1 + .5 * (len(summary) - 1)))] if len(summary) > 1 else []
-    if summary.acceptance_rate.notna().any(): figures.append(plot_acceptance(frame, ax=new(2.8)))
-    columns = summary.reset_index()[['strategy', *COLUMNS, 'speedup_low', 'speedup_high', 'token_acceptance', 'draft_cost']]
-    about = ', '.join(f'{k}: {provenance[k]}' for k in ('model', 'dtype', 'device', 'threads', 'torch', 'transformers', 'decodelab', 'commit', 'date') if provenance.get(k) is not None)
-    save_html([*summary_sentences(summary, sampled), columns, *figures, *traces, f'Measured with {about}.'], path, title='decodelab compare')
+
+    def new(height):
+        return Figure(figsize=(6.4, height), dpi=80, layout='constrained').subplots()
+
+    figures = [plot_speed(frame, ax=new(1 + 0.5 * (len(summary) - 1)))] if len(summary) > 1 else []
+    if summary.acceptance_rate.notna().any():
+        figures.append(plot_acceptance(frame, ax=new(2.8)))
+    columns = summary.reset_index()[
+        ['strategy', *COLUMNS, 'speedup_low', 'speedup_high', 'token_acceptance', 'draft_cost']
+    ]
+    about = ', '.join(
+        f'{k}: {provenance[k]}'
+        for k in (
+            'model',
+            'dtype',
+            'device',
+            'threads',
+            'torch',
+            'transformers',
+            'decodelab',
+            'commit',
+            'date',
+        )
+        if provenance.get(k) is not None
+    )
+    save_html(
+        [
+            *summary_sentences(summary, sampled),
+            columns,
+            *figures,
+            *traces,
+            f'Measured with {about}.',
+        ],
+        path,
+        title='decodelab compare',
+    )

@@ -9,7 +9,9 @@ __all__ = ['STRATEGY_OPTIONS', 'BASELINES', 'DEFAULT_STRATEGIES', 'CANDIDATE_NAM
            'add_compare', 'add_generate', 'add_certify', 'add_tune', 'add_zoo', 'main', 'silence_transformers']
 
 # %% ../../nbs/13_lab/11_cli.ipynb #d2d2b511
-import argparse, sys, time
+import argparse
+import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -18,28 +20,44 @@ from .cli_experiment import add_experiment, experiment_command
 from .run_report import add_report, report_command
 
 # %% ../../nbs/13_lab/11_cli.ipynb #31571b94
-STRATEGY_OPTIONS = {'greedy': (), 'sampling': (), 'assisted': ('draft', 'lookahead', 'verifier'), 'lookup': ('lookahead', 'verifier'), 'suffix': ('lookahead', 'verifier'),
-         'early-exit': ('exit_layer', 'lookahead', 'verifier'), 'universal': ('draft', 'lookahead', 'verifier')} # strategy → its options
+STRATEGY_OPTIONS = {
+    'greedy': (),
+    'sampling': (),
+    'assisted': ('draft', 'lookahead', 'verifier'),
+    'lookup': ('lookahead', 'verifier'),
+    'suffix': ('lookahead', 'verifier'),
+    'early-exit': ('exit_layer', 'lookahead', 'verifier'),
+    'universal': ('draft', 'lookahead', 'verifier'),
+}  # strategy → its options
 BASELINES, DEFAULT_STRATEGIES = ('greedy', 'sampling'), ('assisted', 'lookup')
 
-def selected_names(names:str|None, args) -> list[str]:
+
+def selected_names(names: str | None, args) -> list[str]:
     "The names of the strategies, the plain one first; raises `ValueError` for an unknown one, and for an option that none takes."
-    if (args.temperature or 0) < 0: raise ValueError(f'temperature is {args.temperature}: give 0 for greedy search or more for sampling')
+    if (args.temperature or 0) < 0:
+        raise ValueError(
+            f'temperature is {args.temperature}: give 0 for greedy search or more for sampling'
+        )
     plain = BASELINES[bool(args.temperature)]
     known = [plain] + [n for n in STRATEGY_OPTIONS if n not in BASELINES]
     selected = [n.strip() for n in names.split(',')] if names else [plain, *DEFAULT_STRATEGIES]
-    if unknown := [n for n in selected if n not in known]: raise ValueError(f'no strategy {unknown[0]!r} at temperature {args.temperature or 0:g}: choose from {", ".join(known)}')
+    if unknown := [n for n in selected if n not in known]:
+        raise ValueError(
+            f'no strategy {unknown[0]!r} at temperature {args.temperature or 0:g}: choose from {", ".join(known)}'
+        )
     for option in ('draft', 'lookahead', 'verifier', 'exit_layer'):
         takers = [n for n in known if option in STRATEGY_OPTIONS[n]]
         if getattr(args, option) is not None and not set(takers) & set(selected):
-            raise ValueError(f'--{option.replace("_", "-")} is for {", ".join(takers)}, and the strategies are {", ".join(selected)}: leave it out')
+            raise ValueError(
+                f'--{option.replace("_", "-")} is for {", ".join(takers)}, and the strategies are {", ".join(selected)}: leave it out'
+            )
     return [n for n in known if n in selected or n == plain]
 
 # %% ../../nbs/13_lab/11_cli.ipynb #06d91819
 def strategies_for(
-    names:str|None, # comma-separated; None: the usual ones
-    args, # the command's arguments
-    dtype=None, # of the draft model
+    names: str | None,  # comma-separated; None: the usual ones
+    args,  # the command's arguments
+    dtype=None,  # of the draft model
 ) -> dict:
     "Name → strategy, the plain one first; loads the draft model where one is needed."
     from decodelab.drafters.assistant import AssistantDrafter
@@ -53,14 +71,31 @@ def strategies_for(
     from decodelab.logits.warpers import Temperature
     from decodelab.drafters.universal import UniversalDrafter
     from decodelab.models.session import load
+
     selected = selected_names(names, args)
-    if 'early-exit' in selected and args.exit_layer is None: raise ValueError('early-exit needs the layer after which to leave: give --exit-layer')
+    if 'early-exit' in selected and args.exit_layer is None:
+        raise ValueError('early-exit needs the layer after which to leave: give --exit-layer')
     base = Sample([Temperature(args.temperature)]) if args.temperature else Greedy()
     draft = lambda usual: load(args.draft or usual, device=args.device, dtype=dtype)
-    make = {'assisted': lambda: AssistantDrafter(draft('pico-draft')), 'lookup': PromptLookupDrafter, 'suffix': SuffixDrafter,
-            'early-exit': lambda: EarlyExitDrafter(args.exit_layer), 'universal': lambda: UniversalDrafter(draft('pico-alt'))}
-    verifier = {None: None, 'exact': ExactMatchVerifier(), 'token': TokenVerifier(), 'block': BlockVerifier()}[args.verifier]
-    return {n: base if n in BASELINES else Speculative(make[n](), base, verifier, FixedLookahead(args.lookahead or 4)) for n in selected}
+    make = {
+        'assisted': lambda: AssistantDrafter(draft('pico-draft')),
+        'lookup': PromptLookupDrafter,
+        'suffix': SuffixDrafter,
+        'early-exit': lambda: EarlyExitDrafter(args.exit_layer),
+        'universal': lambda: UniversalDrafter(draft('pico-alt')),
+    }
+    verifier = {
+        None: None,
+        'exact': ExactMatchVerifier(),
+        'token': TokenVerifier(),
+        'block': BlockVerifier(),
+    }[args.verifier]
+    return {
+        n: base
+        if n in BASELINES
+        else Speculative(make[n](), base, verifier, FixedLookahead(args.lookahead or 4))
+        for n in selected
+    }
 
 # %% ../../nbs/13_lab/11_cli.ipynb #ab5575a6
 def compare(args) -> int:
@@ -69,32 +104,78 @@ def compare(args) -> int:
     from decodelab.zoo.corpus import builtin_prompts
     from decodelab.models.session import load
     from decodelab.models.loading import process_rank
-    from decodelab.lab.bench_report import read_prompts, save_json, save_page, summary_table, summary_sentences
+    from decodelab.lab.bench_report import (
+        read_prompts,
+        save_json,
+        save_page,
+        summary_table,
+        summary_sentences,
+    )
+
     prompts = builtin_prompts() if args.prompts == 'builtin' else read_prompts(args.prompts)
-    target, out = load(args.target, device=args.device), Path(args.out or f'runs/compare-{time.strftime("%Y%m%d-%H%M%S")}')
+    target = load(args.target, device=args.device)
+    out = Path(args.out or f'runs/compare-{time.strftime("%Y%m%d-%H%M%S")}')
     strategies, args.folder = strategies_for(args.strategies, args), out
-    if file := next((f for f in (args.json, args.html) if f and not Path(f).absolute().parent.is_dir()), None): raise ValueError(f'{file} is in a folder that does not exist: make it first')
-    if process_rank()[1] > 1 and not args.out: raise ValueError('several processes need one folder: give it with --out')
-    if process_rank()[0] == 0: print(f'{target}, {len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats; runs in {out}', flush=True)
-    frame = bench(target, prompts, strategies, args.max_new_tokens, args.repeats, args.seed, out, progress=sys.stderr.isatty())
-    if process_rank()[0]: return 0 # the main process tells
-    result, provenance, sampled = summary(frame), read_json(out / 'provenance.json'), args.temperature > 0
-    print('\n' + summary_table(result, sampled) + '\n', *summary_sentences(result, sampled), sep='\n')
+    if file := next(
+        (f for f in (args.json, args.html) if f and not Path(f).absolute().parent.is_dir()), None
+    ):
+        raise ValueError(f'{file} is in a folder that does not exist: make it first')
+    if process_rank()[1] > 1 and not args.out:
+        raise ValueError('several processes need one folder: give it with --out')
+    if process_rank()[0] == 0:
+        print(
+            f'{target}, {len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats; runs in {out}',
+            flush=True,
+        )
+    frame = bench(
+        target,
+        prompts,
+        strategies,
+        args.max_new_tokens,
+        args.repeats,
+        args.seed,
+        out,
+        progress=sys.stderr.isatty(),
+    )
+    if process_rank()[0]:
+        return 0  # the main process tells
+    result = summary(frame)
+    provenance = read_json(out / 'provenance.json')
+    sampled = args.temperature > 0
+    print(
+        '\n' + summary_table(result, sampled) + '\n', *summary_sentences(result, sampled), sep='\n'
+    )
     save_json(args.json or out / 'summary.json', result, provenance)
-    save_page(args.html or out / 'report.html', frame, result, provenance, three_traces(target, prompts, strategies, args), sampled)
-    print(f'\nReport: {args.html or out / "report.html"}   figures as JSON: {args.json or out / "summary.json"}')
+    save_page(
+        args.html or out / 'report.html',
+        frame,
+        result,
+        provenance,
+        three_traces(target, prompts, strategies, args),
+        sampled,
+    )
+    print(
+        f'\nReport: {args.html or out / "report.html"}   figures as JSON: {args.json or out / "summary.json"}'
+    )
     return 0
 
-def three_traces(target, prompts, strategies:dict, args) -> list:
+
+def three_traces(target, prompts, strategies: dict, args) -> list:
     "Three coloured traces for the page: the last strategies, on prompts spread over the list."
     from decodelab.core.driver import decode
+
     spread = [prompts[i * (len(prompts) - 1) // 2] for i in range(3)]
     selected = list(strategies.values())[1:] or list(strategies.values())
-    return [decode(target, p, selected[i % len(selected)], args.max_new_tokens, args.seed) for i, p in enumerate(spread)]
+    return [
+        decode(target, p, selected[i % len(selected)], args.max_new_tokens, args.seed)
+        for i, p in enumerate(spread)
+    ]
+
 
 def read_json(path) -> dict:
     "What a JSON file holds."
     import json
+
     return json.loads(Path(path).read_text(encoding='utf-8'))
 
 # %% ../../nbs/13_lab/11_cli.ipynb #928b804d
@@ -103,27 +184,57 @@ def generate(args) -> int:
     from decodelab.core.driver import decode
     from decodelab.models.session import load
     from decodelab.core.plot import save_html, write_atomic
-    if args.trace and Path(args.trace).suffix not in ('.json', '.html'): raise ValueError(f'{args.trace} is neither .json nor .html: choose one for the trace')
+
+    if args.trace and Path(args.trace).suffix not in ('.json', '.html'):
+        raise ValueError(f'{args.trace} is neither .json nor .html: choose one for the trace')
     prompt = sys.stdin.read() if args.prompt == '-' else args.prompt
     lm = load(args.target, device=args.device)
-    strategy = strategy_from_file(args, lm) if args.config else list(strategies_for(args.strategy or 'assisted', args).values())[-1]
+    strategy = (
+        strategy_from_file(args, lm)
+        if args.config
+        else list(strategies_for(args.strategy or 'assisted', args).values())[-1]
+    )
     trace = decode(lm, prompt, strategy, args.max_new_tokens, args.seed, args.stop or None)
     print(trace.text)
-    if args.trace: save_html([trace], args.trace) if args.trace.endswith('.html') else write_atomic(args.trace, trace.to_json(indent=1))
+    if args.trace:
+        save_html([trace], args.trace) if args.trace.endswith('.html') else write_atomic(
+            args.trace, trace.to_json(indent=1)
+        )
     return 0
+
 
 def strategy_from_file(args, lm):
     "The strategy of a file; raises `ValueError` beside options that it would not take."
     from decodelab.hf.config_files import strategy_file
-    options = [n for n in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer', 'temperature') if getattr(args, n) is not None]
-    if options: raise ValueError(f'--config says how to decode: leave --{options[0].replace("_", "-")} out')
+
+    options = [
+        n
+        for n in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer', 'temperature')
+        if getattr(args, n) is not None
+    ]
+    if options:
+        raise ValueError(f'--config says how to decode: leave --{options[0].replace("_", "-")} out')
     return strategy_file(args.config, lm)
 
 # %% ../../nbs/13_lab/11_cli.ipynb #98268048
 def check_certify(args):
     "Raise `ValueError` for an option that the certificate would not use."
-    for name, idle, why in (('target', not args.on_target, 'is read with --on-target only'), ('samples', not args.temperature, 'is of the check of sampling, and texts are compared at temperature 0'), ('max_new_tokens', args.temperature, 'is of the texts that are compared at temperature 0, and sampling is checked token by token')):
-        if getattr(args, name) and idle: raise ValueError(f'--{name.replace("_", "-")} {why}: leave it out')
+    for name, idle, why in (
+        ('target', not args.on_target, 'is read with --on-target only'),
+        (
+            'samples',
+            not args.temperature,
+            'is of the check of sampling, and texts are compared at temperature 0',
+        ),
+        (
+            'max_new_tokens',
+            args.temperature,
+            'is of the texts that are compared at temperature 0, and sampling is checked token by token',
+        ),
+    ):
+        if getattr(args, name) and idle:
+            raise ValueError(f'--{name.replace("_", "-")} {why}: leave it out')
+
 
 def certify_command(args) -> int:
     "Print the certificate of a speculative strategy; 1 if it is lossy."
@@ -131,16 +242,31 @@ def certify_command(args) -> int:
     from decodelab.zoo.corpus import builtin_prompts
     from decodelab.evaluate.certify import certify
     from decodelab.models.session import load
+
     check_certify(args)
     args.device = args.device or 'cpu'
     strategy = strategies_for(args.strategy, args, torch.float64)[args.strategy]
-    own = dict(lm=load(args.target or 'pico', device=args.device, dtype=torch.float64), prompts=builtin_prompts()) if args.on_target else {}
-    result = certify(strategy, max_new_tokens=args.max_new_tokens or 24, samples=args.samples or 2000, seed=args.seed, **own)
+    own = (
+        dict(
+            lm=load(args.target or 'pico', device=args.device, dtype=torch.float64),
+            prompts=builtin_prompts(),
+        )
+        if args.on_target
+        else {}
+    )
+    result = certify(
+        strategy,
+        max_new_tokens=args.max_new_tokens or 24,
+        samples=args.samples or 2000,
+        seed=args.seed,
+        **own,
+    )
     print(result)
     return 0 if result.lossless else 1
 
 # %% ../../nbs/13_lab/11_cli.ipynb #8314bd15
-CANDIDATE_NAMES = 'fixed, heuristic, confidence, roc, entropy, cumulative, classifier, joint, bandit, cost' # of stop rules; without importing scikit-learn
+CANDIDATE_NAMES = 'fixed, heuristic, confidence, roc, entropy, cumulative, classifier, joint, bandit, cost'  # of stop rules; without importing scikit-learn
+
 
 def tune(args) -> int:
     "Search for the best stop rule, measure it, print and save what came out."
@@ -151,20 +277,41 @@ def tune(args) -> int:
     from decodelab.core.plot import write_atomic
     from decodelab.lab.bench_report import read_prompts
     from decodelab.tuning.search import tuning_json, format_tuning
-    for option, why in (('lookahead', 'is what tune looks for'), ('verifier', 'does not change how far drafting pays')):
-        if getattr(args, option) is not None: raise ValueError(f'--{option} {why}: leave it out')
+
+    for option, why in (
+        ('lookahead', 'is what tune looks for'),
+        ('verifier', 'does not change how far drafting pays'),
+    ):
+        if getattr(args, option) is not None:
+            raise ValueError(f'--{option} {why}: leave it out')
     prompts = builtin_prompts() if args.prompts == 'builtin' else read_prompts(args.prompts)
-    if args.out and not Path(args.out).absolute().parent.is_dir(): raise ValueError(f'{args.out} is in a folder that does not exist: make it first')
-    strategy, candidates = strategies_for(args.strategy, args)[args.strategy], [f.strip() for f in args.candidates.split(',')] if args.candidates else None
-    tuned = tune_lookahead(load(args.target, device=args.device), strategy.drafter, prompts, args.max_new_tokens, args.max_lookahead, base=strategy.base, candidates=candidates, repeats=args.repeats, seed=args.seed)
+    if args.out and not Path(args.out).absolute().parent.is_dir():
+        raise ValueError(f'{args.out} is in a folder that does not exist: make it first')
+    strategy = strategies_for(args.strategy, args)[args.strategy]
+    candidates = [f.strip() for f in args.candidates.split(',')] if args.candidates else None
+    tuned = tune_lookahead(
+        load(args.target, device=args.device),
+        strategy.drafter,
+        prompts,
+        args.max_new_tokens,
+        args.max_lookahead,
+        base=strategy.base,
+        candidates=candidates,
+        repeats=args.repeats,
+        seed=args.seed,
+    )
     print(format_tuning(tuned))
-    if args.out: write_atomic(args.out, tuning_json(tuned))
-    if args.out and isinstance(tuned.rule, ClassifierLookahead): tuned.rule.save(Path(args.out).with_suffix('.rule.json'))
+    if args.out:
+        write_atomic(args.out, tuning_json(tuned))
+    if args.out and isinstance(tuned.rule, ClassifierLookahead):
+        tuned.rule.save(Path(args.out).with_suffix('.rule.json'))
     return 0
+
 
 def explain_command(args) -> int:
     "Say what limits a finished run."
     from decodelab.tuning.diagnose import diagnose_run
+
     print(diagnose_run(args.run_folder))
     return 0
 
@@ -173,55 +320,142 @@ def train_code(args) -> Path:
     "Train one of the models of source code."
     from decodelab.zoo import training as zoo
     from decodelab.zoo import nano as zoo_nano
-    if args.name in zoo_nano.NANO: return zoo_nano.train(args.name, args.folder, args.tokens, args.minutes, args.pause, args.device, args.seed, args.compile)
-    if given := [k for k in ('minutes', 'pause') if getattr(args, k)]: raise ValueError(f'{args.name} takes no --{given[0]}: it is for {", ".join(zoo_nano.NANO)}')
-    return zoo.train(args.name, args.folder, args.tokens, args.device or 'cpu', args.seed, args.compile)
 
-TASKS = {'pico-bio': 'biographies_model', **dict.fromkeys(('pico-seq2seq', 'pico-seq2seq-draft'), 'translation_model'), **dict.fromkeys(('pico-whisper', 'pico-whisper-draft'), 'speech_model')}
+    if args.name in zoo_nano.NANO:
+        return zoo_nano.train(
+            args.name,
+            args.folder,
+            args.tokens,
+            args.minutes,
+            args.pause,
+            args.device,
+            args.seed,
+            args.compile,
+        )
+    if given := [k for k in ('minutes', 'pause') if getattr(args, k)]:
+        raise ValueError(f'{args.name} takes no --{given[0]}: it is for {", ".join(zoo_nano.NANO)}')
+    return zoo.train(
+        args.name, args.folder, args.tokens, args.device or 'cpu', args.seed, args.compile
+    )
+
+
+TASKS = {
+    'pico-bio': 'biographies_model',
+    **dict.fromkeys(('pico-seq2seq', 'pico-seq2seq-draft'), 'translation_model'),
+    **dict.fromkeys(('pico-whisper', 'pico-whisper-draft'), 'speech_model'),
+}
+
 
 def train_on_task(args) -> Path:
     "Train one of the models of a task, which have no choice of how much to read."
     train = import_module(f'decodelab.zoo.{TASKS[args.name]}').train
-    if given := [k for k in ('tokens', 'compile', 'minutes', 'pause') if getattr(args, k)]: raise ValueError(f'{args.name} takes no --{given[0]}: how much it reads is a matter of its task')
-    which = () if args.name == 'pico-bio' else (args.name,) # of two models
-    return train(*which, args.folder or f'zoo-runs/{args.name}', seed=args.seed, device=args.device or 'cpu', show=print)
+    if given := [k for k in ('tokens', 'compile', 'minutes', 'pause') if getattr(args, k)]:
+        raise ValueError(
+            f'{args.name} takes no --{given[0]}: how much it reads is a matter of its task'
+        )
+    which = () if args.name == 'pico-bio' else (args.name,)  # of two models
+    return train(
+        *which,
+        args.folder or f'zoo-runs/{args.name}',
+        seed=args.seed,
+        device=args.device or 'cpu',
+        show=print,
+    )
 
 # %% ../../nbs/13_lab/11_cli.ipynb #6bdfcde8
 def zoo(args) -> int:
     "List the embedded models, or train one again."
     from transformers import AutoConfig
     from decodelab.models.session import EMBEDDED
+
     if args.action == 'train':
         folder = train_on_task(args) if args.name in TASKS else train_code(args)
-        print(f'{args.name} is in {folder}: load it with load({str(folder)!r})' if (folder / 'config.json').exists() else f'{args.name} is half-way, in {folder}: the same command goes on')
+        print(
+            f'{args.name} is in {folder}: load it with load({str(folder)!r})'
+            if (folder / 'config.json').exists()
+            else f'{args.name} is half-way, in {folder}: the same command goes on'
+        )
     else:
-        if given := [k for k in ('folder', 'tokens', 'minutes', 'pause', 'device', 'seed', 'compile') if getattr(args, k)]: raise ValueError(f'zoo list takes no --{given[0]}: it is for zoo train')
+        if given := [
+            k
+            for k in ('folder', 'tokens', 'minutes', 'pause', 'device', 'seed', 'compile')
+            if getattr(args, k)
+        ]:
+            raise ValueError(f'zoo list takes no --{given[0]}: it is for zoo train')
         for folder in sorted(p.parent for p in EMBEDDED.glob('*/config.json')):
-            config, size = AutoConfig.from_pretrained(folder), sum(f.stat().st_size for f in folder.glob('*.safetensors'))
-            print(f'{folder.name:18} {config.model_type}, {config.num_hidden_layers} layers of {config.hidden_size}, vocabulary {config.vocab_size}, {size / 1e6:.1f} MB')
+            config = AutoConfig.from_pretrained(folder)
+            size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
+            print(
+                f'{folder.name:18} {config.model_type}, {config.num_hidden_layers} layers of {config.hidden_size}, vocabulary {config.vocab_size}, {size / 1e6:.1f} MB'
+            )
     return 0
 
 # %% ../../nbs/13_lab/11_cli.ipynb #742305d2
-def integer_type(low:int):
+def integer_type(low: int):
     "An argument type: a whole number of at least `low`."
+
     def whole(text):
-        try: value = int(text)
-        except ValueError: raise argparse.ArgumentTypeError(f'{text!r} is not a whole number') from None
-        if value < low: raise argparse.ArgumentTypeError(f'{value} is too small: give {low} or more')
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f'{text!r} is not a whole number') from None
+        if value < low:
+            raise argparse.ArgumentTypeError(f'{value} is too small: give {low} or more')
         return value
+
     return whole
 
-def add_common(parser, tokens:int|None, temperature:float|None=0.):
+
+def add_common(parser, tokens: int | None, temperature: float | None = 0.0):
     "The arguments that several commands share."
     add = parser.add_argument
-    add('--target', default='pico' if tokens else None, help='the model whose text is wanted: embedded, a local folder or a Hub name (default: pico)')
-    add('--draft', help='the model that drafts for it (default: pico-draft; pico-alt, with another tokenizer, for universal)')
-    add('--max-new-tokens', type=integer_type(1), default=tokens, metavar='N', help=f'budget of each text (default: {tokens or 24})')
-    add('--temperature', type=float, default=temperature, metavar='T', help=f'0: greedy search; above: sampling (default: {temperature or 0:g})')
-    add('--lookahead', type=integer_type(1), metavar='K', help='tokens to draft in each step (default: 4)')
-    add('--verifier', choices=['exact', 'token', 'block'], help='who checks the draft (default: exact for greedy search, token for sampling)')
-    add('--exit-layer', type=integer_type(1), metavar='E', help='for early-exit: the layer of the target after which it drafts')
-    add('--seed', type=int, default=0, metavar='S', help='same seed, same tokens (default: %(default)s)')
+    add(
+        '--target',
+        default='pico' if tokens else None,
+        help='the model whose text is wanted: embedded, a local folder or a Hub name (default: pico)',
+    )
+    add(
+        '--draft',
+        help='the model that drafts for it (default: pico-draft; pico-alt, with another tokenizer, for universal)',
+    )
+    add(
+        '--max-new-tokens',
+        type=integer_type(1),
+        default=tokens,
+        metavar='N',
+        help=f'budget of each text (default: {tokens or 24})',
+    )
+    add(
+        '--temperature',
+        type=float,
+        default=temperature,
+        metavar='T',
+        help=f'0: greedy search; above: sampling (default: {temperature or 0:g})',
+    )
+    add(
+        '--lookahead',
+        type=integer_type(1),
+        metavar='K',
+        help='tokens to draft in each step (default: 4)',
+    )
+    add(
+        '--verifier',
+        choices=['exact', 'token', 'block'],
+        help='who checks the draft (default: exact for greedy search, token for sampling)',
+    )
+    add(
+        '--exit-layer',
+        type=integer_type(1),
+        metavar='E',
+        help='for early-exit: the layer of the target after which it drafts',
+    )
+    add(
+        '--seed',
+        type=int,
+        default=0,
+        metavar='S',
+        help='same seed, same tokens (default: %(default)s)',
+    )
     add('--device', default=None, help="'cpu', 'cuda', … (default: an accelerator if there is one)")
     return parser
 
@@ -229,88 +463,254 @@ def add_common(parser, tokens:int|None, temperature:float|None=0.):
 def make_parser() -> argparse.ArgumentParser:
     "The parser of the `decodelab` command."
     from decodelab import __version__
-    parser = argparse.ArgumentParser('decodelab', description='Decoding you can read, certify and measure.')
+
+    parser = argparse.ArgumentParser(
+        'decodelab', description='Decoding you can read, certify and measure.'
+    )
     parser.add_argument('--version', action='version', version=f'decodelab {__version__}')
     commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
-    new = lambda name, run, words: (lambda p: (p.set_defaults(run=run), p)[1])(commands.add_parser(name, help=words, description=words))
-    add_compare(add_common(new('compare', compare, 'Time strategies side by side and say which is fastest here, and why.'), 96).add_argument)
-    add_generate(add_common(new('generate', generate, 'Print the text that one strategy gives for a prompt.'), 96, None).add_argument)
-    add_certify(add_common(new('certify', certify_command, 'Check that a speculative strategy keeps the distribution of plain decoding.'), None, 1.).add_argument)
-    add_tune(add_common(new('tune', tune, 'Search for the lookahead that makes a drafter fastest here, and measure it.'), 64).add_argument)
-    new('explain', explain_command, 'Say in words what limits a finished run, and what to change.').add_argument('run_folder', metavar='RUN', help='a folder that compare, or bench(out=...), wrote')
-    add_detect_arguments(new('detect', detect_command, 'Say whether texts in a file carry a watermark, with exact p-values.').add_argument)
-    add_experiment(new('experiment', experiment_command, 'Repeat what a post or paper measured, here: list, check, run, go on, draw.').add_argument)
-    add_report(new('report', report_command, 'Write a page on runs of experiments; of several machines, which conclusions hold.').add_argument)
+    new = lambda name, run, words: (lambda p: (p.set_defaults(run=run), p)[1])(
+        commands.add_parser(name, help=words, description=words)
+    )
+    add_compare(
+        add_common(
+            new(
+                'compare',
+                compare,
+                'Time strategies side by side and say which is fastest here, and why.',
+            ),
+            96,
+        ).add_argument
+    )
+    add_generate(
+        add_common(
+            new('generate', generate, 'Print the text that one strategy gives for a prompt.'),
+            96,
+            None,
+        ).add_argument
+    )
+    add_certify(
+        add_common(
+            new(
+                'certify',
+                certify_command,
+                'Check that a speculative strategy keeps the distribution of plain decoding.',
+            ),
+            None,
+            1.0,
+        ).add_argument
+    )
+    add_tune(
+        add_common(
+            new(
+                'tune',
+                tune,
+                'Search for the lookahead that makes a drafter fastest here, and measure it.',
+            ),
+            64,
+        ).add_argument
+    )
+    new(
+        'explain', explain_command, 'Say in words what limits a finished run, and what to change.'
+    ).add_argument(
+        'run_folder', metavar='RUN', help='a folder that compare, or bench(out=...), wrote'
+    )
+    add_detect_arguments(
+        new(
+            'detect',
+            detect_command,
+            'Say whether texts in a file carry a watermark, with exact p-values.',
+        ).add_argument
+    )
+    add_experiment(
+        new(
+            'experiment',
+            experiment_command,
+            'Repeat what a post or paper measured, here: list, check, run, go on, draw.',
+        ).add_argument
+    )
+    add_report(
+        new(
+            'report',
+            report_command,
+            'Write a page on runs of experiments; of several machines, which conclusions hold.',
+        ).add_argument
+    )
     add_zoo(new('zoo', zoo, 'List the embedded models, or train one of them again.').add_argument)
     return parser
 
+
 def add_compare(add):
     "The arguments of `compare`."
-    add('--prompts', default='builtin', metavar='FILE', help="'builtin', a text file (one prompt a line) or JSON lines with prompt, text or turns")
-    add('--repeats', type=integer_type(1), default=3, metavar='N', help='runs of each strategy on each prompt (default: %(default)s)')
-    add('--strategies', metavar='A,B', help=f'{", ".join(n for n in STRATEGY_OPTIONS if n != "sampling")} (sampling at T > 0); the plain one always runs (default: {", ".join(DEFAULT_STRATEGIES)})')
-    add('--out', metavar='DIR', help='run folder; an interrupted run in it is continued (default: a new one below runs/)')
-    add('--json', metavar='FILE', help='where to write the summary (default: summary.json in the run folder)')
-    add('--html', metavar='FILE', help='where to write the report (default: report.html in the run folder)')
+    add(
+        '--prompts',
+        default='builtin',
+        metavar='FILE',
+        help="'builtin', a text file (one prompt a line) or JSON lines with prompt, text or turns",
+    )
+    add(
+        '--repeats',
+        type=integer_type(1),
+        default=3,
+        metavar='N',
+        help='runs of each strategy on each prompt (default: %(default)s)',
+    )
+    add(
+        '--strategies',
+        metavar='A,B',
+        help=f'{", ".join(n for n in STRATEGY_OPTIONS if n != "sampling")} (sampling at T > 0); the plain one always runs (default: {", ".join(DEFAULT_STRATEGIES)})',
+    )
+    add(
+        '--out',
+        metavar='DIR',
+        help='run folder; an interrupted run in it is continued (default: a new one below runs/)',
+    )
+    add(
+        '--json',
+        metavar='FILE',
+        help='where to write the summary (default: summary.json in the run folder)',
+    )
+    add(
+        '--html',
+        metavar='FILE',
+        help='where to write the report (default: report.html in the run folder)',
+    )
 
 # %% ../../nbs/13_lab/11_cli.ipynb #e8812888
 def add_generate(add):
     "The arguments of `generate`."
     add('prompt', help="the text to continue; '-' reads it from standard input")
     add('--strategy', choices=list(STRATEGY_OPTIONS), help='default: assisted')
-    add('--config', metavar='FILE', help='a .json or .yaml file of the strategy instead, as save_strategy writes it or by hand')
-    add('--stop', action='append', metavar='TEXT', help='end the text after this string; may be given several times')
+    add(
+        '--config',
+        metavar='FILE',
+        help='a .json or .yaml file of the strategy instead, as save_strategy writes it or by hand',
+    )
+    add(
+        '--stop',
+        action='append',
+        metavar='TEXT',
+        help='end the text after this string; may be given several times',
+    )
     add('--trace', metavar='FILE', help='save the trace: coloured as .html, or as .json')
+
 
 def add_certify(add):
     "The arguments of `certify`."
-    add('--strategy', default='assisted', choices=[n for n in STRATEGY_OPTIONS if n not in BASELINES], help='default: %(default)s')
-    add('--samples', type=integer_type(1), metavar='N', help='of the statistical check (default: 2000)')
-    add('--on-target', action='store_true', help='check the texts of the target on the built-in prompts too, in float64')
+    add(
+        '--strategy',
+        default='assisted',
+        choices=[n for n in STRATEGY_OPTIONS if n not in BASELINES],
+        help='default: %(default)s',
+    )
+    add(
+        '--samples',
+        type=integer_type(1),
+        metavar='N',
+        help='of the statistical check (default: 2000)',
+    )
+    add(
+        '--on-target',
+        action='store_true',
+        help='check the texts of the target on the built-in prompts too, in float64',
+    )
 
 # %% ../../nbs/13_lab/11_cli.ipynb #964c5f9f
 def add_tune(add):
     "The arguments of `tune`."
-    add('--strategy', default='assisted', choices=[n for n in STRATEGY_OPTIONS if n not in BASELINES], help='the drafter to tune for (default: %(default)s)')
-    add('--prompts', default='builtin', metavar='FILE', help="'builtin', a text file (one prompt a line) or JSON lines; a third of them is held out")
-    add('--max-lookahead', type=integer_type(1), default=20, metavar='K', help='never draft more (default: %(default)s)')
+    add(
+        '--strategy',
+        default='assisted',
+        choices=[n for n in STRATEGY_OPTIONS if n not in BASELINES],
+        help='the drafter to tune for (default: %(default)s)',
+    )
+    add(
+        '--prompts',
+        default='builtin',
+        metavar='FILE',
+        help="'builtin', a text file (one prompt a line) or JSON lines; a third of them is held out",
+    )
+    add(
+        '--max-lookahead',
+        type=integer_type(1),
+        default=20,
+        metavar='K',
+        help='never draft more (default: %(default)s)',
+    )
     add('--candidates', metavar='A,B', help=f'{CANDIDATE_NAMES} (default: all that fit)')
-    add('--repeats', type=integer_type(0), default=2, metavar='N', help='of the measurement; 0: none (default: %(default)s)')
+    add(
+        '--repeats',
+        type=integer_type(0),
+        default=2,
+        metavar='N',
+        help='of the measurement; 0: none (default: %(default)s)',
+    )
     add('--out', metavar='FILE', help='write what came out as JSON; a trained rule goes beside it')
+
 
 def add_zoo(add):
     "The arguments of `zoo`."
     add('action', choices=['list', 'train'], help='list them, or train one')
     add('name', nargs='?', help='which one to train')
-    add('--folder', help='where the run lives, and where a stopped one goes on (default: zoo-runs/NAME)')
-    add('--tokens', type=integer_type(1), metavar='N', help='how much text it reads (default: as the shipped model did)')
-    add('--minutes', type=float, metavar='M', help='for nano: train for so long at most, all calls together')
-    add('--pause', type=float, metavar='M', help='for nano: stop this call after so many minutes; the same command goes on')
+    add(
+        '--folder',
+        help='where the run lives, and where a stopped one goes on (default: zoo-runs/NAME)',
+    )
+    add(
+        '--tokens',
+        type=integer_type(1),
+        metavar='N',
+        help='how much text it reads (default: as the shipped model did)',
+    )
+    add(
+        '--minutes',
+        type=float,
+        metavar='M',
+        help='for nano: train for so long at most, all calls together',
+    )
+    add(
+        '--pause',
+        type=float,
+        metavar='M',
+        help='for nano: stop this call after so many minutes; the same command goes on',
+    )
     add('--device', help="'cpu', 'cuda', … (default: cpu; for nano the accelerator)")
     add('--seed', type=int, default=0, metavar='S')
-    add('--compile', action='store_true', help='compile the layers with torch.compile: faster where a C++ compiler is at hand')
+    add(
+        '--compile',
+        action='store_true',
+        help='compile the layers with torch.compile: faster where a C++ compiler is at hand',
+    )
 
 # %% ../../nbs/13_lab/11_cli.ipynb #359283a6
 def main(argv=None) -> int:
     "Run the command; returns the exit status."
     parser = make_parser()
     args = parser.parse_args(argv)
-    if args.command == 'zoo' and (args.action == 'train') != bool(args.name): parser.error('zoo train takes the name of a model, zoo list none')
+    if args.command == 'zoo' and (args.action == 'train') != bool(args.name):
+        parser.error('zoo train takes the name of a model, zoo list none')
     silence_transformers()
-    try: return args.run(args)
+    try:
+        return args.run(args)
     except KeyboardInterrupt:
         folder = getattr(args, 'folder', None)
-        print(f'\nStopped.{f" Continue with the same command and --out {folder}" if folder else ""}', file=sys.stderr)
+        print(
+            f'\nStopped.{f" Continue with the same command and --out {folder}" if folder else ""}',
+            file=sys.stderr,
+        )
         return 130
     except (ValueError, OSError) as error:
         print(f'decodelab: {" ".join(str(error).split())}', file=sys.stderr)
         return 2
 
+
 def silence_transformers():
     "No progress bars and warnings of transformers between our lines."
     from transformers.utils import logging
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
 # %% ../../nbs/13_lab/11_cli.ipynb #a2587f96
-if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook
+if __name__ == '__main__' and '__file__' in globals():
+    sys.exit(main())  # as a module, not in this notebook

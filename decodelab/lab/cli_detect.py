@@ -8,73 +8,107 @@ __all__ = ['SCHEMES', 'watermark_from_key', 'parse_keys', 'read_documents', 'par
            'add_detect_arguments']
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #eb9ccd68
-import json, sys
+import json
+import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #51ae523f
 SCHEMES = 'GreenList TransformersGreenList Unigram HardList SWEET SBW Gumbel DualGumbel HarmonicGumbel TripleGumbel SynthID DiPmark'.split()
 
+
 def watermark_from_key(
-    key:str, # whole numbers, with commas between them for a scheme with several
-    scheme:str='GreenList',
-    settings=(), # 'name=value'
+    key: str,  # whole numbers, with commas between them for a scheme with several
+    scheme: str = 'GreenList',
+    settings=(),  # 'name=value'
 ) -> 'Mark':
     "The mark of a key and settings; raises `ValueError` for an unknown scheme, setting or value."
     from decodelab.watermark.base import watermark_class
-    if scheme not in SCHEMES: raise ValueError(f'there is no scheme {scheme!r}: choose from {", ".join(SCHEMES)}')
+
+    if scheme not in SCHEMES:
+        raise ValueError(f'there is no scheme {scheme!r}: choose from {", ".join(SCHEMES)}')
     made = watermark_class(scheme)
     known = {f.name: f for f in fields(made)}
     given = {next(n for n in known if 'key' in n): parse_keys(key)}
     for setting in settings:
         name, equals, value = setting.partition('=')
-        if not equals or name not in known: raise ValueError(f'{setting!r} is no setting of {scheme}: give NAME=VALUE, with one of {", ".join(known)}')
-        try: given[name] = json.loads(value)
-        except json.JSONDecodeError: given[name] = value
-    if missing := [n for n, f in known.items() if n not in given and f.default is MISSING]: raise ValueError(f'{scheme} needs {missing[0]}: give --set {missing[0]}=…')
+        if not equals or name not in known:
+            raise ValueError(
+                f'{setting!r} is no setting of {scheme}: give NAME=VALUE, with one of {", ".join(known)}'
+            )
+        try:
+            given[name] = json.loads(value)
+        except json.JSONDecodeError:
+            given[name] = value
+    if missing := [n for n, f in known.items() if n not in given and f.default is MISSING]:
+        raise ValueError(f'{scheme} needs {missing[0]}: give --set {missing[0]}=…')
     return made(**given)
 
-def parse_keys(text:str):
+
+def parse_keys(text: str):
     "One key, or several with commas between them."
-    try: numbers = [int(k) for k in text.split(',')]
-    except ValueError: raise ValueError('the key is no whole number: give one, or several with commas between them') from None
+    try:
+        numbers = [int(k) for k in text.split(',')]
+    except ValueError:
+        raise ValueError(
+            'the key is no whole number: give one, or several with commas between them'
+        ) from None
     return numbers[0] if len(numbers) == 1 else tuple(numbers)
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #504c76a1
-def read_documents(path:str) -> list[tuple]:
+def read_documents(path: str) -> list[tuple]:
     "`(text or ids, prompt, name)` of each document of a file, '-' for standard input; raises `ValueError` that names the first bad line."
-    try: text = sys.stdin.read() if path == '-' else Path(path).read_text(encoding='utf-8')
-    except (OSError, UnicodeDecodeError) as error: raise ValueError(f'cannot read {path}: {error}') from None
-    if not path.endswith(('.jsonl', '.ndjson')): return [(text, 0, 1)]
-    found = [parse_document(line, f'line {n} of {path}', n) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-    if not found: raise ValueError(f'there are no documents in {path}')
+    try:
+        text = sys.stdin.read() if path == '-' else Path(path).read_text(encoding='utf-8')
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f'cannot read {path}: {error}') from None
+    if not path.endswith(('.jsonl', '.ndjson')):
+        return [(text, 0, 1)]
+    found = [
+        parse_document(line, f'line {n} of {path}', n)
+        for n, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+    ]
+    if not found:
+        raise ValueError(f'there are no documents in {path}')
     return found
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #9d411f86
-def parse_document(line:str, where:str, number:int) -> tuple:
+def parse_document(line: str, where: str, number: int) -> tuple:
     "One document of JSON lines; its name is its id, or its number."
-    try: given = json.loads(line)
-    except json.JSONDecodeError: given = None
-    if not isinstance(given, dict) or ('text' in given) == ('ids' in given): raise ValueError(f'{where} is no document: give a JSON object with text or ids')
-    if unknown := sorted(set(given) - {'text', 'ids', 'prompt', 'id'}): raise ValueError(f'{where} has {unknown[0]!r}: give text or ids, and perhaps prompt and id')
+    try:
+        given = json.loads(line)
+    except json.JSONDecodeError:
+        given = None
+    if not isinstance(given, dict) or ('text' in given) == ('ids' in given):
+        raise ValueError(f'{where} is no document: give a JSON object with text or ids')
+    if unknown := sorted(set(given) - {'text', 'ids', 'prompt', 'id'}):
+        raise ValueError(f'{where} has {unknown[0]!r}: give text or ids, and perhaps prompt and id')
     body, prompt = given.get('text', given.get('ids')), given.get('prompt', 0)
     right = str if 'text' in given else list
-    if not isinstance(body, right) or not isinstance(prompt, (str, int)): raise ValueError(f'{where}: text must be a string, ids a list of numbers, and prompt a string or a number of ids')
+    if not isinstance(body, right) or not isinstance(prompt, (str, int)):
+        raise ValueError(
+            f'{where}: text must be a string, ids a list of numbers, and prompt a string or a number of ids'
+        )
     return body, prompt, given.get('id', number)
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #4f398e1c
-def load_model_tokenizer(name:str):
+def load_model_tokenizer(name: str):
     "The tokenizer of a model, without the model; raises `ValueError` if there is none by that name."
     from transformers import AutoTokenizer
     from decodelab.models.session import locate, load_error
-    try: return AutoTokenizer.from_pretrained(locate(name, None, False))
-    except (OSError, ValueError) as error: raise ValueError(load_error(name, error)) from error
+
+    try:
+        return AutoTokenizer.from_pretrained(locate(name, None, False))
+    except (OSError, ValueError) as error:
+        raise ValueError(load_error(name, error)) from error
 
 
-def load_vocab_size(name:str) -> int:
+def load_vocab_size(name: str) -> int:
     "The size of a model's vocabulary, which its watermark may depend on."
     from transformers import AutoConfig
     from decodelab.models.session import locate
+
     return AutoConfig.from_pretrained(locate(name, None, False)).get_text_config().vocab_size
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #501c2e92
@@ -82,55 +116,143 @@ def detect_command(args) -> int:
     "Print what each document shows and write it where asked; 0 if the mark is found, 1 if not."
     from decodelab.detection.detect import Detector, combine
     from decodelab.models.session import load
-    if (args.config is None) == (args.key is None): raise ValueError('give the mark: either --config FILE or --key KEY')
-    if args.config and (args.settings or args.scheme): raise ValueError('--scheme and --set go with --key: the configuration has its own')
+
+    if (args.config is None) == (args.key is None):
+        raise ValueError('give the mark: either --config FILE or --key KEY')
+    if args.config and (args.settings or args.scheme):
+        raise ValueError('--scheme and --set go with --key: the configuration has its own')
     for file in filter(None, (args.json, args.html)):
-        if not Path(file).absolute().parent.is_dir(): raise ValueError(f'{file} is in a folder that does not exist: make it first')
+        if not Path(file).absolute().parent.is_dir():
+            raise ValueError(f'{file} is in a folder that does not exist: make it first')
     tokenizer = load_model_tokenizer(args.target)
-    detector = Detector.load(args.config, tokenizer, load_vocab_size(args.target)) if args.config else Detector(watermark_from_key(args.key, args.scheme or 'GreenList', args.settings or ()), tokenizer)
-    if args.device and type(detector.watermark).__name__ != 'SWEET': raise ValueError('--device is for SWEET, which reads the model: leave it out')
-    reading = {'lm': load(args.target, device=args.device)} if type(detector.watermark).__name__ == 'SWEET' else {}
+    detector = (
+        Detector.load(args.config, tokenizer, load_vocab_size(args.target))
+        if args.config
+        else Detector(
+            watermark_from_key(args.key, args.scheme or 'GreenList', args.settings or ()), tokenizer
+        )
+    )
+    if args.device and type(detector.watermark).__name__ != 'SWEET':
+        raise ValueError('--device is for SWEET, which reads the model: leave it out')
+    reading = (
+        {'lm': load(args.target, device=args.device)}
+        if type(detector.watermark).__name__ == 'SWEET'
+        else {}
+    )
     texts, prompts, names = zip(*read_documents(args.file))
-    found = detector.detect_many(texts, prompts, windows=args.windows, level=args.level if args.windows else None, permutations=args.permutations, seed=args.seed, **reading)
+    found = detector.detect_many(
+        texts,
+        prompts,
+        windows=args.windows,
+        level=args.level if args.windows else None,
+        permutations=args.permutations,
+        seed=args.seed,
+        **reading,
+    )
     together = combine(found) if len(found) > 1 else None
-    for line in detection_lines(found, names, together): print(line)
+    for line in detection_lines(found, names, together):
+        print(line)
     write_detections(args, found, names, together)
-    return 0 if (together.p <= args.level if together else found[0].is_watermarked(args.level)) else 1
+    return (
+        0 if (together.p <= args.level if together else found[0].is_watermarked(args.level)) else 1
+    )
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #cae833fb
-def detection_lines(detections:list, names, combined) -> list[str]:
+def detection_lines(detections: list, names, combined) -> list[str]:
     "A line for each `Detection`, one for its spans, one for the `Combined` documents."
     out = []
     for name, d in zip(names, detections):
-        out += [f'{name}: {d}'] + [f'   tokens {s.begin} to {s.end}: p={s.p:.2g}' + (f' {"".join(d.pieces[s.begin:s.end])[:60]!r}' if d.pieces else '') for s in d.spans]
-    return out + ([f'all {combined.documents} together: p={combined.p:.2g}, z={combined.z:.2f}, {combined.count} tokens'] if combined else [])
+        out += [f'{name}: {d}'] + [
+            f'   tokens {s.begin} to {s.end}: p={s.p:.2g}'
+            + (f' {"".join(d.pieces[s.begin : s.end])[:60]!r}' if d.pieces else '')
+            for s in d.spans
+        ]
+    return out + (
+        [
+            f'all {combined.documents} together: p={combined.p:.2g}, z={combined.z:.2f}, {combined.count} tokens'
+        ]
+        if combined
+        else []
+    )
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #ff169130
 def detection_record(name, d) -> dict:
     "What a detection found, for JSON."
     spans = [dict(begin=s.begin, end=s.end, p=s.p) for s in d.spans]
     windows = dict(window_p=d.windows.p, spans=spans) if d.windows else {}
-    return dict(id=name, watermark=d.watermark, p=d.p, z=None if d.z != d.z else d.z, tokens=len(d.ids), counted=d.count, mean=d.total / d.count if d.count else None, key_p=d.key_p, **windows)
+    return dict(
+        id=name,
+        watermark=d.watermark,
+        p=d.p,
+        z=None if d.z != d.z else d.z,
+        tokens=len(d.ids),
+        counted=d.count,
+        mean=d.total / d.count if d.count else None,
+        key_p=d.key_p,
+        **windows,
+    )
 
-def write_detections(args, detections:list, names, combined):
+
+def write_detections(args, detections: list, names, combined):
     "The JSON and the page, where they were asked for."
     from decodelab.core.plot import write_atomic
+
     both = dict(p=combined.p, counted=combined.count) if combined else None
-    if args.json: write_atomic(args.json, json.dumps(dict(documents=[detection_record(n, d) for n, d in zip(names, detections)], together=both), indent=1))
+    if args.json:
+        write_atomic(
+            args.json,
+            json.dumps(
+                dict(
+                    documents=[detection_record(n, d) for n, d in zip(names, detections)],
+                    together=both,
+                ),
+                indent=1,
+            ),
+        )
     page = '<!doctype html><meta charset="utf-8"><title>decodelab detect</title>{}'
-    if args.html: write_atomic(args.html, page.format('<hr>'.join(d._repr_html_() for d in detections)))
+    if args.html:
+        write_atomic(args.html, page.format('<hr>'.join(d._repr_html_() for d in detections)))
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #e69d9821
 def add_detect_arguments(add):
     "The arguments of `detect`."
-    add('file', metavar='FILE', help="a text, or .jsonl with text or ids (and prompt) on each line; '-' reads a text from standard input")
-    add('--config', metavar='FILE', help="the mark and its key: what Detector.save, a mark's to_json or transformers wrote")
+    add(
+        'file',
+        metavar='FILE',
+        help="a text, or .jsonl with text or ids (and prompt) on each line; '-' reads a text from standard input",
+    )
+    add(
+        '--config',
+        metavar='FILE',
+        help="the mark and its key: what Detector.save, a mark's to_json or transformers wrote",
+    )
     add('--key', metavar='KEY', help='the key, instead of a configuration; several with commas')
-    add('--scheme', metavar='NAME', help='with --key: GreenList (default), Gumbel, SynthID, TransformersGreenList, …')
-    add('--set', action='append', dest='settings', metavar='NAME=VALUE', help='with --key: a setting of the scheme; may be given several times')
-    add('--target', default='pico', metavar='MODEL', help='the model that was marked: embedded, a local folder or a Hub name (default: %(default)s)')
+    add(
+        '--scheme',
+        metavar='NAME',
+        help='with --key: GreenList (default), Gumbel, SynthID, TransformersGreenList, …',
+    )
+    add(
+        '--set',
+        action='append',
+        dest='settings',
+        metavar='NAME=VALUE',
+        help='with --key: a setting of the scheme; may be given several times',
+    )
+    add(
+        '--target',
+        default='pico',
+        metavar='MODEL',
+        help='the model that was marked: embedded, a local folder or a Hub name (default: %(default)s)',
+    )
     add('--windows', action='store_true', help='look for marked spans in unmarked text too')
-    add('--level', type=float, default=.01, metavar='P', help='found if p is at most this (default: %(default)s)')
+    add(
+        '--level',
+        type=float,
+        default=0.01,
+        metavar='P',
+        help='found if p is at most this (default: %(default)s)',
+    )
     add('--permutations', type=int, default=0, metavar='N', help='compare with N other keys too')
     add('--seed', type=int, metavar='S', help='of windows and permutations (default: 0)')
     add('--device', default=None, help="'cpu', 'cuda', … for SWEET, which reads the model")

@@ -7,94 +7,142 @@ __all__ = ['FLAGS', 'manifest_text', 'verdict_text', 'result_lines', 'check_opti
            'measure', 'draw', 'report_result', 'experiment_command', 'add_experiment']
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #206548a7
-import sys, time
+import sys
+import time
 from pathlib import Path
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #69dadd87
 def manifest_text(manifest) -> str:
     "The manifest of experiments as plain text, a title and its scales."
     from decodelab.lab.notebook_runner import format_duration
+
     lines = []
     for name, rows in manifest.groupby('name', sort=True):
         first = rows.iloc[0]
         lines.append(f'{name}: {first.title}' + (f' ({first.source})' if first.source else ''))
         for r in rows.itertuples():
             needs = '; '.join(filter(None, (r.models, r.data and f'data {r.data}')))
-            lines.append(f'    {r.scale:6} {format_duration(60 * r.minutes):>7} {r.memory_gb:5g} GB   {needs or "no models"}')
+            lines.append(
+                f'    {r.scale:6} {format_duration(60 * r.minutes):>7} {r.memory_gb:5g} GB   {needs or "no models"}'
+            )
     return '\n'.join(lines)
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #9cb20a12
 def verdict_text(agrees) -> str:
     "A verdict in a word or three; open is what cannot be judged at this scale."
     import pandas as pd
+
     return 'open' if pd.isna(agrees) else 'agrees' if agrees else 'does not agree'
+
 
 def result_lines(ran) -> list[str]:
     "What a run (`RunResult`) says, in lines: its verdicts and where its files are."
     from decodelab.lab.experiment import read_verdicts
     from decodelab.lab.notebook_runner import format_duration
+
     form = f'{ran.name}, scale {ran.scale}' + (', short form' if ran.quick else '')
-    if ran.was_finished: lines = [f'{form}: finished before, left as it is']
-    elif ran.failure: return [f'{form}: stopped after {format_duration(ran.seconds)}; the notebook so far: {ran.notebook}']
-    else: lines = [f'{form}: {format_duration(ran.seconds)}']
+    if ran.was_finished:
+        lines = [f'{form}: finished before, left as it is']
+    elif ran.failure:
+        return [
+            f'{form}: stopped after {format_duration(ran.seconds)}; the notebook so far: {ran.notebook}'
+        ]
+    else:
+        lines = [f'{form}: {format_duration(ran.seconds)}']
     for v in read_verdicts(ran.verdicts).itertuples() if ran.verdicts.exists() else ():
-        lines.append(f'    {verdict_text(v.agrees)}: {v.claim} (source: {v.source}; here: {v.measured or "–"})')
+        lines.append(
+            f'    {verdict_text(v.agrees)}: {v.claim} (source: {v.source}; here: {v.measured or "–"})'
+        )
     return lines + [f'    notebook: {ran.notebook}']
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #8699292f
 FLAGS = ('out', 'resume', 'quick', 'figures', 'check', 'fetch', 'anyway')
 
+
 def check_options(args):
     "Raises `ValueError` for options that do not go together: none is ignored."
     from decodelab.evaluate.jobs import process_rank
+
     given, several = [o for o in FLAGS if getattr(args, o)], process_rank()[1] > 1
-    if args.name == 'list' and given: raise ValueError(f'list takes no --{given[0]}: leave it out')
-    for option, excludes in (('figures', ('resume', 'quick', 'check', 'fetch', 'anyway')), ('check', ('resume', 'quick', 'anyway'))):
-        if option in given and (wrong := [o for o in excludes if o in given]): raise ValueError(f'--{option} measures nothing: leave --{wrong[0]} out')
-    if args.resume and not args.out: raise ValueError('--resume needs the folder of the run: give it with --out')
-    if several and not args.out: raise ValueError('several processes need one folder: give it with --out')
-    if several and (args.figures or args.check): raise ValueError('this measures nothing, and one process is enough: leave accelerate launch out')
+    if args.name == 'list' and given:
+        raise ValueError(f'list takes no --{given[0]}: leave it out')
+    for option, excludes in (
+        ('figures', ('resume', 'quick', 'check', 'fetch', 'anyway')),
+        ('check', ('resume', 'quick', 'anyway')),
+    ):
+        if option in given and (wrong := [o for o in excludes if o in given]):
+            raise ValueError(f'--{option} measures nothing: leave --{wrong[0]} out')
+    if args.resume and not args.out:
+        raise ValueError('--resume needs the folder of the run: give it with --out')
+    if several and not args.out:
+        raise ValueError('several processes need one folder: give it with --out')
+    if several and (args.figures or args.check):
+        raise ValueError(
+            'this measures nothing, and one process is enough: leave accelerate launch out'
+        )
+
 
 def selected_notebooks(args) -> list[Path]:
     "The notebooks that a command means; raises `ValueError` if there are none."
     from decodelab.lab.requirements import experiments, notebook_of
-    if args.name != 'all': return [notebook_of(args.name, args.notebooks)]
+
+    if args.name != 'all':
+        return [notebook_of(args.name, args.notebooks)]
     manifest = experiments(args.notebooks)
     names = list(manifest[manifest.scale == args.scale].name)
-    if not names: raise ValueError(f'no experiment has the scale {args.scale}')
+    if not names:
+        raise ValueError(f'no experiment has the scale {args.scale}')
     return [notebook_of(n, args.notebooks) for n in names]
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #50f27bc3
-def print_missing(path:Path, missing:list, stream):
+def print_missing(path: Path, missing: list, stream):
     "Print what is missing for an experiment, a line for each."
     print(f'{path.stem} lacks:' if missing else f'{path.stem}: nothing is missing', file=stream)
-    for lack in missing: print(f'    {"" if lack.hard else "perhaps "}{lack}', file=stream)
+    for lack in missing:
+        print(f'    {"" if lack.hard else "perhaps "}{lack}', file=stream)
 
-def measure(path:Path, args, out:Path, turn:int=0) -> int:
+
+def measure(path: Path, args, out: Path, turn: int = 0) -> int:
     "Run one experiment; 0, 1 where a cell failed, 2 where something is missing."
     from decodelab.lab.requirements import find_missing
     from decodelab.lab.runner import run_experiment
     from decodelab.evaluate.jobs import process_rank
-    main = process_rank()[0] == 0
-    missing = [l for l in find_missing(path, args.scale, out, args.fetch) if l.hard or not args.anyway]
-    if missing and main: print_missing(path, missing, sys.stderr)
-    if missing: return 2
-    return report_result(run_experiment(path, out, args.scale, args.quick, args.resume, args.fetch, sys.stderr, turn))
 
-def draw(path:Path, args, out:Path, turn:int=0) -> int:
+    main = process_rank()[0] == 0
+    missing = [
+        l for l in find_missing(path, args.scale, out, args.fetch) if l.hard or not args.anyway
+    ]
+    if missing and main:
+        print_missing(path, missing, sys.stderr)
+    if missing:
+        return 2
+    return report_result(
+        run_experiment(path, out, args.scale, args.quick, args.resume, args.fetch, sys.stderr, turn)
+    )
+
+
+def draw(path: Path, args, out: Path, turn: int = 0) -> int:
     "Draw one experiment from stored rows; 0, or 1 where a cell failed."
     from decodelab.lab.requirements import requirements
     from decodelab.lab.runner import render_experiment
-    if args.scale not in requirements(path): raise ValueError(f'{path.stem} has no scale {args.scale!r}: choose from {", ".join(requirements(path))}')
+
+    if args.scale not in requirements(path):
+        raise ValueError(
+            f'{path.stem} has no scale {args.scale!r}: choose from {", ".join(requirements(path))}'
+        )
     return report_result(render_experiment(path, out, args.scale, sys.stderr))
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #44c9cbca
 def report_result(ran) -> int:
     "Print what came of a run; 1 if it failed."
     from decodelab.evaluate.jobs import process_rank
-    if sys.stderr.isatty(): print('\r\x1b[K', end='', file=sys.stderr) # the line of progress
-    if ran.failure: print(f'{ran.failure.trace}\n{ran.name}: {ran.failure}', file=sys.stderr)
-    if process_rank()[0] == 0: print('\n'.join(result_lines(ran)), flush=True)
+
+    if sys.stderr.isatty():
+        print('\r\x1b[K', end='', file=sys.stderr)  # the line of progress
+    if ran.failure:
+        print(f'{ran.failure.trace}\n{ran.name}: {ran.failure}', file=sys.stderr)
+    if process_rank()[0] == 0:
+        print('\n'.join(result_lines(ran)), flush=True)
     return int(ran.failure is not None)
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #7abd6df0
@@ -104,36 +152,72 @@ def experiment_command(args) -> int:
     from decodelab.lab.requirements import experiments, installed, find_missing
     from decodelab.lab.runner import check_folder
     from decodelab.evaluate.jobs import process_rank
+
     check_options(args)
     if args.name == 'list':
         found = experiments(args.notebooks)
         print(manifest_text(found[found.scale == args.scale] if args.scale else found))
         return 0
     args.scale = args.scale or 'pico'
-    paths, out = selected_notebooks(args), Path(args.out or f'runs/experiment-{time.strftime("%Y%m%d-%H%M%S")}')
+    paths = selected_notebooks(args)
+    out = Path(args.out or f'runs/experiment-{time.strftime("%Y%m%d-%H%M%S")}')
     if args.check:
         missing = {path: find_missing(path, args.scale, out, args.fetch) for path in paths}
-        for path, found in missing.items(): print_missing(path, found, sys.stdout)
+        for path, found in missing.items():
+            print_missing(path, found, sys.stdout)
         return int(any(missing.values()))
-    if lost := [n for n in ('nbformat', 'nbclient', 'ipykernel') if not installed(n)]: raise ValueError(f'running a notebook needs {", ".join(lost)}, not installed here: pip install "decodelab[lab]=={__version__}"')
-    args.folder = f'{out} --resume'                                       # what goes on after Ctrl-C
-    if not args.figures and process_rank()[0] == 0: check_folder(paths, out, args.scale, args.quick, args.resume)
+    if lost := [n for n in ('nbformat', 'nbclient', 'ipykernel') if not installed(n)]:
+        raise ValueError(
+            f'running a notebook needs {", ".join(lost)}, not installed here: pip install "decodelab[lab]=={__version__}"'
+        )
+    args.folder = f'{out} --resume'  # what goes on after Ctrl-C
+    if not args.figures and process_rank()[0] == 0:
+        check_folder(paths, out, args.scale, args.quick, args.resume)
     codes = []
     for turn, path in enumerate(paths):
         codes.append((draw if args.figures else measure)(path, args, out, turn))
-        if codes[-1] and process_rank()[1] > 1: break                            # the other processes wait for this one: who started them ends them
+        if codes[-1] and process_rank()[1] > 1:
+            break  # the other processes wait for this one: who started them ends them
     return max(codes)
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #2989b073
 def add_experiment(add):
     "The arguments of `experiment`."
     add('name', metavar='NAME', help="an experiment's name or number, 'all', or 'list'")
-    add('--scale', choices=('pico', 'gpu', 'paper'), help='pico: embedded models, CPU; gpu: one GPU, no network; paper: the models and data of the source (default: pico)')
-    add('--out', metavar='DIR', help='folder of the run, of one experiment or many (default: a new one below runs/)')
-    add('--resume', action='store_true', help='go on with what was begun in --out; what is finished there is left as it is')
-    add('--quick', action='store_true', help='the short form: fewer prompts and repeats; not evidence')
-    add('--figures', action='store_true', help='measure nothing: draw from the rows in --out, or from those that came with the package')
+    add(
+        '--scale',
+        choices=('pico', 'gpu', 'paper'),
+        help='pico: embedded models, CPU; gpu: one GPU, no network; paper: the models and data of the source (default: pico)',
+    )
+    add(
+        '--out',
+        metavar='DIR',
+        help='folder of the run, of one experiment or many (default: a new one below runs/)',
+    )
+    add(
+        '--resume',
+        action='store_true',
+        help='go on with what was begun in --out; what is finished there is left as it is',
+    )
+    add(
+        '--quick',
+        action='store_true',
+        help='the short form: fewer prompts and repeats; not evidence',
+    )
+    add(
+        '--figures',
+        action='store_true',
+        help='measure nothing: draw from the rows in --out, or from those that came with the package',
+    )
     add('--check', action='store_true', help='only say what is missing here')
-    add('--fetch', action='store_true', help='models and data that are missing may be fetched; without this nothing is')
+    add(
+        '--fetch',
+        action='store_true',
+        help='models and data that are missing may be fetched; without this nothing is',
+    )
     add('--anyway', action='store_true', help='run even if memory or disk may be too small')
-    add('--notebooks', metavar='DIR', help='a folder of experiments of your own (default: those of the package)')
+    add(
+        '--notebooks',
+        metavar='DIR',
+        help='a folder of experiments of your own (default: those of the package)',
+    )

@@ -6,39 +6,64 @@
 __all__ = ['launch', 'seconds_by_process', 'scaling']
 
 # %% ../../nbs/13_lab/08_distributed.ipynb #09f77167
-import os, subprocess, sys
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from ..core.files import read_rows
 
 # %% ../../nbs/13_lab/08_distributed.ipynb #9d77b88a
 def launch(
-    command, # what Python is given: a script, or '-m' and a module, and its arguments
-    processes:int=2,
-    env:dict|None=None, # further environment variables
-    timeout:float=600, # seconds
+    command,  # what Python is given: a script, or '-m' and a module, and its arguments
+    processes: int = 2,
+    env: dict | None = None,  # further environment variables
+    timeout: float = 600,  # seconds
 ) -> str:
     "Start a command in several processes on this machine with `torchrun`, and return what they wrote; raises `RuntimeError` where one fails."
-    if processes < 1: raise ValueError(f'processes is {processes}: give 1 or more')
-    many = ['-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(processes)] if processes > 1 else []
+    if processes < 1:
+        raise ValueError(f'processes is {processes}: give 1 or more')
+    many = (
+        ['-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(processes)]
+        if processes > 1
+        else []
+    )
     outside = {k: v for k, v in os.environ.items() if k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')}
-    done = subprocess.run([sys.executable, '-W', 'ignore', *many, *map(str, command)], env=outside | (env or {}), capture_output=True, text=True, timeout=timeout)
-    if done.returncode: raise RuntimeError(f'one of {processes} processes failed: {done.stderr.strip()[-2000:]}')
+    done = subprocess.run(
+        [sys.executable, '-W', 'ignore', *many, *map(str, command)],
+        env=outside | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    if done.returncode:
+        raise RuntimeError(f'one of {processes} processes failed: {done.stderr.strip()[-2000:]}')
     return done.stdout
 
 # %% ../../nbs/13_lab/08_distributed.ipynb #48a9ece4
 def seconds_by_process(folder) -> list[float]:
     "Seconds of runs that each process of a run folder has done, in the order of their files."
-    seconds = [sum(r['seconds'] for r in read_rows(p)[0]) for p in sorted(Path(folder).glob('rows*.jsonl'))]
-    if not sum(seconds): raise ValueError(f'there are no runs in {folder}: give a folder that bench(out=…) wrote to')
+    seconds = [
+        sum(r['seconds'] for r in read_rows(p)[0]) for p in sorted(Path(folder).glob('rows*.jsonl'))
+    ]
+    if not sum(seconds):
+        raise ValueError(f'there are no runs in {folder}: give a folder that bench(out=…) wrote to')
     return [s for s in seconds if s]
 
+
 def scaling(
-    alone, # the run folder of one process
-    shared, # that of several
+    alone,  # the run folder of one process
+    shared,  # that of several
 ) -> dict:
     "`processes`, `efficiency` and its factors `balance` and `sharing`, and the speedup that they make of N."
     one, many = seconds_by_process(alone), seconds_by_process(shared)
-    if len(one) != 1: raise ValueError(f'{len(one)} processes wrote to {alone}: compare with a run of one')
+    if len(one) != 1:
+        raise ValueError(f'{len(one)} processes wrote to {alone}: compare with a run of one')
     balance, sharing = sum(many) / len(many) / max(many), one[0] / sum(many)
-    return dict(processes=len(many), efficiency=balance * sharing, balance=balance, sharing=sharing, speedup=len(many) * balance * sharing)
+    return dict(
+        processes=len(many),
+        efficiency=balance * sharing,
+        balance=balance,
+        sharing=sharing,
+        speedup=len(many) * balance * sharing,
+    )

@@ -8,56 +8,119 @@ __all__ = ['TAGS', 'SVG_TAGS', 'VOID_TAGS', 'DROPPED_TAGS', 'NUMBERS', 'ATTRIBUT
            'source_text', 'notebook_html', 'notebook_figures', 'page_html']
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #6772cc4e
-import base64, html, json, re
+import base64
+import html
+import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #75498635
-TAGS = set('a b blockquote br caption code dd details div dl dt em figure h1 h2 h3 h4 h5 h6 hr i img li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr u ul'.split())
-SVG_TAGS = set('svg g path line rect circle text polyline polygon title'.split()) # drawn inline by this package's views
-VOID_TAGS, DROPPED_TAGS = {'br', 'hr', 'img'}, {'script', 'style', 'iframe', 'object', 'template', 'textarea', 'noscript', 'math', 'head'} # the second with what is in them
-NUMBERS = set('x y x1 x2 y1 y2 cx cy r d points width height viewbox fill stroke stroke-width opacity text-anchor font-size transform'.split())
-ATTRIBUTES = {'title', 'class', 'colspan', 'rowspan', 'alt', 'tabindex', 'open', 'style', 'src', 'halign', 'role', 'aria-label'} | NUMBERS
+TAGS = set(
+    'a b blockquote br caption code dd details div dl dt em figure h1 h2 h3 h4 h5 h6 hr i img li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr u ul'.split()
+)
+SVG_TAGS = set(
+    'svg g path line rect circle text polyline polygon title'.split()
+)  # drawn inline by this package's views
+VOID_TAGS = {'br', 'hr', 'img'}
+DROPPED_TAGS = {
+    'script',
+    'style',
+    'iframe',
+    'object',
+    'template',
+    'textarea',
+    'noscript',
+    'math',
+    'head',
+}  # the second with what is in them
+NUMBERS = set(
+    'x y x1 x2 y1 y2 cx cy r d points width height viewbox fill stroke stroke-width opacity text-anchor font-size transform'.split()
+)
+ATTRIBUTES = {
+    'title',
+    'class',
+    'colspan',
+    'rowspan',
+    'alt',
+    'tabindex',
+    'open',
+    'style',
+    'src',
+    'halign',
+    'role',
+    'aria-label',
+} | NUMBERS
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #0dcc080f
-def safe_attributes(tag:str, attributes:list) -> str:
+def safe_attributes(tag: str, attributes: list) -> str:
     "The attributes that are harmless, as they stand in a tag."
     out = []
     for name, value in attributes:
         value = value or ''
-        fetches = name == 'style' and re.search(r'[\\@]|url|image|expression', value, flags=re.I) # a backslash could hide any of them
-        if name not in ATTRIBUTES or fetches or name == 'src' and not (tag == 'img' and re.match(r'data:image/(png|jpeg|gif|svg\+xml);base64,[\w+/=\s]*$', value)): continue
-        if name == 'style' and re.search(r'position\s*:\s*(fixed|absolute|sticky)', value, flags=re.I): continue # over the rest of the page
+        fetches = name == 'style' and re.search(
+            r'[\\@]|url|image|expression', value, flags=re.I
+        )  # a backslash could hide any of them
+        if (
+            name not in ATTRIBUTES
+            or fetches
+            or (name == 'src'
+            and not (
+                tag == 'img'
+                and re.match(r'data:image/(png|jpeg|gif|svg\+xml);base64,[\w+/=\s]*$', value)
+            ))
+        ):
+            continue
+        if name == 'style' and re.search(
+            r'position\s*:\s*(fixed|absolute|sticky)', value, flags=re.I
+        ):
+            continue  # over the rest of the page
         out.append(f' {name}="{html.escape(value)}"')
     return ''.join(out)
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #1f84b032
 class HTMLSanitizer(HTMLParser):
     "Collects in `out` what is harmless in HTML, with every tag closed."
+
     def __init__(self):
         super().__init__(convert_charrefs=True)
-        self.out, self.stack, self.skipped = [], [], []
+        self.out = []
+        self.stack = []
+        self.skipped = []
+
     def handle_starttag(self, tag, attrs):
-        if tag in DROPPED_TAGS: self.skipped.append(tag)
-        if self.skipped or tag not in TAGS | SVG_TAGS: return
+        if tag in DROPPED_TAGS:
+            self.skipped.append(tag)
+        if self.skipped or tag not in TAGS | SVG_TAGS:
+            return
         self.out.append(f'<{tag}{safe_attributes(tag, attrs)}>')
-        if tag not in VOID_TAGS: self.stack.append(tag)
+        if tag not in VOID_TAGS:
+            self.stack.append(tag)
+
     def handle_endtag(self, tag):
         if self.skipped:
-            if tag == self.skipped[-1]: self.skipped.pop()
+            if tag == self.skipped[-1]:
+                self.skipped.pop()
         elif tag in self.stack:
             while True:
                 last = self.stack.pop()
                 self.out.append(f'</{last}>')
-                if last == tag: break
+                if last == tag:
+                    break
+
     def handle_startendtag(self, tag, attrs):
-        if self.skipped or tag not in TAGS | SVG_TAGS: return
-        self.out.append(f'<{tag}{safe_attributes(tag, attrs)}>' + ('' if tag in VOID_TAGS else f'</{tag}>'))
+        if self.skipped or tag not in TAGS | SVG_TAGS:
+            return
+        self.out.append(
+            f'<{tag}{safe_attributes(tag, attrs)}>' + ('' if tag in VOID_TAGS else f'</{tag}>')
+        )
+
     def handle_data(self, data):
-        if not self.skipped: self.out.append(html.escape(data, quote=False))
+        if not self.skipped:
+            self.out.append(html.escape(data, quote=False))
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #79f6bbd7
-def safe_html(text:str) -> str:
+def safe_html(text: str) -> str:
     "HTML without whatever could run, load or reach out of its place; its styles are left out, and all tags are closed."
     parser = HTMLSanitizer()
     parser.feed(text)
@@ -65,30 +128,66 @@ def safe_html(text:str) -> str:
     return ''.join(parser.out) + ''.join(f'</{tag}>' for tag in reversed(parser.stack))
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #3bc42ec6
-def inline(text:str) -> str:
+def inline(text: str) -> str:
     "One line of Markdown as HTML."
-    text = re.sub(r'\[([^\]]+)\]\((\S+?)\)', lambda m: m[1] if m[1] == m[2] else f'{m[1]} ({m[2]})', text)
+    text = re.sub(
+        r'\[([^\]]+)\]\((\S+?)\)', lambda m: m[1] if m[1] == m[2] else f'{m[1]} ({m[2]})', text
+    )
     parts = re.split(r'(`[^`]+`|\$[^$]+\$)', text)
-    def words(t): return re.sub(r'(?<![*\w])\*([^*\s][^*]*)\*(?!\*)', r'<em>\1</em>', re.sub(r'\*\*([^*]+)\*\*', r'<strong>\1</strong>', html.escape(t)))
-    return ''.join(f'<code>{html.escape(p.strip("`"))}</code>' if p[:1] in '`$' and len(p) > 1 else words(p) for p in parts)
 
-def block_html(block:str) -> str:
+    def words(t):
+        return re.sub(
+            r'(?<![*\w])\*([^*\s][^*]*)\*(?!\*)',
+            r'<em>\1</em>',
+            re.sub(r'\*\*([^*]+)\*\*', r'<strong>\1</strong>', html.escape(t)),
+        )
+
+    return ''.join(
+        f'<code>{html.escape(p.strip("`"))}</code>' if p[:1] in '`$' and len(p) > 1 else words(p)
+        for p in parts
+    )
+
+
+def block_html(block: str) -> str:
     "One block of Markdown as HTML."
     lines = block.splitlines()
-    if head := re.match(r'(#{1,4}) (.*)', block): return f'<h{len(head[1]) + 2}>{inline(head[2])}</h{len(head[1]) + 2}>'
-    if block.startswith('```'): return f'<pre>{html.escape(chr(10).join(lines[1:-1]))}</pre>'
+    if head := re.match(r'(#{1,4}) (.*)', block):
+        return f'<h{len(head[1]) + 2}>{inline(head[2])}</h{len(head[1]) + 2}>'
+    if block.startswith('```'):
+        return f'<pre>{html.escape(chr(10).join(lines[1:-1]))}</pre>'
     if all(l.startswith('|') for l in lines) and len(lines) > 1:
-        rows = [[inline(c.strip()) for c in l.strip().strip('|').split('|')] for l in lines if not re.fullmatch(r'[|:\- ]+', l)]
-        return '<table>' + ''.join(f'<tr>{"".join(f"<td>{c}</td>" for c in r)}</tr>' for r in rows) + '</table>'
-    if all(re.match(r'([-*]|\d+\.) |  ', l) for l in lines): return '<ul>' + ''.join(f'<li>{inline(i)}</li>' for i in re.split(r'\n?(?:^|(?<=\n))(?:[-*]|\d+\.) ', block) if i.strip()) + '</ul>'
+        rows = [
+            [inline(c.strip()) for c in l.strip().strip('|').split('|')]
+            for l in lines
+            if not re.fullmatch(r'[|:\- ]+', l)
+        ]
+        return (
+            '<table>'
+            + ''.join(f'<tr>{"".join(f"<td>{c}</td>" for c in r)}</tr>' for r in rows)
+            + '</table>'
+        )
+    if all(re.match(r'([-*]|\d+\.) |  ', l) for l in lines):
+        return (
+            '<ul>'
+            + ''.join(
+                f'<li>{inline(i)}</li>'
+                for i in re.split(r'\n?(?:^|(?<=\n))(?:[-*]|\d+\.) ', block)
+                if i.strip()
+            )
+            + '</ul>'
+        )
     return f'<p>{inline(" ".join(l.removeprefix("> ") for l in lines))}</p>'
 
-def markdown_html(text:str) -> str:
+
+def markdown_html(text: str) -> str:
     "Markdown as HTML, block by block."
-    blocks, now, fenced = [], [], False
+    blocks = []
+    now = []
+    fenced = False
     for line in [*text.strip().splitlines(), '']:
         fenced ^= line.startswith('```')
-        if line.strip() or fenced: now.append(line)
+        if line.strip() or fenced:
+            now.append(line)
         elif now:
             blocks.append('\n'.join(now))
             now = []
@@ -99,42 +198,65 @@ def output_html(output) -> str:
     "One output of a cell as HTML; empty for what is not shown, such as warnings."
     data = {k: ''.join(v) if isinstance(v, list) else v for k, v in output.get('data', {}).items()}
     for kind in ('image/png', 'image/jpeg'):
-        if kind in data: return f'<img alt="{html.escape(data.get("text/plain", "figure"))}" src="data:{kind};base64,{re.sub("[^A-Za-z0-9+/=]", "", data[kind])}">'
-    if 'image/svg+xml' in data: return f'<img alt="figure" src="data:image/svg+xml;base64,{base64.b64encode(data["image/svg+xml"].encode()).decode()}">'
-    if 'text/html' in data: return f'<div class="wide">{safe_html(data["text/html"])}</div>'
-    if 'text/markdown' in data: return markdown_html(data['text/markdown'])
-    if 'text/plain' in data: return f'<pre>{html.escape(data["text/plain"])}</pre>'
-    if output.get('output_type') == 'error': return f'<pre class="failed">{html.escape(output.get("ename", "") + ": " + output.get("evalue", ""))}</pre>'
-    return f'<pre>{html.escape("".join(output.get("text", "")))}</pre>' if output.get('name') == 'stdout' else ''
+        if kind in data:
+            return f'<img alt="{html.escape(data.get("text/plain", "figure"))}" src="data:{kind};base64,{re.sub("[^A-Za-z0-9+/=]", "", data[kind])}">'
+    if 'image/svg+xml' in data:
+        return f'<img alt="figure" src="data:image/svg+xml;base64,{base64.b64encode(data["image/svg+xml"].encode()).decode()}">'
+    if 'text/html' in data:
+        return f'<div class="wide">{safe_html(data["text/html"])}</div>'
+    if 'text/markdown' in data:
+        return markdown_html(data['text/markdown'])
+    if 'text/plain' in data:
+        return f'<pre>{html.escape(data["text/plain"])}</pre>'
+    if output.get('output_type') == 'error':
+        return f'<pre class="failed">{html.escape(output.get("ename", "") + ": " + output.get("evalue", ""))}</pre>'
+    return (
+        f'<pre>{html.escape("".join(output.get("text", "")))}</pre>'
+        if output.get('name') == 'stdout'
+        else ''
+    )
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #62032e04
 def read_cells(path) -> list[dict]:
     "The cells of a notebook; raises `ValueError` if it is none."
-    try: return json.loads(Path(path).read_text(encoding='utf-8'))['cells']
-    except (OSError, ValueError, KeyError, TypeError) as error: raise ValueError(f'{path} is no notebook ({error})') from None
+    try:
+        return json.loads(Path(path).read_text(encoding='utf-8'))['cells']
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f'{path} is no notebook ({error})') from None
 
-def source_text(cell:dict) -> str:
+
+def source_text(cell: dict) -> str:
     "The source of a cell as one text."
     return ''.join(cell.get('source', ''))
+
 
 def notebook_html(path) -> str:
     "Words and outputs of a notebook as HTML; code is folded away, cells marked `#| hide` are left out."
     out = []
     for cell in read_cells(path):
         text = source_text(cell)
-        if cell.get('cell_type') == 'markdown': out.append(markdown_html(text))
+        if cell.get('cell_type') == 'markdown':
+            out.append(markdown_html(text))
         elif cell.get('cell_type') == 'code' and not re.match(r'#\|\s*hide', text):
-            code = f'<details><summary>code</summary><pre>{html.escape(text)}</pre></details>' if text.strip() else ''
+            code = (
+                f'<details><summary>code</summary><pre>{html.escape(text)}</pre></details>'
+                if text.strip()
+                else ''
+            )
             out.append(code + ''.join(map(output_html, cell.get('outputs', []))))
     return '\n'.join(out)
+
 
 def notebook_figures(path) -> list[tuple[str, str]]:
     "`(heading, HTML)` of each figure of a notebook, in order."
     figures, heading = [], ''
     for cell in read_cells(path):
         text = source_text(cell)
-        if cell.get('cell_type') == 'markdown' and (head := re.match(r'#+ (.*)', text)): heading = head[1]
-        figures += [(heading, h) for h in map(output_html, cell.get('outputs', [])) if h.startswith('<img')]
+        if cell.get('cell_type') == 'markdown' and (head := re.match(r'#+ (.*)', text)):
+            heading = head[1]
+        figures += [
+            (heading, h) for h in map(output_html, cell.get('outputs', [])) if h.startswith('<img')
+        ]
     return figures
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #cdcdfc36
@@ -148,7 +270,10 @@ th{font-weight:600}img{max-width:100%;background:#fff}pre{overflow-x:auto;font-s
 @media(prefers-color-scheme:dark){.yes{color:#35c79b}.no{color:#ff9550}.open{color:#aaa}}
 .dl-accepted{background:rgba(0,114,178,.22)}.dl-corrected{background:rgba(213,94,0,.3)}.dl-bonus{background:rgba(0,158,115,.22)}.dl-prompt{opacity:.65}</style>'''
 
-def page_html(title:str, body:str) -> str:
+
+def page_html(title: str, body: str) -> str:
     "A page that loads nothing and runs nothing."
-    return (f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{html.escape(POLICY)}">'
-            f'<meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>{STYLE}</head>\n<body>\n<h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n')
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{html.escape(POLICY)}">'
+        f'<meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>{STYLE}</head>\n<body>\n<h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n'
+    )

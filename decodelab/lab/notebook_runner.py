@@ -8,7 +8,11 @@ __all__ = ['Failure', 'heading_of', 'make_client', 'execute', 'end_kernel', 'pla
            'line_width']
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #82068a49
-import atexit, json, re, sys, time
+import atexit
+import json
+import re
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -20,16 +24,26 @@ from ..core.files import short_hash
 @dataclass(frozen=True)
 class Failure:
     "Where and why a notebook stopped."
-    cell:int # of the notebook, from 0
-    heading:str # under which it stands
-    error:str # in one line
-    trace:str='' # all of it
 
-    def __str__(self): return f'cell {self.cell + 1} (under {self.heading!r}) failed: {self.error}'
+    cell: int  # of the notebook, from 0
+    heading: str  # under which it stands
+    error: str  # in one line
+    trace: str = ''  # all of it
 
-def heading_of(nb, index:int) -> str:
+    def __str__(self):
+        return f'cell {self.cell + 1} (under {self.heading!r}) failed: {self.error}'
+
+
+def heading_of(nb, index: int) -> str:
     "The heading under which a cell stands."
-    return next((c.source.splitlines()[0].lstrip('# ') for c in reversed(nb.cells[:index + 1]) if c.cell_type == 'markdown' and re.match('#+ ', c.source)), 'the beginning')
+    return next(
+        (
+            c.source.splitlines()[0].lstrip('# ')
+            for c in reversed(nb.cells[: index + 1])
+            if c.cell_type == 'markdown' and re.match('#+ ', c.source)
+        ),
+        'the beginning',
+    )
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #00102386
 def make_client(nb, cwd):
@@ -37,45 +51,84 @@ def make_client(nb, cwd):
     try:
         import ipykernel
         from nbclient import NotebookClient
-    except ImportError as error: raise ValueError(f'running a notebook needs {error.name}, which is not installed: pip install "decodelab[lab]=={__version__}"') from None
-    client = NotebookClient(nb, timeout=None, kernel_name='python3', resources=dict(metadata=dict(path=str(cwd))))
+    except ImportError as error:
+        raise ValueError(
+            f'running a notebook needs {error.name}, which is not installed: pip install "decodelab[lab]=={__version__}"'
+        ) from None
+    client = NotebookClient(
+        nb, timeout=None, kernel_name='python3', resources=dict(metadata=dict(path=str(cwd)))
+    )
     usual = client.kernel_manager_class
+
     def kernel_spec(self):
         spec = usual.kernel_spec.fget(self)
         spec.argv = [sys.executable, '-m', 'ipykernel_launcher', '-f', '{connection_file}']
         return spec
-    client.kernel_manager_class = type('OwnPython', (usual,), dict(kernel_spec=property(kernel_spec)))
-    if 'transport_encryption' in usual.class_trait_names(): client.config.KernelManager.transport_encryption = 'auto' # other users of a machine cannot read along
+
+    client.kernel_manager_class = type(
+        'OwnPython', (usual,), dict(kernel_spec=property(kernel_spec))
+    )
+    if 'transport_encryption' in usual.class_trait_names():
+        client.config.KernelManager.transport_encryption = (
+            'auto'  # other users of a machine cannot read along
+        )
     return client
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #4719bb09
 def execute(
-    nb, # its outputs are filled in
-    cwd, # where its kernel works
-    env:dict, # of the kernel
-    watch=lambda index: None, # called twice a second with the number of the cell that runs
-    keep=lambda: None, # called after each cell
-    fds:tuple=(), # open files that the kernel holds too
-) -> Failure|None:
+    nb,  # its outputs are filled in
+    cwd,  # where its kernel works
+    env: dict,  # of the kernel
+    watch=lambda index: None,  # called twice a second with the number of the cell that runs
+    keep=lambda: None,  # called after each cell
+    fds: tuple = (),  # open files that the kernel holds too
+) -> Failure | None:
     "Run all cells of a notebook in a new kernel; what failed, or None."
     from nbclient.exceptions import CellExecutionError, DeadKernelError
-    client, at, errors = make_client(nb, cwd), [0], []
-    def starts(cell, cell_index): at[0] = cell_index
-    def ends(cell, cell_index, execute_reply): keep()
+
+    client = make_client(nb, cwd)
+    at = [0]
+    errors = []
+
+    def starts(cell, cell_index):
+        at[0] = cell_index
+
+    def ends(cell, cell_index, execute_reply):
+        keep()
+
     client.on_cell_execute, client.on_cell_executed = starts, ends
+
     def work():
-        try: client.execute(env=env, **(dict(pass_fds=fds) if fds else {}))
-        except CellExecutionError as e: errors.append(Failure(at[0], heading_of(nb, at[0]), f'{e.ename}: {e.evalue}', plain_text(e.traceback)))
-        except DeadKernelError: errors.append(Failure(at[0], heading_of(nb, at[0]), 'the kernel died, which is what happens where memory runs out'))
-        except BaseException as e: errors.append(e)
+        try:
+            client.execute(env=env, **(dict(pass_fds=fds) if fds else {}))
+        except CellExecutionError as e:
+            errors.append(
+                Failure(
+                    at[0], heading_of(nb, at[0]), f'{e.ename}: {e.evalue}', plain_text(e.traceback)
+                )
+            )
+        except DeadKernelError:
+            errors.append(
+                Failure(
+                    at[0],
+                    heading_of(nb, at[0]),
+                    'the kernel died, which is what happens where memory runs out',
+                )
+            )
+        except BaseException as e:
+            errors.append(e)
+
     thread = Thread(target=work, daemon=True)
     thread.start()
     try:
-        while thread.is_alive(): watch(at[0]); thread.join(.5)
+        while thread.is_alive():
+            watch(at[0])
+            thread.join(0.5)
     except BaseException:
         end_kernel(client, thread)
         raise
-    if errors and not isinstance(errors[0], Failure): raise errors[0]
+    if errors and not isinstance(errors[0], Failure):
+        raise errors[0]
     return errors[0] if errors else None
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #cbafe3b1
@@ -84,11 +137,13 @@ def end_kernel(client, thread):
     until = time.monotonic() + 20
     while thread.is_alive() and time.monotonic() < until:
         process = getattr(getattr(client.km, 'provisioner', None), 'process', None)
-        if process: process.kill()
-        thread.join(.2)
-    atexit.unregister(getattr(client, '_cleanup_kernel', None))           # there is nothing left for it
+        if process:
+            process.kill()
+        thread.join(0.2)
+    atexit.unregister(getattr(client, '_cleanup_kernel', None))  # there is nothing left for it
 
-def plain_text(text:str) -> str:
+
+def plain_text(text: str) -> str:
     "Without colours."
     return re.sub(r'\x1b\[[0-9;]*m', '', text)
 
@@ -97,47 +152,79 @@ def cell_sections(nb) -> list[str]:
     "For each cell the last of the headings Claim, Measure, Figure and Agreement before it, or ''."
     sections, now = [], ''
     for cell in nb.cells:
-        match = re.match(r'## (Claim|Measure|Figure|Agreement)\b', cell.source) if cell.cell_type == 'markdown' else None
+        match = (
+            re.match(r'## (Claim|Measure|Figure|Agreement)\b', cell.source)
+            if cell.cell_type == 'markdown'
+            else None
+        )
         now = match[1] if match else now
         sections.append(now)
     return sections
 
+
 def without_measuring(nb):
     "A copy of a notebook without the code that measures; raises `ValueError` where it has no headings that say which that is."
     from copy import deepcopy
+
     parts = cell_sections(nb)
-    if missing := {'Measure', 'Figure'} - set(parts): raise ValueError(f'the notebook has no heading ## {sorted(missing)[0]}, so nothing says what only draws: run it without --figures')
+    if missing := {'Measure', 'Figure'} - set(parts):
+        raise ValueError(
+            f'the notebook has no heading ## {sorted(missing)[0]}, so nothing says what only draws: run it without --figures'
+        )
     out = deepcopy(nb)
-    out.cells = [c for c, part in zip(out.cells, parts) if part != 'Measure' or c.cell_type != 'code']
+    out.cells = [
+        c for c, part in zip(out.cells, parts) if part != 'Measure' or c.cell_type != 'code'
+    ]
     return out
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #4028d652
 def measuring_digest(nb) -> str:
     "A digest of the code that decides what is measured."
     parts = cell_sections(nb)
-    return short_hash('\n'.join(c.source for c, part in zip(nb.cells, parts) if c.cell_type == 'code' and part not in ('Figure', 'Agreement')))
+    return short_hash(
+        '\n'.join(
+            c.source
+            for c, part in zip(nb.cells, parts)
+            if c.cell_type == 'code' and part not in ('Figure', 'Agreement')
+        )
+    )
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #e933a1cf
-def planned_rows(about:dict) -> int|None:
+def planned_rows(about: dict) -> int | None:
     "How many rows a part will have, if its provenance says so: those of `collect` by their jobs, those of `bench` by prompts, repeats and strategies."
-    if 'jobs' in about: return about['jobs']
-    try: return about['prompts']['count'] * about['repeats'] * len(about['strategies'])
-    except (KeyError, TypeError): return None
+    if 'jobs' in about:
+        return about['jobs']
+    try:
+        return about['prompts']['count'] * about['repeats'] * len(about['strategies'])
+    except (KeyError, TypeError):
+        return None
 
-def row_counts(folder) -> dict[str, tuple[int, int|None, float]]:
+
+def row_counts(folder) -> dict[str, tuple[int, int | None, float]]:
     "Part → (rows so far, rows planned or None, when the last was written)."
     counts = {}
     for about in Path(folder).glob('*/provenance.json'):
         rows = list(about.parent.glob('rows*.jsonl'))
         done = sum(path.read_bytes().count(b'\n') for path in rows)
         total = planned_rows(json.loads(about.read_text(encoding='utf-8')))
-        counts[about.parent.name] = done, total if total and done <= total else None, max((p.stat().st_mtime for p in rows), default=0.)
+        counts[about.parent.name] = (
+            done,
+            total if total and done <= total else None,
+            max((p.stat().st_mtime for p in rows), default=0.0),
+        )
     return counts
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #4144c712
-def format_duration(seconds:float) -> str:
+def format_duration(seconds: float) -> str:
     "A time as a person says it."
-    return f'{seconds:.0f} s' if seconds < 90 else f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
+    return (
+        f'{seconds:.0f} s'
+        if seconds < 90
+        else f'{seconds / 60:.0f} min'
+        if seconds < 5400
+        else f'{seconds / 3600:.1f} h'
+    )
+
 
 def progress_text(cell) -> str:
     "What the bar of a cell says last, as tqdm draws it: done/total and the time left; empty if there is none."
@@ -148,32 +235,54 @@ def progress_text(cell) -> str:
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #c624246c
 class Progress:
     "Says how far a run is: a line that is written over in a terminal, a line a minute elsewhere."
-    def __init__(self, name:str, nb, folder:Path, minutes:float|None, stream):
-        self.name, self.nb, self.folder, self.minutes, self.stream = name, nb, folder, minutes, stream
-        self.begun, self.last_written, self.first, self.cells = time.monotonic(), -1e9, {}, sum(c.cell_type == 'code' for c in nb.cells)
 
-    def line(self, index:int) -> str:
+    def __init__(self, name: str, nb, folder: Path, minutes: float | None, stream):
+        self.name = name
+        self.nb = nb
+        self.folder = folder
+        self.minutes = minutes
+        self.stream = stream
+        self.begun = time.monotonic()
+        self.last_written = -1e9
+        self.first = {}
+        self.cells = sum(c.cell_type == 'code' for c in nb.cells)
+
+    def line(self, index: int) -> str:
         "One line on where a run is."
         passed, parts = time.monotonic() - self.begun, row_counts(self.folder)
-        for part, (done, _, _) in parts.items(): self.first.setdefault(part, (done, passed))
-        words = [f'cell {max(1, sum(c.cell_type == "code" for c in self.nb.cells[:index + 1]))} of {self.cells} ({heading_of(self.nb, index)})']
+        for part, (done, _, _) in parts.items():
+            self.first.setdefault(part, (done, passed))
+        words = [
+            f'cell {max(1, sum(c.cell_type == "code" for c in self.nb.cells[: index + 1]))} of {self.cells} ({heading_of(self.nb, index)})'
+        ]
         if parts and cell_sections(self.nb)[index] not in ('Figure', 'Agreement'):
             part, (done, total, _) = max(parts.items(), key=lambda kv: kv[1][2])
             new, since = done - self.first[part][0], passed - self.first[part][1]
-            left = f', {format_duration((total - done) * since / new)} left' if total and new > 0 and done < total else ''
-            if done != total: words.append(f'{part}: {done}{f" of {total}" if total else ""} rows{left}')
-        if bar := progress_text(self.nb.cells[index]): words.append(bar)
-        return f'{self.name}: {"; ".join(words)}; {format_duration(passed)}' + (f' of about {format_duration(60 * self.minutes)}' if self.minutes else '')
+            left = (
+                f', {format_duration((total - done) * since / new)} left'
+                if total and new > 0 and done < total
+                else ''
+            )
+            if done != total:
+                words.append(f'{part}: {done}{f" of {total}" if total else ""} rows{left}')
+        if bar := progress_text(self.nb.cells[index]):
+            words.append(bar)
+        return f'{self.name}: {"; ".join(words)}; {format_duration(passed)}' + (
+            f' of about {format_duration(60 * self.minutes)}' if self.minutes else ''
+        )
 
-    def __call__(self, index:int):
+    def __call__(self, index: int):
         "Say it, if it is time."
         watched = self.stream is not None and self.stream.isatty()
-        if self.stream is None or time.monotonic() - self.last_written < (1 if watched else 60): return
+        if self.stream is None or time.monotonic() - self.last_written < (1 if watched else 60):
+            return
         self.last_written, text = time.monotonic(), self.line(index)
-        self.stream.write(f'\r{text[:line_width()]:<{line_width()}}' if watched else text + '\n')
+        self.stream.write(f'\r{text[: line_width()]:<{line_width()}}' if watched else text + '\n')
         self.stream.flush()
+
 
 def line_width() -> int:
     "The columns of a line in the terminal."
     from shutil import get_terminal_size
+
     return get_terminal_size().columns - 1

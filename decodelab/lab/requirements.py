@@ -8,7 +8,10 @@ __all__ = ['experiments_folder', 'notebook_of', 'code_of', 'cells_of', 'literal_
            'weights_of', 'free_ram', 'device_memory', 'shortages', 'find_missing', 'installed']
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #19012e29
-import ast, os, re, shutil
+import ast
+import os
+import re
+import shutil
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,169 +22,336 @@ from .experiment import SCALES, check_needs, locate_model
 from ..models.loading import EMBEDDED, default_device
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #960fcda6
-def experiments_folder(package:Path|None=None) -> Path:
+def experiments_folder(package: Path | None = None) -> Path:
     "The folder of the experiments: inside the package, or beside it in a checkout; raises `ValueError` if there is none."
     package = package or EMBEDDED.parent
     for folder in (package / 'experiments', package.parent / 'experiments'):
-        if any(folder.glob('[0-9]*.ipynb')): return folder
-    raise ValueError(f'the experiments are neither in {package} nor beside it: install decodelab from its wheel, or in a checkout with pip install -e .')
+        if any(folder.glob('[0-9]*.ipynb')):
+            return folder
+    raise ValueError(
+        f'the experiments are neither in {package} nor beside it: install decodelab from its wheel, or in a checkout with pip install -e .'
+    )
 
-def notebook_of(name:str, folder=None) -> Path:
+
+def notebook_of(name: str, folder=None) -> Path:
     "The notebook of that name, also by its number if no other has it; raises `ValueError` if there is none."
     folder = Path(folder or experiments_folder())
     name = name.removesuffix('.ipynb')
-    if (folder / f'{name}.ipynb').is_file(): return folder / f'{name}.ipynb'
+    if (folder / f'{name}.ipynb').is_file():
+        return folder / f'{name}.ipynb'
     names = sorted(p.stem for p in folder.glob('[0-9]*.ipynb'))
     fitting = [k for k in names if k.startswith(f'{name}_') or k.partition('_')[2] == name]
-    if len(fitting) == 1: return folder / f'{fitting[0]}.ipynb'
+    if len(fitting) == 1:
+        return folder / f'{fitting[0]}.ipynb'
     raise ValueError(f'there is no experiment {name!r}: choose from {", ".join(fitting or names)}')
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #f27098a4
 @cache
-def code_of(path:Path, changed:float) -> tuple[tuple[str, str], ...]:
+def code_of(path: Path, changed: float) -> tuple[tuple[str, str], ...]:
     "`(kind, source)` of the cells of a notebook, read once for each time at which it was changed."
     import json
+
     cells = json.loads(path.read_text(encoding='utf-8'))['cells']
     return tuple((c['cell_type'], ''.join(c['source'])) for c in cells)
+
 
 def cells_of(path) -> tuple[tuple[str, str], ...]:
     "`(kind, source)` of the cells of a notebook."
     return code_of(Path(path), Path(path).stat().st_mtime_ns)
 
+
 def literal_value(node):
     "The value of a literal in which dict(…) may stand for braces; raises `ValueError` for anything else."
-    if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'dict' and not node.args and all(k.arg for k in node.keywords): return {k.arg: literal_value(k.value) for k in node.keywords}
-    if isinstance(node, ast.Dict): return {literal_value(k): literal_value(v) for k, v in zip(node.keys, node.values)}
-    if isinstance(node, ast.Tuple): return tuple(map(literal_value, node.elts))
+    if (
+        isinstance(node, ast.Call)
+        and getattr(node.func, 'id', '') == 'dict'
+        and not node.args
+        and all(k.arg for k in node.keywords)
+    ):
+        return {k.arg: literal_value(k.value) for k in node.keywords}
+    if isinstance(node, ast.Dict):
+        return {literal_value(k): literal_value(v) for k, v in zip(node.keys, node.values)}
+    if isinstance(node, ast.Tuple):
+        return tuple(map(literal_value, node.elts))
     return ast.literal_eval(node)
 
-def assigned_literal(path, name:str):
+
+def assigned_literal(path, name: str):
     "The literal that a notebook assigns to a name at the top of a cell, None if it does not; raises `ValueError` where it is no literal."
-    for source in (s for kind, s in cells_of(path) if kind == 'code' and re.search(rf'^{name} *=', s, flags=re.M)):
+    for source in (
+        s
+        for kind, s in cells_of(path)
+        if kind == 'code' and re.search(rf'^{name} *=', s, flags=re.M)
+    ):
         tree = ast.parse('\n'.join(l for l in source.splitlines() if not l.startswith(('%', '!'))))
-        for node in (n for n in tree.body if isinstance(n, ast.Assign) and [getattr(t, 'id', '') for t in n.targets] == [name]):
-            try: return literal_value(node.value)
-            except (ValueError, TypeError): raise ValueError(f'{name} in {Path(path).name} is no literal: write names and numbers, nothing that must be run') from None
+        for node in (
+            n
+            for n in tree.body
+            if isinstance(n, ast.Assign) and [getattr(t, 'id', '') for t in n.targets] == [name]
+        ):
+            try:
+                return literal_value(node.value)
+            except (ValueError, TypeError):
+                raise ValueError(
+                    f'{name} in {Path(path).name} is no literal: write names and numbers, nothing that must be run'
+                ) from None
+
 
 def requirements(path) -> dict:
     "What an experiment needs at each scale, without running it; raises `ValueError` if it does not say."
     needs = assigned_literal(path, 'NEEDS')
-    if needs is None: raise ValueError(f'{Path(path).name} does not say what it needs: assign NEEDS in a cell of its own')
+    if needs is None:
+        raise ValueError(
+            f'{Path(path).name} does not say what it needs: assign NEEDS in a cell of its own'
+        )
     check_needs(Path(path).stem, needs)
     return needs
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #74b9cbd3
 def title_of(path) -> str:
     "The title of a notebook: its first heading."
-    return next((s.splitlines()[0].lstrip('# ') for kind, s in cells_of(path) if kind == 'markdown' and s.startswith('# ')), Path(path).stem)
+    return next(
+        (
+            s.splitlines()[0].lstrip('# ')
+            for kind, s in cells_of(path)
+            if kind == 'markdown' and s.startswith('# ')
+        ),
+        Path(path).stem,
+    )
+
 
 def source_of(path) -> str:
     "What an experiment repeats: its SOURCE, or the first title in italics or number of arXiv in its Claim, then before it; empty if there is neither."
-    if source := assigned_literal(path, 'SOURCE'): return source
+    if source := assigned_literal(path, 'SOURCE'):
+        return source
     words = [s for kind, s in cells_of(path) if kind == 'markdown']
     at = next((i for i, s in enumerate(words) if s.startswith('## Claim')), 0)
     end = next((i for i, s in enumerate(words) if s.startswith('## Measure')), len(words))
     for text in (' '.join(words[at:end]), ' '.join(words[:at])):
-        match = re.search(r'(?<![*\w])\*([A-Z][^*\n]{11,}?)\*(?!\*)', text) or re.search(r'(arXiv:? ?\d{4}\.\d{4,5})', text)
-        if match: return match[1]
+        match = re.search(r'(?<![*\w])\*([A-Z][^*\n]{11,}?)\*(?!\*)', text) or re.search(
+            r'(arXiv:? ?\d{4}\.\d{4,5})', text
+        )
+        if match:
+            return match[1]
     return ''
+
 
 def experiments(folder=None):
     "A DataFrame with a row for each experiment and scale: name, scale, title, source, models, data, memory_gb, minutes."
     import pandas as pd
-    columns, rows = ['name', 'scale', 'title', 'source', 'models', 'data', 'memory_gb', 'minutes'], []
+
+    columns = ['name', 'scale', 'title', 'source', 'models', 'data', 'memory_gb', 'minutes']
+    rows = []
     for path in sorted(Path(folder or experiments_folder()).glob('[0-9]*.ipynb')):
-        if assigned_literal(path, 'NEEDS') is None: continue                      # not a notebook that repeats a source
+        if assigned_literal(path, 'NEEDS') is None:
+            continue  # not a notebook that repeats a source
         fields = dict(name=path.stem, title=title_of(path), source=source_of(path))
-        rows += [fields | dict(scale=s) | {k: ', '.join(v) if isinstance(v, tuple) else v for k, v in need.items()} for s in SCALES if (need := requirements(path).get(s))]
+        rows += [
+            fields
+            | dict(scale=s)
+            | {k: ', '.join(v) if isinstance(v, tuple) else v for k, v in need.items()}
+            for s in SCALES
+            if (need := requirements(path).get(s))
+        ]
     return pd.DataFrame(rows, columns=columns)
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #e05ddb2a
 @dataclass(frozen=True)
 class Missing:
     "Something that is missing, and what to do; a run with a `hard` one cannot succeed."
-    what:str
-    do:str
-    hard:bool=True
-    def __str__(self): return f'{self.what}: {self.do}'
 
-def weights_in(folder:Path) -> float|None:
+    what: str
+    do: str
+    hard: bool = True
+
+    def __str__(self):
+        return f'{self.what}: {self.do}'
+
+
+def weights_in(folder: Path) -> float | None:
     "The GB of weights of a model's folder; None where some are missing."
     import json
-    index = folder / 'model.safetensors.index.json'
-    names = set(json.loads(index.read_text())['weight_map'].values()) if index.exists() else {'model.safetensors'}
-    return sum((folder / n).stat().st_size for n in names) / 1e9 if all((folder / n).exists() for n in names) else None
 
-def cached_folder(name:str) -> Path|None:
+    index = folder / 'model.safetensors.index.json'
+    names = (
+        set(json.loads(index.read_text())['weight_map'].values())
+        if index.exists()
+        else {'model.safetensors'}
+    )
+    return (
+        sum((folder / n).stat().st_size for n in names) / 1e9
+        if all((folder / n).exists() for n in names)
+        else None
+    )
+
+
+def cached_folder(name: str) -> Path | None:
     "The folder of a Hub model in the local cache; None if its configuration is not there."
     from transformers.utils import cached_file
-    path = cached_file(name, 'config.json', local_files_only=True, _raise_exceptions_for_gated_repo=False, _raise_exceptions_for_missing_entries=False, _raise_exceptions_for_connection_errors=False)
+
+    path = cached_file(
+        name,
+        'config.json',
+        local_files_only=True,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
     return Path(path).parent if path else None
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #c82b4249
-def missing_model(name:str, fetch:bool=False) -> Missing|None:
+def missing_model(name: str, fetch: bool = False) -> Missing | None:
     "What is missing of a model; None if it is there, or may be fetched."
-    try: kind, where = locate_model(name)
-    except ValueError as error: return Missing(f'model {name}', str(error))
+    try:
+        kind, where = locate_model(name)
+    except ValueError as error:
+        return Missing(f'model {name}', str(error))
     folder = cached_folder(name) if kind == 'hub' else None if kind == 'embedded' else Path(where)
-    if kind == 'embedded' or fetch and kind == 'hub' or folder and weights_in(folder) is not None: return None
-    if kind == 'hub': return Missing(f'model {name}', f'it is {"only partly " if folder else "not "}in the cache of the Hub: give --fetch to get it with the run, or get it before with: hf download {name}')
-    return Missing(f'model {name}', f'{where} does not hold all of its weights (model.safetensors): copy it again')
+    if kind == 'embedded' or (fetch and kind == 'hub') or (folder and weights_in(folder) is not None):
+        return None
+    if kind == 'hub':
+        return Missing(
+            f'model {name}',
+            f'it is {"only partly " if folder else "not "}in the cache of the Hub: give --fetch to get it with the run, or get it before with: hf download {name}',
+        )
+    return Missing(
+        f'model {name}',
+        f'{where} does not hold all of its weights (model.safetensors): copy it again',
+    )
+
 
 def weights_of(names) -> list[float]:
     "The GB of each of these models, as far as it is here."
     places = [locate_model(n) for n in names if not missing_model(n)]
-    return [weights_in(cached_folder(where) if kind == 'hub' else Path(where)) for kind, where in places if kind != 'embedded']
+    return [
+        weights_in(cached_folder(where) if kind == 'hub' else Path(where))
+        for kind, where in places
+        if kind != 'embedded'
+    ]
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #9c870333
 def free_ram() -> float:
     "Free memory of this machine, or of its container, in GB; infinite where nobody says."
+
     def number(path, pick=lambda text: text.strip()):
-        try: return int(pick(Path(path).read_text()))
-        except (OSError, ValueError, IndexError): return None
-    free = number('/proc/meminfo', lambda t: re.search(r'MemAvailable:\s+(\d+)', t)[1] + '000' if 'MemAvailable' in t else '')
-    limit, used = number('/sys/fs/cgroup/memory.max'), number('/sys/fs/cgroup/memory.current')
-    cold = number('/sys/fs/cgroup/memory.stat', lambda t: re.findall(r'^inactive_file (\d+)', t, flags=re.M)[0]) or 0
-    bounds = [b for b in (free, limit - used + cold if limit and used is not None else None) if b is not None]
+        try:
+            return int(pick(Path(path).read_text()))
+        except (OSError, ValueError, IndexError):
+            return None
+
+    free = number(
+        '/proc/meminfo',
+        lambda t: re.search(r'MemAvailable:\s+(\d+)', t)[1] + '000' if 'MemAvailable' in t else '',
+    )
+    limit = number('/sys/fs/cgroup/memory.max')
+    used = number('/sys/fs/cgroup/memory.current')
+    cold = (
+        number(
+            '/sys/fs/cgroup/memory.stat',
+            lambda t: re.findall(r'^inactive_file (\d+)', t, flags=re.M)[0],
+        )
+        or 0
+    )
+    bounds = [
+        b
+        for b in (free, limit - used + cold if limit and used is not None else None)
+        if b is not None
+    ]
     return min(bounds) / 1e9 if bounds else float('inf')
 
-def device_memory(device:str) -> float:
+
+def device_memory(device: str) -> float:
     "Free memory of the device that a process would use, in GB."
     import torch
+
     return torch.cuda.mem_get_info(device)[0] / 1e9 if device.startswith('cuda') else free_ram()
 
-def shortages(need:dict, scale:str, out, fetched:list[str]) -> list[Missing]:
+
+def shortages(need: dict, scale: str, out, fetched: list[str]) -> list[Missing]:
     "What is too small here: device, memory, disk."
     device = 'cpu' if scale == 'pico' else str(default_device(None))
-    has, ram, largest, result = device_memory(device), free_ram(), max(weights_of(need['models']), default=0), []
-    if has < need['memory_gb']: result.append(Missing(f'memory of {device}', f'{need["memory_gb"]:g} GB are needed and {has:.0f} are free: use a larger device, or --anyway if the models are spread over several', False))
-    if ram < largest: result.append(Missing('memory', f'the largest model takes {largest:.0f} GB while it is loaded and {ram:.0f} are free: close something, or --anyway', False))
+    has = device_memory(device)
+    ram = free_ram()
+    largest = max(weights_of(need['models']), default=0)
+    result = []
+    if has < need['memory_gb']:
+        result.append(
+            Missing(
+                f'memory of {device}',
+                f'{need["memory_gb"]:g} GB are needed and {has:.0f} are free: use a larger device, or --anyway if the models are spread over several',
+                False,
+            )
+        )
+    if ram < largest:
+        result.append(
+            Missing(
+                'memory',
+                f'the largest model takes {largest:.0f} GB while it is loaded and {ram:.0f} are free: close something, or --anyway',
+                False,
+            )
+        )
     where = next(p for p in (Path(out).absolute(), *Path(out).absolute().parents) if p.exists())
     cache = Path(os.environ.get('HF_HOME', Path.home() / '.cache'))
-    rooms = [(where, .5)] + [(next(p for p in (cache, *cache.absolute().parents) if p.exists()), need['memory_gb'])] * bool(fetched)
+    rooms = [(where, 0.5)] + [
+        (next(p for p in (cache, *cache.absolute().parents) if p.exists()), need['memory_gb'])
+    ] * bool(fetched)
     for place, gb in rooms:
-        if (free := shutil.disk_usage(place).free / 1e9) < gb: result.append(Missing(f'disk at {place}', f'{gb:g} GB are needed and {free:.1f} are free: make room, or --anyway', False))
+        if (free := shutil.disk_usage(place).free / 1e9) < gb:
+            result.append(
+                Missing(
+                    f'disk at {place}',
+                    f'{gb:g} GB are needed and {free:.1f} are free: make room, or --anyway',
+                    False,
+                )
+            )
     return result
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #9c91fa87
 def find_missing(
-    path, # of the notebook
-    scale:str='pico',
-    out='.', # where results would go
-    fetch:bool=False, # models and data may be fetched
+    path,  # of the notebook
+    scale: str = 'pico',
+    out='.',  # where results would go
+    fetch: bool = False,  # models and data may be fetched
 ) -> list[Missing]:
     "Everything that an experiment lacks here, an empty list if it can run; raises `ValueError` where it has no such scale."
     needs = requirements(path)
-    if scale not in needs: raise ValueError(f'{Path(path).stem} has no scale {scale!r}: choose from {", ".join(needs)}')
+    if scale not in needs:
+        raise ValueError(
+            f'{Path(path).stem} has no scale {scale!r}: choose from {", ".join(needs)}'
+        )
     need = needs[scale]
     result = [lack for n in need['models'] if (lack := missing_model(n, fetch))]
     for name in need['data']:
-        if reason := missing_data(name, fetch=fetch): result.append(Missing(f'data {name}', reason.replace('ask for', 'get').replace(' with fetch=True or DECODELAB_FETCH=1', ' with --fetch')))
-        elif fetch and missing_data(name, fetch=False) and not installed('datasets'): result.append(Missing(f'data {name}', f'it would come through the library datasets, which is not installed: pip install "decodelab[experiments]=={__version__}"'))
-    if not installed('ipykernel') or not installed('nbclient'): result.append(Missing('what runs a notebook', f'nbclient and ipykernel are not installed: pip install "decodelab[lab]=={__version__}"'))
-    return result + shortages(need, scale, out, [n for n in need['models'] if missing_model(n)] if fetch else [])
+        if reason := missing_data(name, fetch=fetch):
+            result.append(
+                Missing(
+                    f'data {name}',
+                    reason.replace('ask for', 'get').replace(
+                        ' with fetch=True or DECODELAB_FETCH=1', ' with --fetch'
+                    ),
+                )
+            )
+        elif fetch and missing_data(name, fetch=False) and not installed('datasets'):
+            result.append(
+                Missing(
+                    f'data {name}',
+                    f'it would come through the library datasets, which is not installed: pip install "decodelab[experiments]=={__version__}"',
+                )
+            )
+    if not installed('ipykernel') or not installed('nbclient'):
+        result.append(
+            Missing(
+                'what runs a notebook',
+                f'nbclient and ipykernel are not installed: pip install "decodelab[lab]=={__version__}"',
+            )
+        )
+    return result + shortages(
+        need, scale, out, [n for n in need['models'] if missing_model(n)] if fetch else []
+    )
 
-def installed(name:str) -> bool:
+
+def installed(name: str) -> bool:
     "Can a package be imported?"
     from importlib.util import find_spec
+
     return find_spec(name) is not None

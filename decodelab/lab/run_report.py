@@ -9,7 +9,8 @@ __all__ = ['FILE_PATTERN', 'VERDICT_WORDS', 'PROVENANCE_KEYS', 'Run', 'results_i
            'sentences', 'claims_table', 'add_report', 'report_command']
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #5a69c854
-import json, re
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,104 +18,201 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Run:
     "One experiment at one scale in one folder."
-    folder:Path
-    name:str
-    scale:str
-    quick:bool
-    notebook:Path|None # with its outputs
-    metadata:dict # what was measured with what
-    verdicts:Path|None
-    label:str # of it among others
+
+    folder: Path
+    name: str
+    scale: str
+    quick: bool
+    notebook: Path | None  # with its outputs
+    metadata: dict  # what was measured with what
+    verdicts: Path | None
+    label: str  # of it among others
+
 
 FILE_PATTERN = re.compile(r'(?P<name>\d[\w-]*)\.(?P<scale>pico|gpu|paper)\.(?P<rest>.+)')
 
-def results_in(folder:Path, quick:bool) -> Path:
+
+def results_in(folder: Path, quick: bool) -> Path:
     "The folder of rows inside the folder of a run."
     return folder / 'results' / ('quick' if quick else '')
 
-def read_json(path:Path) -> dict:
+
+def read_json(path: Path) -> dict:
     "An object from a JSON file; empty where there is none."
-    try: value = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError): return {}
+    try:
+        value = json.loads(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError):
+        return {}
     return value if isinstance(value, dict) else {}
 
-def notebook_in(folder:Path, name:str, scale:str, quick:bool) -> Path|None:
+
+def notebook_in(folder: Path, name: str, scale: str, quick: bool) -> Path | None:
     "The executed notebook of a run; the notebooks of the package hold the outputs of scale pico."
-    for file in (f'{name}.{scale}{".quick" if quick else ""}.ipynb', *([f'{name}.ipynb'] if scale == 'pico' and not quick else [])):
-        if (folder / file).is_file(): return folder / file
+    for file in (
+        f'{name}.{scale}{".quick" if quick else ""}.ipynb',
+        *([f'{name}.ipynb'] if scale == 'pico' and not quick else []),
+    ):
+        if (folder / file).is_file():
+            return folder / file
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #82977b70
 def runs_in(folder) -> list[Run]:
     "The runs of a folder, by name and scale; raises `ValueError` if there are none."
     folder = Path(folder)
-    keys = {(m['name'], m['scale'], m['rest'].startswith('quick.')) for p in folder.glob('*.ipynb') if (m := FILE_PATTERN.fullmatch(p.name))}
-    keys |= {(m['name'], m['scale'], quick) for quick in (False, True) for p in results_in(folder, quick).glob('*.*') if (m := FILE_PATTERN.fullmatch(p.name)) and p.suffix in ('.csv', '.json')}
-    if not keys: raise ValueError(f'there are no runs of experiments in {folder}: give a folder that decodelab experiment --out wrote')
+    keys = {
+        (m['name'], m['scale'], m['rest'].startswith('quick.'))
+        for p in folder.glob('*.ipynb')
+        if (m := FILE_PATTERN.fullmatch(p.name))
+    }
+    keys |= {
+        (m['name'], m['scale'], quick)
+        for quick in (False, True)
+        for p in results_in(folder, quick).glob('*.*')
+        if (m := FILE_PATTERN.fullmatch(p.name)) and p.suffix in ('.csv', '.json')
+    }
+    if not keys:
+        raise ValueError(
+            f'there are no runs of experiments in {folder}: give a folder that decodelab experiment --out wrote'
+        )
     runs = []
     for name, scale, quick in sorted(keys):
         results, stem = results_in(folder, quick), f'{name}.{scale}'
         record = read_json(folder / f'{stem}{".quick" if quick else ""}.run.json')
-        metadata = {k: v for k, v in record.items() if k in ('begun', 'finished', 'seconds')} | (record.get('parts') or [{}])[-1] | read_json(results / f'{stem}.json')
+        metadata = (
+            {k: v for k, v in record.items() if k in ('begun', 'finished', 'seconds')}
+            | (record.get('parts') or [{}])[-1]
+            | read_json(results / f'{stem}.json')
+        )
         verdicts = results / f'{stem}.verdicts.csv'
         label = f'{scale}, short form' if quick else scale
-        runs.append(Run(folder, name, scale, quick, notebook_in(folder, name, scale, quick), metadata, verdicts if verdicts.is_file() else None, label))
+        runs.append(
+            Run(
+                folder,
+                name,
+                scale,
+                quick,
+                notebook_in(folder, name, scale, quick),
+                metadata,
+                verdicts if verdicts.is_file() else None,
+                label,
+            )
+        )
     return runs
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #90e11829
 def runs_of(folders) -> list[Run]:
     "The runs of several folders, labelled by them; short forms only where there is no whole run."
     from dataclasses import replace
+
     homes = [Path(f).absolute() for f in folders]
-    if len(set(homes)) < len(homes): raise ValueError('a folder is given twice: compare different ones')
+    if len(set(homes)) < len(homes):
+        raise ValueError('a folder is given twice: compare different ones')
     runs = [run for folder in folders for run in runs_in(folder)]
     whole = {(r.name, r.scale) for r in runs if not r.quick}
     depth = next(n for n in range(1, 99) if len({h.parts[-n:] for h in homes}) == len(homes))
-    def label(run): return run.label if len(homes) == 1 else f'{Path(*run.folder.absolute().parts[-depth:])}, {run.label}'
-    return [replace(r, label=label(r)) for r in runs if not r.quick or (r.name, r.scale) not in whole]
+
+    def label(run):
+        return (
+            run.label
+            if len(homes) == 1
+            else f'{Path(*run.folder.absolute().parts[-depth:])}, {run.label}'
+        )
+
+    return [
+        replace(r, label=label(r)) for r in runs if not r.quick or (r.name, r.scale) not in whole
+    ]
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #d976c4fb
-def conclusion(verdicts:list) -> str:
+def conclusion(verdicts: list) -> str:
     "What several verdicts (True, False, None) on one claim come to."
     decided = [v for v in verdicts if v is not None]
-    if not decided: return 'open'
-    if len(set(decided)) > 1: return 'differs'
-    return ('holds' if decided[0] else 'fails') + (f' ({len(decided)} of {len(verdicts)} could judge)' if len(decided) < len(verdicts) else '')
+    if not decided:
+        return 'open'
+    if len(set(decided)) > 1:
+        return 'differs'
+    return ('holds' if decided[0] else 'fails') + (
+        f' ({len(decided)} of {len(verdicts)} could judge)' if len(decided) < len(verdicts) else ''
+    )
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #cae793b3
 def compare_runs(
-    runs:list[Run], # of any experiments
+    runs: list[Run],  # of any experiments
 ):
     "A DataFrame with a row for each claim of each experiment: name, claim, source, conclusion, and what each run measured and judged."
     import pandas as pd
     from decodelab.lab.experiment import read_verdicts
+
     rows = {}
     for run in runs:
         for v in read_verdicts(run.verdicts).itertuples() if run.verdicts else ():
-            row = rows.setdefault((run.name, v.claim), dict(name=run.name, claim=v.claim, source={}, runs={}))
-            row['source'][v.source] = True                                # several, if it is a formula with what each run found
-            row['runs'][run.label] = (v.measured, None if pd.isna(v.agrees) else bool(v.agrees), v.why)
-    of = {name: [r.label for r in runs if r.name == name and r.verdicts] for name in {r.name for r in runs}}
-    return pd.DataFrame([r | dict(source='; '.join(r['source']), conclusion=conclusion([r['runs'].get(label, (None, None))[1] for label in of[r['name']]])) for r in rows.values()], columns=['name', 'claim', 'source', 'conclusion', 'runs'])
+            row = rows.setdefault(
+                (run.name, v.claim), dict(name=run.name, claim=v.claim, source={}, runs={})
+            )
+            row['source'][v.source] = True  # several, if it is a formula with what each run found
+            row['runs'][run.label] = (
+                v.measured,
+                None if pd.isna(v.agrees) else bool(v.agrees),
+                v.why,
+            )
+    of = {
+        name: [r.label for r in runs if r.name == name and r.verdicts]
+        for name in {r.name for r in runs}
+    }
+    return pd.DataFrame(
+        [
+            r
+            | dict(
+                source='; '.join(r['source']),
+                conclusion=conclusion(
+                    [r['runs'].get(label, (None, None))[1] for label in of[r['name']]]
+                ),
+            )
+            for r in rows.values()
+        ],
+        columns=['name', 'claim', 'source', 'conclusion', 'runs'],
+    )
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #f0298cbe
 VERDICT_WORDS = {True: ('yes', 'agrees'), False: ('no', 'does not agree'), None: ('open', 'open')}
-PROVENANCE_KEYS = ('machine', 'device', 'cpus', 'threads', 'processes', 'model', 'dtype', 'torch', 'transformers', 'python', 'decodelab', 'commit', 'date', 'begun', 'finished', 'seconds', 'load')
+PROVENANCE_KEYS = (
+    'machine',
+    'device',
+    'cpus',
+    'threads',
+    'processes',
+    'model',
+    'dtype',
+    'torch',
+    'transformers',
+    'python',
+    'decodelab',
+    'commit',
+    'date',
+    'begun',
+    'finished',
+    'seconds',
+    'load',
+)
+
 
 def escape_html(value) -> str:
     "Anything as text in HTML."
     from decodelab.core.plot import escape
+
     return escape(str(value))
 
-def row_html(cells, tag:str='td') -> str:
+
+def row_html(cells, tag: str = 'td') -> str:
     "A row of a table from cells that are HTML."
     return '<tr>' + ''.join(f'<{tag}>{c}</{tag}>' for c in cells) + '</tr>'
 
-def table_html(head, rows, kind:str='') -> str:
+
+def table_html(head, rows, kind: str = '') -> str:
     "A table from words for its head and rows of HTML."
     return f'<div class="wide"><table class="{kind}"><thead>{row_html(map(escape_html, head), "th")}</thead><tbody>{"".join(map(row_html, rows))}</tbody></table></div>'
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #8cebbf88
-def verdicts_html(claims, labels:list[str]) -> str:
+def verdicts_html(claims, labels: list[str]) -> str:
     "A table of claims: the source's figure, and each run's with its verdict."
     many, lines = len(labels) > 1, []
     for r in claims.itertuples():
@@ -122,47 +220,94 @@ def verdicts_html(claims, labels:list[str]) -> str:
         for label in labels:
             measured, agrees, why = r.runs.get(label, ('', None, 'not among its claims'))
             kind, word = VERDICT_WORDS[agrees]
-            cells.append(f'{escape_html(measured)} <span class="{kind}" title="{escape_html(why)}">{word}</span>')
+            cells.append(
+                f'{escape_html(measured)} <span class="{kind}" title="{escape_html(why)}">{word}</span>'
+            )
         kind = dict(holds='yes', fails='no', differs='no').get(r.conclusion.split()[0], 'open')
-        lines.append([*cells, f'<span class="{kind}">{escape_html(r.conclusion)}</span>' if many else escape_html(r.runs[labels[0]][2])])
-    return table_html(('claim', 'the source', *labels, 'together' if many else 'why'), lines, 'verdicts')
+        lines.append(
+            [
+                *cells,
+                f'<span class="{kind}">{escape_html(r.conclusion)}</span>'
+                if many
+                else escape_html(r.runs[labels[0]][2]),
+            ]
+        )
+    return table_html(
+        ('claim', 'the source', *labels, 'together' if many else 'why'), lines, 'verdicts'
+    )
 
-def provenance_html(runs:list[Run]) -> str:
+
+def provenance_html(runs: list[Run]) -> str:
     "What was measured with what, a column for each run; all that is known of each is folded away."
     keys = [k for k in PROVENANCE_KEYS if any(r.metadata.get(k) is not None for r in runs)]
     rows = [[f'<b>{k}</b>', *(escape_html(r.metadata.get(k, '–')) for r in runs)] for k in keys]
-    full = ''.join(f'<details><summary>all of {escape_html(r.label)}</summary><pre>{escape_html(json.dumps(r.metadata, indent=1, ensure_ascii=False))}</pre></details>' for r in runs)
+    full = ''.join(
+        f'<details><summary>all of {escape_html(r.label)}</summary><pre>{escape_html(json.dumps(r.metadata, indent=1, ensure_ascii=False))}</pre></details>'
+        for r in runs
+    )
     return table_html(['', *(r.label for r in runs)], rows, 'provenance') + full
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #f038bf95
-def figures_html(runs:list[Run]) -> str:
+def figures_html(runs: list[Run]) -> str:
     "The figures of the runs side by side, in order."
     from itertools import zip_longest
     from decodelab.lab.notebook_html import notebook_figures
-    lists = [notebook_figures(r.notebook) if r.notebook else [] for r in runs]
-    rows = [''.join(f'<figure>{f[1]}<figcaption>{escape_html(r.label)}: {escape_html(f[0])}</figcaption></figure>' for r, f in zip(runs, row) if f) for row in zip_longest(*lists)]
-    return ''.join(f'<div class="side">{row}</div>' for row in (rows if len(runs) > 1 else [''.join(rows)]))
 
-def first_heading(path:Path) -> str:
+    lists = [notebook_figures(r.notebook) if r.notebook else [] for r in runs]
+    rows = [
+        ''.join(
+            f'<figure>{f[1]}<figcaption>{escape_html(r.label)}: {escape_html(f[0])}</figcaption></figure>'
+            for r, f in zip(runs, row)
+            if f
+        )
+        for row in zip_longest(*lists)
+    ]
+    return ''.join(
+        f'<div class="side">{row}</div>' for row in (rows if len(runs) > 1 else [''.join(rows)])
+    )
+
+
+def first_heading(path: Path) -> str:
     "The title of a notebook; empty if it has none."
     from decodelab.lab.notebook_html import read_cells, source_text
-    return next((source_text(c).splitlines()[0].lstrip('# ') for c in read_cells(path) if source_text(c).startswith('# ')), '')
+
+    return next(
+        (
+            source_text(c).splitlines()[0].lstrip('# ')
+            for c in read_cells(path)
+            if source_text(c).startswith('# ')
+        ),
+        '',
+    )
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #98933612
-def experiment_html(name:str, runs:list[Run], claims) -> str:
+def experiment_html(name: str, runs: list[Run], claims) -> str:
     "One experiment: verdicts, figures side by side, provenance, and each notebook in full."
     from decodelab.lab.notebook_html import notebook_html
+
     labels = [r.label for r in runs if r.verdicts]
     title = next((first_heading(r.notebook) for r in runs if r.notebook), '')
-    parts = [f'<section id="{escape_html(name)}"><h2>{escape_html(name)}{": " * bool(title)}{escape_html(title)}</h2>', verdicts_html(claims, labels) if labels else '<p>There are no verdicts.</p>']
-    parts += ['<h3>Figures</h3>', figures_html(runs), '<h3>Measured with</h3>', provenance_html(runs)] if any(r.notebook for r in runs) else ['<h3>Measured with</h3>', provenance_html(runs)]
-    parts += [f'<details><summary>the notebook of {escape_html(r.label)}</summary>{notebook_html(r.notebook)}</details>' for r in runs if r.notebook]
+    parts = [
+        f'<section id="{escape_html(name)}"><h2>{escape_html(name)}{": " * bool(title)}{escape_html(title)}</h2>',
+        verdicts_html(claims, labels) if labels else '<p>There are no verdicts.</p>',
+    ]
+    parts += (
+        ['<h3>Figures</h3>', figures_html(runs), '<h3>Measured with</h3>', provenance_html(runs)]
+        if any(r.notebook for r in runs)
+        else ['<h3>Measured with</h3>', provenance_html(runs)]
+    )
+    parts += [
+        f'<details><summary>the notebook of {escape_html(r.label)}</summary>{notebook_html(r.notebook)}</details>'
+        for r in runs
+        if r.notebook
+    ]
     return '\n'.join([*parts, '</section>'])
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #b71b3c4b
-def report_page(runs:list[Run]) -> str:
+def report_page(runs: list[Run]) -> str:
     "A page on these runs that loads nothing and runs nothing."
     from decodelab.lab.notebook_html import page_html
+
     claims = compare_runs(runs)
     names = sorted({r.name for r in runs})
     first, *others = map(escape_html, sentences(runs, claims))
@@ -170,59 +315,136 @@ def report_page(runs:list[Run]) -> str:
     rows, kinds = [], ('holds', 'fails', 'differs', 'open')
     for name in names:
         counts = claims[claims.name == name].conclusion.str.split().str[0].value_counts()
-        rows.append([f'<a href="#{escape_html(name)}">{escape_html(name)}</a>', escape_html('; '.join(r.label for r in runs if r.name == name)), *(str(counts.get(k, 0)) for k in kinds)])
+        rows.append(
+            [
+                f'<a href="#{escape_html(name)}">{escape_html(name)}</a>',
+                escape_html('; '.join(r.label for r in runs if r.name == name)),
+                *(str(counts.get(k, 0)) for k in kinds),
+            ]
+        )
     table = table_html(('experiment', 'runs', *kinds), rows)
     differences = f'<ul>{"".join(f"<li>{o}</li>" for o in others)}</ul>' if others else ''
-    return page_html('Experiments', '\n'.join([head, table, differences, *(experiment_html(n, [r for r in runs if r.name == n], claims[claims.name == n]) for n in names)]))
+    return page_html(
+        'Experiments',
+        '\n'.join(
+            [
+                head,
+                table,
+                differences,
+                *(
+                    experiment_html(n, [r for r in runs if r.name == n], claims[claims.name == n])
+                    for n in names
+                ),
+            ]
+        ),
+    )
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #dfbf3bc9
-def count_phrase(n:int, noun:str) -> str:
+def count_phrase(n: int, noun: str) -> str:
     "A number of things in words."
     return f'{n} {noun}{"s" * (n != 1)}'
 
-def sentences(runs:list[Run], claims) -> list[str]:
+
+def sentences(runs: list[Run], claims) -> list[str]:
     "What a comparison says in words."
-    kinds, several = claims.conclusion.str.split().str[0].value_counts(), len({r.folder for r in runs}) > 1
-    out = [f'{count_phrase(len({r.name for r in runs}), "experiment")}, {count_phrase(len(runs), "run")}, {count_phrase(len(claims), "claim")}: {kinds.get("holds", 0)} hold, {kinds.get("fails", 0)} do not, {kinds.get("open", 0)} cannot be judged at the scales that were run' + (f', {kinds.get("differs", 0)} differ between the runs.' if several or kinds.get('differs', 0) else '.')]
+    kinds = claims.conclusion.str.split().str[0].value_counts()
+    several = len({r.folder for r in runs}) > 1
+    out = [
+        f'{count_phrase(len({r.name for r in runs}), "experiment")}, {count_phrase(len(runs), "run")}, {count_phrase(len(claims), "claim")}: {kinds.get("holds", 0)} hold, {kinds.get("fails", 0)} do not, {kinds.get("open", 0)} cannot be judged at the scales that were run'
+        + (
+            f', {kinds.get("differs", 0)} differ between the runs.'
+            if several or kinds.get('differs', 0)
+            else '.'
+        )
+    ]
     for r in claims[claims.conclusion == 'differs'].itertuples():
-        measurements = '; '.join(f'{label}: {measured} ({VERDICT_WORDS[agrees][1]})' for label, (measured, agrees, _) in r.runs.items())
+        measurements = '; '.join(
+            f'{label}: {measured} ({VERDICT_WORDS[agrees][1]})'
+            for label, (measured, agrees, _) in r.runs.items()
+        )
         out.append(f'Differs: {r.name}, {r.claim} (the source: {r.source}). {measurements}.')
-    if any(r.quick for r in runs): out.append('A short form is no evidence: it only shows that every cell runs.')
+    if any(r.quick for r in runs):
+        out.append('A short form is no evidence: it only shows that every cell runs.')
     return out
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #227497e2
 def claims_table(
-    folder=None, # of the experiments; None: those of the package
-    link:str='experiments/{}.ipynb', # of a notebook
-    max_claims:int|None=None, # claims of a notebook; how many more there are, and how many of all agree, is said
+    folder=None,  # of the experiments; None: those of the package
+    link: str = 'experiments/{}.ipynb',  # of a notebook
+    max_claims: int
+    | None = None,  # claims of a notebook; how many more there are, and how many of all agree, is said
 ) -> str:
     "Markdown: source, notebook, claim, the source's figure, and ours at each scale measured with its verdict."
     from decodelab.lab.requirements import experiments_folder, notebook_of, source_of, title_of
+
     folder = Path(folder or experiments_folder())
     runs = [r for r in runs_in(folder) if r.verdicts and not r.quick]
     lines = [('source', 'notebook', 'claim', 'theirs', 'ours', 'verdict'), ('---',) * 6]
-    for name, rows in compare_runs(runs).sort_values('name', kind='stable').groupby('name', sort=False):
-        path, verdict_words = notebook_of(name, folder), dict(yes='agrees', no='does not', open='open')
-        lines += [(r.claim, r.source, '; '.join(f'{scale}: {measured}' for scale, (measured, _, _) in r.runs.items()), '; '.join(f'{scale}: {verdict_words[VERDICT_WORDS[a][0]]}' for scale, (_, a, _) in r.runs.items())) for r in rows.head(max_claims or len(rows)).itertuples()]
-        agree = {scale: sum(r[scale][1] is True for r in rows.runs if scale in r) for scale in dict.fromkeys(s for r in rows.runs for s in r)}
-        if max_claims and len(rows) > max_claims: lines.append((f'… and {len(rows) - max_claims} more', '', '', '; '.join(f'{scale}: {n} of all {len(rows)} agree' for scale, n in agree.items())))
-        lines[-min(len(rows), max_claims + 1 if max_claims else len(rows))] = (source_of(path) or title_of(path), f'[{name}]({link.format(name)})', *lines[-min(len(rows), max_claims + 1 if max_claims else len(rows))])
+    for name, rows in (
+        compare_runs(runs).sort_values('name', kind='stable').groupby('name', sort=False)
+    ):
+        path = notebook_of(name, folder)
+        verdict_words = dict(yes='agrees', no='does not', open='open')
+        lines += [
+            (
+                r.claim,
+                r.source,
+                '; '.join(f'{scale}: {measured}' for scale, (measured, _, _) in r.runs.items()),
+                '; '.join(
+                    f'{scale}: {verdict_words[VERDICT_WORDS[a][0]]}'
+                    for scale, (_, a, _) in r.runs.items()
+                ),
+            )
+            for r in rows.head(max_claims or len(rows)).itertuples()
+        ]
+        agree = {
+            scale: sum(r[scale][1] is True for r in rows.runs if scale in r)
+            for scale in dict.fromkeys(s for r in rows.runs for s in r)
+        }
+        if max_claims and len(rows) > max_claims:
+            lines.append(
+                (
+                    f'… and {len(rows) - max_claims} more',
+                    '',
+                    '',
+                    '; '.join(
+                        f'{scale}: {n} of all {len(rows)} agree' for scale, n in agree.items()
+                    ),
+                )
+            )
+        lines[-min(len(rows), max_claims + 1 if max_claims else len(rows))] = (
+            source_of(path) or title_of(path),
+            f'[{name}]({link.format(name)})',
+            *lines[-min(len(rows), max_claims + 1 if max_claims else len(rows))],
+        )
     lines = [line if len(line) == 6 else ('', '', *line) for line in lines]
-    return '\n'.join(f'| {" | ".join(c.replace("|", chr(92) + "|").replace(chr(10), " ") for c in line)} |' for line in lines)
+    return '\n'.join(
+        f'| {" | ".join(c.replace("|", chr(92) + "|").replace(chr(10), " ") for c in line)} |'
+        for line in lines
+    )
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #c34b0e62
 def add_report(add):
     "The arguments of `report`."
-    add('folders', nargs='+', metavar='DIR', help='folders that decodelab experiment --out wrote; of several, runs of one experiment are compared')
+    add(
+        'folders',
+        nargs='+',
+        metavar='DIR',
+        help='folders that decodelab experiment --out wrote; of several, runs of one experiment are compared',
+    )
     add('--out', metavar='FILE', help='the page (default: report.html in the first folder)')
+
 
 def report_command(args) -> int:
     "Write a page on the runs of these folders, and say which conclusions hold."
     from decodelab.core.files import write_atomic
+
     runs = runs_of(args.folders)
     out = Path(args.out or Path(args.folders[0]) / 'report.html')
-    if not out.absolute().parent.is_dir(): raise ValueError(f'{out} is in a folder that does not exist: make it first')
+    if not out.absolute().parent.is_dir():
+        raise ValueError(f'{out} is in a folder that does not exist: make it first')
     write_atomic(out, report_page(runs))
-    for line in sentences(runs, compare_runs(runs)): print(line)
+    for line in sentences(runs, compare_runs(runs)):
+        print(line)
     print(f'Report: {out}')
     return 0

@@ -7,93 +7,158 @@ __all__ = ['stem_of', 'read_record', 'write_record', 'now', 'begin_record', 'loc
            'run_experiment', 'run_locked', 'stored_rows', 'render_experiment', 'check_folder']
 
 # %% ../../nbs/13_lab/05_runner.ipynb #ca6c8490
-import json, os, re, shutil, time
+import json
+import os
+import re
+import shutil
+import time
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from .notebook_runner import Failure, Progress, without_measuring, execute, measuring_digest
+from decodelab.lab.notebook_runner import (
+    Failure,
+    Progress,
+    without_measuring,
+    execute,
+    measuring_digest,
+)
 from .requirements import requirements
 from ..evaluate.jobs import machine_info, process_rank
 from ..core.files import write_atomic
 from ..models.loading import EMBEDDED
 
 # %% ../../nbs/13_lab/05_runner.ipynb #9f0d8d32
-def stem_of(name:str, scale:str, quick:bool) -> str:
+def stem_of(name: str, scale: str, quick: bool) -> str:
     "What the files of a run are called."
     return f'{name}.{scale}' + ('.quick' if quick else '')
 
-def read_record(out, stem:str) -> dict:
+
+def read_record(out, stem: str) -> dict:
     "What is known of a run, an empty dict if there is none."
     path = Path(out) / f'{stem}.run.json'
     return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
 
-def write_record(out, stem:str, record:dict):
+
+def write_record(out, stem: str, record: dict):
     "Put what is known of a run on disk."
-    write_atomic(Path(out) / f'{stem}.run.json', json.dumps(record, indent=1, ensure_ascii=False) + '\n')
+    write_atomic(
+        Path(out) / f'{stem}.run.json', json.dumps(record, indent=1, ensure_ascii=False) + '\n'
+    )
+
 
 def now() -> str:
     "Date and time."
     return datetime.now(timezone.utc).isoformat(timespec='seconds')
 
 # %% ../../nbs/13_lab/05_runner.ipynb #bebfba4c
-def begin_record(out:Path, stem:str, code:str, resume:bool) -> dict:
+def begin_record(out: Path, stem: str, code: str, resume: bool) -> dict:
     "The record of a run that may begin or go on; raises `ValueError` where something is there that must not be overwritten."
     old = read_record(out, stem)
-    if not old and (loose := sorted([*(out / 'results').glob(f'{stem}.*'), *out.glob(f'{stem}.ipynb')])): raise ValueError(f'{loose[0]} is there, and no {stem}.run.json that says of what run: give another folder with --out')
-    if old.get('finished') and not resume: raise ValueError(f'{out} holds a finished run of {stem}, which is not overwritten: give another folder with --out (--resume leaves it as it is)')
-    if old and not resume: raise ValueError(f'{out} holds a run of {stem} that is not finished: go on with --resume, or give another folder with --out')
-    if old and not old.get('finished') and old['code'] != code: raise ValueError(f'the run of {stem} in {out} was begun with another version of the notebook: give another folder with --out')
-    return old or dict(run=stem, begun=now(), code=code, seconds=0., parts=[])
+    if not old and (
+        loose := sorted([*(out / 'results').glob(f'{stem}.*'), *out.glob(f'{stem}.ipynb')])
+    ):
+        raise ValueError(
+            f'{loose[0]} is there, and no {stem}.run.json that says of what run: give another folder with --out'
+        )
+    if old.get('finished') and not resume:
+        raise ValueError(
+            f'{out} holds a finished run of {stem}, which is not overwritten: give another folder with --out (--resume leaves it as it is)'
+        )
+    if old and not resume:
+        raise ValueError(
+            f'{out} holds a run of {stem} that is not finished: go on with --resume, or give another folder with --out'
+        )
+    if old and not old.get('finished') and old['code'] != code:
+        raise ValueError(
+            f'the run of {stem} in {out} was begun with another version of the notebook: give another folder with --out'
+        )
+    return old or dict(run=stem, begun=now(), code=code, seconds=0.0, parts=[])
 
 # %% ../../nbs/13_lab/05_runner.ipynb #2d5614cd
-def lock(out:Path, stem:str, wait:float=5.):
+def lock(out: Path, stem: str, wait: float = 5.0):
     "An open file that this process alone holds, and hands on to its kernel; raises `ValueError` if another does. None where the system has no such locks."
-    if os.name != 'posix': return None
+    if os.name != 'posix':
+        return None
     import fcntl
+
     file = open(out / f'.{stem}.{process_rank()[0]}.lock', 'w')
     for left in range(int(wait * 4), -1, -1):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return file
         except BlockingIOError:
-            if not left: break
-            time.sleep(.25)
+            if not left:
+                break
+            time.sleep(0.25)
     file.close()
-    raise ValueError(f'another process runs {stem} in {out}: wait for it, or give another folder with --out')
+    raise ValueError(
+        f'another process runs {stem} in {out}: wait for it, or give another folder with --out'
+    )
 
 # %% ../../nbs/13_lab/05_runner.ipynb #961c4dc4
 @dataclass(frozen=True)
 class RunResult:
     "What came of a run."
-    name:str
-    scale:str
-    quick:bool
-    out:Path
-    seconds:float # of this part of it
-    failure:Failure|None=None
-    was_finished:bool=False # it was finished before
+
+    name: str
+    scale: str
+    quick: bool
+    out: Path
+    seconds: float  # of this part of it
+    failure: Failure | None = None
+    was_finished: bool = False  # it was finished before
 
     @property
-    def stem(self) -> str: return stem_of(self.name, self.scale, self.quick)
+    def stem(self) -> str:
+        return stem_of(self.name, self.scale, self.quick)
 
     @property
-    def notebook(self) -> Path: return self.out / f'{self.stem}.ipynb'
+    def notebook(self) -> Path:
+        return self.out / f'{self.stem}.ipynb'
 
     @property
-    def verdicts(self) -> Path: return self.out / 'results' / ('quick' if self.quick else '') / f'{self.name}.{self.scale}.verdicts.csv'
+    def verdicts(self) -> Path:
+        return (
+            self.out
+            / 'results'
+            / ('quick' if self.quick else '')
+            / f'{self.name}.{self.scale}.verdicts.csv'
+        )
 
 # %% ../../nbs/13_lab/05_runner.ipynb #d53e0f9f
-def environment(out:Path, scale:str, quick:bool, fetch:bool, turn:int=0) -> dict:
+def environment(out: Path, scale: str, quick: bool, fetch: bool, turn: int = 0) -> dict:
     "The environment of a run's kernel: nothing is fetched unless that was asked for; `turn` counts the runs of this command."
-    env = {k: v for k, v in os.environ.items() if k not in ('DECODELAB_QUICK', 'DECODELAB_WHOLE', 'DECODELAB_FETCH')}
-    env |= {k: str(Path(env[k]).absolute()) for k in ('DECODELAB_DATA', 'DECODELAB_NANO', 'HF_HOME') if env.get(k)} | {'DECODELAB_QUICK' if quick else 'DECODELAB_WHOLE': '1'}
-    env |= dict(DECODELAB_SCALE=scale, DECODELAB_RESULTS=str(out / 'results'), DECODELAB_RUNS=str(out / 'runs'), HF_HUB_OFFLINE='0' if fetch else '1')
-    if fetch: env['DECODELAB_FETCH'] = '1'
-    env.setdefault('DECODELAB_NANO', str(Path('zoo-runs').absolute()))    # the notebook works in another folder
-    if turn and 'MASTER_PORT' in env: env |= dict(MASTER_PORT=str(int(env['MASTER_PORT']) + turn), TORCHELASTIC_USE_AGENT_STORE='False') # where the kernels before met, their addresses still lie
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ('DECODELAB_QUICK', 'DECODELAB_WHOLE', 'DECODELAB_FETCH')
+    }
+    env |= {
+        k: str(Path(env[k]).absolute())
+        for k in ('DECODELAB_DATA', 'DECODELAB_NANO', 'HF_HOME')
+        if env.get(k)
+    } | {'DECODELAB_QUICK' if quick else 'DECODELAB_WHOLE': '1'}
+    env |= dict(
+        DECODELAB_SCALE=scale,
+        DECODELAB_RESULTS=str(out / 'results'),
+        DECODELAB_RUNS=str(out / 'runs'),
+        HF_HUB_OFFLINE='0' if fetch else '1',
+    )
+    if fetch:
+        env['DECODELAB_FETCH'] = '1'
+    env.setdefault(
+        'DECODELAB_NANO', str(Path('zoo-runs').absolute())
+    )  # the notebook works in another folder
+    if turn and 'MASTER_PORT' in env:
+        env |= dict(
+            MASTER_PORT=str(int(env['MASTER_PORT']) + turn), TORCHELASTIC_USE_AGENT_STORE='False'
+        )  # where the kernels before met, their addresses still lie
     package = EMBEDDED.parent.parent
-    if package.name != 'site-packages': env['PYTHONPATH'] = os.pathsep.join([str(package), *filter(None, [env.get('PYTHONPATH')])]) # a checkout that is not installed
+    if package.name != 'site-packages':
+        env['PYTHONPATH'] = os.pathsep.join(
+            [str(package), *filter(None, [env.get('PYTHONPATH')])]
+        )  # a checkout that is not installed
     return env
 
 # %% ../../nbs/13_lab/05_runner.ipynb #a649cb3f
@@ -101,78 +166,145 @@ def strip_transient(nb):
     "Leave out of a notebook what is only of the moment: bars, and times of cells."
     for cell in (c for c in nb.cells if c.cell_type == 'code'):
         cell.metadata.pop('execution', None)
-        cell.outputs = [o for o in cell.outputs if not (o.output_type == 'stream' and o.name == 'stderr' and not re.sub(r'[^\n\r]*\d+%\|[^\n\r]*', '', o.text).strip())]
+        cell.outputs = [
+            o
+            for o in cell.outputs
+            if not (
+                o.output_type == 'stream'
+                and o.name == 'stderr'
+                and not re.sub(r'[^\n\r]*\d+%\|[^\n\r]*', '', o.text).strip()
+            )
+        ]
     return nb
 
 # %% ../../nbs/13_lab/05_runner.ipynb #26fc2a49
 def run_experiment(
-    path, # of the notebook
-    out, # the folder of the run
-    scale:str='pico',
-    quick:bool=False, # the short form
-    resume:bool=False, # go on with what is in the folder
-    fetch:bool=False, # models and data may be fetched
-    stream=None, # where to say how far it is, such as sys.stderr
-    turn:int=0, # how many were run before by the same processes
+    path,  # of the notebook
+    out,  # the folder of the run
+    scale: str = 'pico',
+    quick: bool = False,  # the short form
+    resume: bool = False,  # go on with what is in the folder
+    fetch: bool = False,  # models and data may be fetched
+    stream=None,  # where to say how far it is, such as sys.stderr
+    turn: int = 0,  # how many were run before by the same processes
 ) -> RunResult:
     "Run an experiment in a kernel of its own, or go on with it; raises `ValueError` where that would overwrite another run."
     import nbformat
+
     path, out = Path(path), Path(out).absolute()
-    ran = RunResult(path.stem, scale, quick, out, 0.)
+    ran = RunResult(path.stem, scale, quick, out, 0.0)
     out.mkdir(parents=True, exist_ok=True)
     held = lock(out, ran.stem)
-    try: return run_locked(path, ran, resume, environment(out, scale, quick, fetch, turn), stream, (held.fileno(),) if held else ())
+    try:
+        return run_locked(
+            path,
+            ran,
+            resume,
+            environment(out, scale, quick, fetch, turn),
+            stream,
+            (held.fileno(),) if held else (),
+        )
     finally:
-        if held: held.close()
+        if held:
+            held.close()
 
 # %% ../../nbs/13_lab/05_runner.ipynb #2d009674
-def run_locked(path:Path, ran:RunResult, resume:bool, env:dict, stream, fds:tuple) -> RunResult:
+def run_locked(
+    path: Path, ran: RunResult, resume: bool, env: dict, stream, fds: tuple
+) -> RunResult:
     "Run an experiment in a folder that is ours."
     import nbformat
-    nb, main, start = nbformat.read(path, 4), process_rank()[0] == 0, time.monotonic()
-    record = begin_record(ran.out, ran.stem, measuring_digest(nb), resume) if main else read_record(ran.out, ran.stem) # nobody waits for a main process that has nothing to do
-    if record.get('finished') and resume: return replace(ran, was_finished=True)
+
+    nb = nbformat.read(path, 4)
+    main = process_rank()[0] == 0
+    start = time.monotonic()
+    record = (
+        begin_record(ran.out, ran.stem, measuring_digest(nb), resume)
+        if main
+        else read_record(ran.out, ran.stem)
+    )  # nobody waits for a main process that has nothing to do
+    if record.get('finished') and resume:
+        return replace(ran, was_finished=True)
+
     def keep():
-        if main: write_atomic(ran.notebook, nbformat.writes(strip_transient(nb)) + '\n')
+        if main:
+            write_atomic(ran.notebook, nbformat.writes(strip_transient(nb)) + '\n')
+
     def note(**more):
-        if main: write_record(ran.out, ran.stem, record | dict(parts=[*record['parts'], part]) | more)
-    part, progress = dict(begun=now()) | machine_info(), Progress(ran.stem, nb, ran.out / 'runs' / ran.stem, None if ran.quick else requirements(path)[ran.scale]['minutes'], stream if main else None)
+        if main:
+            write_record(ran.out, ran.stem, record | dict(parts=[*record['parts'], part]) | more)
+
+    part = dict(begun=now()) | machine_info()
+    progress = Progress(
+        ran.stem,
+        nb,
+        ran.out / 'runs' / ran.stem,
+        None if ran.quick else requirements(path)[ran.scale]['minutes'],
+        stream if main else None,
+    )
     note()
     failure = execute(nb, path.parent, env, progress, keep, fds)
     seconds = time.monotonic() - start
     part |= dict(ended=now(), failed=failure and str(failure))
     keep()
-    note(**dict(seconds=record.get('seconds', 0.) + seconds) | ({} if failure else dict(finished=now())))
+    note(
+        **dict(seconds=record.get('seconds', 0.0) + seconds)
+        | ({} if failure else dict(finished=now()))
+    )
     return replace(ran, seconds=seconds, failure=failure)
 
 # %% ../../nbs/13_lab/05_runner.ipynb #d3829026
-def stored_rows(name:str, scale:str, folder) -> list[Path]:
+def stored_rows(name: str, scale: str, folder) -> list[Path]:
     "What a run stored in a folder; raises `ValueError` if it has no rows."
-    paths = sorted(p for p in Path(folder).glob(f'{name}.{scale}.*') if p.suffix in ('.csv', '.json'))
-    if not any(p.suffix == '.csv' and not p.name.endswith('.verdicts.csv') for p in paths): raise ValueError(f'there are no rows of {name} at scale {scale} in {folder}: measure them first, without --figures')
+    paths = sorted(
+        p for p in Path(folder).glob(f'{name}.{scale}.*') if p.suffix in ('.csv', '.json')
+    )
+    if not any(p.suffix == '.csv' and not p.name.endswith('.verdicts.csv') for p in paths):
+        raise ValueError(
+            f'there are no rows of {name} at scale {scale} in {folder}: measure them first, without --figures'
+        )
     return paths
 
+
 def render_experiment(
-    path, # of the notebook
-    out, # where the drawn notebook goes, into figures/; its results are drawn from, if it has any
-    scale:str='pico',
+    path,  # of the notebook
+    out,  # where the drawn notebook goes, into figures/; its results are drawn from, if it has any
+    scale: str = 'pico',
     stream=None,
 ) -> RunResult:
     "Run the cells of an experiment that only draw, from rows that are stored."
     import nbformat
+
     path, out = Path(path), Path(out).absolute()
     results, shipped = out / 'results', path.parent / 'results'
-    rows = stored_rows(path.stem, scale, results if any(results.glob(f'{path.stem}.{scale}.*')) else shipped)
+    rows = stored_rows(
+        path.stem, scale, results if any(results.glob(f'{path.stem}.{scale}.*')) else shipped
+    )
     to, start = out / 'figures', time.monotonic()
     (to / 'results').mkdir(parents=True, exist_ok=True)
-    for p in rows: shutil.copy(p, to / 'results')
-    nb, ran = without_measuring(nbformat.read(path, 4)), RunResult(path.stem, scale, False, to, 0.)
+    for p in rows:
+        shutil.copy(p, to / 'results')
+    nb = without_measuring(nbformat.read(path, 4))
+    ran = RunResult(path.stem, scale, False, to, 0.0)
     keep = lambda: write_atomic(ran.notebook, nbformat.writes(strip_transient(nb)) + '\n')
-    failure = execute(nb, path.parent, environment(to, scale, False, False), Progress(path.stem, nb, to / 'runs', None, stream), keep)
+    failure = execute(
+        nb,
+        path.parent,
+        environment(to, scale, False, False),
+        Progress(path.stem, nb, to / 'runs', None, stream),
+        keep,
+    )
     return replace(ran, seconds=time.monotonic() - start, failure=failure)
 
 # %% ../../nbs/13_lab/05_runner.ipynb #760c4a52
-def check_folder(paths, out, scale:str, quick:bool, resume:bool):
+def check_folder(paths, out, scale: str, quick: bool, resume: bool):
     "Raises `ValueError` if one of the runs may not begin or go on in this folder."
     import nbformat
-    for path in paths: begin_record(Path(out), stem_of(Path(path).stem, scale, quick), measuring_digest(nbformat.read(path, 4)), resume)
+
+    for path in paths:
+        begin_record(
+            Path(out),
+            stem_of(Path(path).stem, scale, quick),
+            measuring_digest(nbformat.read(path, 4)),
+            resume,
+        )

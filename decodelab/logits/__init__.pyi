@@ -30,5 +30,4 @@ from .stateful import ClassifierFreeGuidance as ClassifierFreeGuidance
 from .stateful import Mirostat as Mirostat
 from .processor_list import LogitsProcessorList as LogitsProcessorList
 from .processor_list import processors_from_config as processors_from_config
-from .processor_list import processors_to_config as processors_to_config
 from .json_grammar import JsonGrammar as JsonGrammar

@@ -29,130 +29,230 @@ VALUE_STARTS = {'"': 'S', '{': 'O', '[': 'A', 't': 'rue', 'f': 'alse', 'n': 'ull
 
 EXPONENT = dict.fromkeys('eE', 'X')
 
-TRANSITIONS = { # symbol → character → what takes the symbol's place
-    'V': VALUE_STARTS, 'W': {}, # a value; the end
-    'A': {c: symbols + 'Q' for c, symbols in VALUE_STARTS.items()} | {']': ''}, 'Q': {',': 'VQ', ']': ''}, # an array: at its [, after a value
-    'O': {'"': 'SCVP', '}': ''}, 'P': {',': 'K', '}': ''}, 'K': {'"': 'SCVP'}, 'C': {':': ''}, # an object: at its {, after a value, a name, a colon
-    'S': dict.fromkeys(map(chr, range(32, 128)), 'S') | {'"': '', '\\': 'ES'}, # the rest of a string
-    'E': dict.fromkeys('"\\/bfnrt', '') | {'u': 'HHHH'}, 'H': dict.fromkeys(DIGIT + 'abcdefABCDEF', ''), # after \
-    'M': dict.fromkeys('0', 'Z') | dict.fromkeys(DIGIT[1:], 'I'), # after a minus
-    'Z': EXPONENT | {'.': 'F'}, 'I': EXPONENT | {'.': 'F'} | dict.fromkeys(DIGIT, 'I'), # after a leading 0; after another digit
-    'F': dict.fromkeys(DIGIT, 'G'), 'G': EXPONENT | dict.fromkeys(DIGIT, 'G'), # after the point
-    'X': dict.fromkeys(DIGIT, 'D') | dict.fromkeys('+-', 'Y'), 'Y': dict.fromkeys(DIGIT, 'D'), 'D': dict.fromkeys(DIGIT, 'D'), # after e
-} | {c: {c: ''} for c in 'rueals'}
+TRANSITIONS = (
+    {  # symbol → character → what takes the symbol's place
+        'V': VALUE_STARTS,
+        'W': {},  # a value; the end
+        'A': {c: symbols + 'Q' for c, symbols in VALUE_STARTS.items()} | {']': ''},
+        'Q': {',': 'VQ', ']': ''},  # an array: at its [, after a value
+        'O': {'"': 'SCVP', '}': ''},
+        'P': {',': 'K', '}': ''},
+        'K': {'"': 'SCVP'},
+        'C': {':': ''},  # an object: at its {, after a value, a name, a colon
+        'S': dict.fromkeys(map(chr, range(32, 128)), 'S')
+        | {'"': '', '\\': 'ES'},  # the rest of a string
+        'E': dict.fromkeys('"\\/bfnrt', '') | {'u': 'HHHH'},
+        'H': dict.fromkeys(DIGIT + 'abcdefABCDEF', ''),  # after \
+        'M': dict.fromkeys('0', 'Z') | dict.fromkeys(DIGIT[1:], 'I'),  # after a minus
+        'Z': EXPONENT | {'.': 'F'},
+        'I': EXPONENT
+        | {'.': 'F'}
+        | dict.fromkeys(DIGIT, 'I'),  # after a leading 0; after another digit
+        'F': dict.fromkeys(DIGIT, 'G'),
+        'G': EXPONENT | dict.fromkeys(DIGIT, 'G'),  # after the point
+        'X': dict.fromkeys(DIGIT, 'D') | dict.fromkeys('+-', 'Y'),
+        'Y': dict.fromkeys(DIGIT, 'D'),
+        'D': dict.fromkeys(DIGIT, 'D'),  # after e
+    }
+    | {c: {c: ''} for c in 'rueals'}
+)
 
-TRANSITIONS = TRANSITIONS | {symbol: TRANSITIONS[symbol] | dict.fromkeys(WHITESPACE, symbol) for symbol in 'VWAQOPKC'}
+TRANSITIONS = TRANSITIONS | {
+    symbol: TRANSITIONS[symbol] | dict.fromkeys(WHITESPACE, symbol) for symbol in 'VWAQOPKC'
+}
 
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #156034e1
-START, MAY_END = 'VW', 'ZIGD' # MAY_END: numbers that are whole already
+START, MAY_END = 'VW', 'ZIGD'  # MAY_END: numbers that are whole already
 
-def step(state:str, char:str) -> str|None:
+
+def step(state: str, char: str) -> str | None:
     "The stack after one more character; None where no valid text goes on like this."
     top, rest = state[0], state[1:]
-    if char in TRANSITIONS[top]: return TRANSITIONS[top][char] + rest
+    if char in TRANSITIONS[top]:
+        return TRANSITIONS[top][char] + rest
     return step(rest, char) if top in MAY_END else None
 
-def complete(state:str|None) -> bool:
+
+def complete(state: str | None) -> bool:
     "Is the text valid as it is?"
     return state is not None and state.lstrip(' ').lstrip(MAY_END) == 'W'
 
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #55f07be1
-def byte_range(first:int, last:int, then:str) -> dict[str, str]:
+def byte_range(first: int, last: int, then: str) -> dict[str, str]:
     "The same for every byte from `first` to `last`."
     return {chr(byte): then for byte in range(first, last + 1)}
 
-UTF8_LEAD = byte_range(0xc2, 0xdf, 'US') | byte_range(0xe0, 0xef, 'UUS') | byte_range(0xf1, 0xf3, 'UUUS') | {'\xe0': '1US', '\xed': '2US', '\xf0': '3UUS', '\xf4': '4UUS'}
 
-TRANSITIONS = TRANSITIONS | {'S': TRANSITIONS['S'] | UTF8_LEAD, 'U': byte_range(0x80, 0xbf, ''), '1': byte_range(0xa0, 0xbf, ''), '2': byte_range(0x80, 0x9f, ''), '3': byte_range(0x90, 0xbf, ''), '4': byte_range(0x80, 0x8f, '')}
+UTF8_LEAD = (
+    byte_range(0xC2, 0xDF, 'US')
+    | byte_range(0xE0, 0xEF, 'UUS')
+    | byte_range(0xF1, 0xF3, 'UUUS')
+    | {'\xe0': '1US', '\xed': '2US', '\xf0': '3UUS', '\xf4': '4UUS'}
+)
+
+TRANSITIONS = TRANSITIONS | {
+    'S': TRANSITIONS['S'] | UTF8_LEAD,
+    'U': byte_range(0x80, 0xBF, ''),
+    '1': byte_range(0xA0, 0xBF, ''),
+    '2': byte_range(0x80, 0x9F, ''),
+    '3': byte_range(0x90, 0xBF, ''),
+    '4': byte_range(0x80, 0x8F, ''),
+}
 
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #bb3c7be6
-def bounded_step(state:str, char:str, max_depth:int, max_whitespace:int) -> str|None:
+def bounded_step(state: str, char: str, max_depth: int, max_whitespace: int) -> str | None:
     "As `step`, with at most `depth` brackets open and `blanks` characters of white space in a row."
     stack = state.lstrip(' ')
     after = step(stack, char)
-    if after is None or char in '[{' and sum(map(after.count, 'AQOPK')) > max_depth: return None
-    if char not in WHITESPACE or after[0] == 'S': return after
-    return None if len(state) - len(stack) >= max_whitespace else state[:len(state) - len(stack)] + ' ' + after
+    if after is None or (char in '[{' and sum(map(after.count, 'AQOPK')) > max_depth):
+        return None
+    if char not in WHITESPACE or after[0] == 'S':
+        return after
+    return (
+        None
+        if len(state) - len(stack) >= max_whitespace
+        else state[: len(state) - len(stack)] + ' ' + after
+    )
 
-def state_after(text:str, bounds:tuple, state:str|None=START) -> str|None:
+
+def state_after(text: str, bounds: tuple, state: str | None = START) -> str | None:
     "The stack after all of `text`, whose characters are bytes."
-    for char in text: state = state and bounded_step(state, char, *bounds)
+    for char in text:
+        state = state and bounded_step(state, char, *bounds)
     return state
 
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #c9efaa54
-CACHED_STATES, REQUIRED_CHARACTERS = 256, '"]},:0aelnrsu' # sets of tokens kept; the characters that finish any text
+CACHED_STATES, REQUIRED_CHARACTERS = (
+    256,
+    '"]},:0aelnrsu',
+)  # sets of tokens kept; the characters that finish any text
+
 
 class TokenTrie:
     "The tokens of a model as a tree of bytes."
+
     def __init__(self, lm):
-        if lm.tokenizer is None: raise ValueError(f'{lm.name} was wrapped without a tokenizer, so what its ids write is not known: give LM(model, tokenizer)')
-        self.texts, self.trie, self.sets_ = token_texts(lm.tokenizer, lm.vocab_size), {}, {}
-        if missing := [c for c in REQUIRED_CHARACTERS if c not in set(self.texts)]: raise ValueError(f'the vocabulary of {lm.name} has no token for {missing}: it cannot finish JSON')
+        if lm.tokenizer is None:
+            raise ValueError(
+                f'{lm.name} was wrapped without a tokenizer, so what its ids write is not known: give LM(model, tokenizer)'
+            )
+        self.texts = token_texts(lm.tokenizer, lm.vocab_size)
+        self.trie = {}
+        self.sets_ = {}
+        if missing := [c for c in REQUIRED_CHARACTERS if c not in set(self.texts)]:
+            raise ValueError(
+                f'the vocabulary of {lm.name} has no token for {missing}: it cannot finish JSON'
+            )
         for i, text in enumerate(self.texts):
             node = self.trie
-            for char in text or '': node = node.setdefault(char, {})
-            if text: node.setdefault('ids', []).append(i)
+            for char in text or '':
+                node = node.setdefault(char, {})
+            if text:
+                node.setdefault('ids', []).append(i)
 
-    def next_state(self, state:str|None, token:int, bounds:tuple) -> str|None:
+    def next_state(self, state: str | None, token: int, bounds: tuple) -> str | None:
         "The stack after one more token."
         text = self.texts[token] if token < len(self.texts) else None
         return state_after(text, bounds, state) if text else None
 
-    def allowed_below(self, node:dict, state:str, bounds:tuple) -> Iterator[int]:
+    def allowed_below(self, node: dict, state: str, bounds: tuple) -> Iterator[int]:
         "The tokens below `node` that may be said in `state`."
         for char, below in node.items():
-            if char == 'ids': yield from below
-            elif after := bounded_step(state, char, *bounds): yield from self.allowed_below(below, after, bounds)
+            if char == 'ids':
+                yield from below
+            elif after := bounded_step(state, char, *bounds):
+                yield from self.allowed_below(below, after, bounds)
 
-    def allowed(self, state:str, bounds:tuple) -> torch.Tensor:
+    def allowed(self, state: str, bounds: tuple) -> torch.Tensor:
         "Which tokens may follow, `(V,)` bool; the newest sets are kept."
         found = self.sets_.pop((state, bounds), None)
-        if found is None: found = torch.zeros(len(self.texts), dtype=torch.bool).index_fill_(0, torch.tensor([*self.allowed_below(self.trie, state, bounds)], dtype=torch.long), True)
+        if found is None:
+            found = torch.zeros(len(self.texts), dtype=torch.bool).index_fill_(
+                0,
+                torch.tensor([*self.allowed_below(self.trie, state, bounds)], dtype=torch.long),
+                True,
+            )
         self.sets_[state, bounds] = found
-        if len(self.sets_) > CACHED_STATES: del self.sets_[next(iter(self.sets_))]
+        if len(self.sets_) > CACHED_STATES:
+            del self.sets_[next(iter(self.sets_))]
         return found
 
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #dd963538
 class JsonState:
     "The grammar for one text: `states[i]` is the stack after the prompt and `i` new tokens, None where it is no JSON."
-    def __init__(self, trie:TokenTrie, bounds:tuple, state:str, prompt:int, eos:tuple):
-        self.trie, self.bounds, self.prompt, self.eos, self.ids, self.states = trie, bounds, prompt, eos, [], [state]
 
-    def follow(self, ids:list[int]):
+    def __init__(self, trie: TokenTrie, bounds: tuple, state: str, prompt: int, eos: tuple):
+        self.trie = trie
+        self.bounds = bounds
+        self.prompt = prompt
+        self.eos = eos
+        self.ids = []
+        self.states = [state]
+
+    def follow(self, ids: list[int]):
         "Forget what does not follow from `ids`, and read what is new."
-        self.states = self.states[:max(0, common_prefix(self.ids, ids) - self.prompt) + 1]
-        for token in ids[self.prompt + len(self.states) - 1:]: self.states.append(self.trie.next_state(self.states[-1], token, self.bounds))
+        self.states = self.states[: max(0, common_prefix(self.ids, ids) - self.prompt) + 1]
+        for token in ids[self.prompt + len(self.states) - 1 :]:
+            self.states.append(self.trie.next_state(self.states[-1], token, self.bounds))
         self.ids = list(ids)
 
-    def allowed(self, n:int, width:int) -> torch.Tensor:
+    def allowed(self, n: int, width: int) -> torch.Tensor:
         "Which of `width` tokens may follow the first `n` ids."
         state = self.states[n - self.prompt] if n >= self.prompt else None
-        if state is None: return torch.ones(width, dtype=torch.bool)
-        found = pad(self.trie.allowed(state, self.bounds), (0, width - len(self.trie.texts))).clone()
+        if state is None:
+            return torch.ones(width, dtype=torch.bool)
+        found = pad(
+            self.trie.allowed(state, self.bounds), (0, width - len(self.trie.texts))
+        ).clone()
         found[[i for i in self.eos if i < width]] = complete(state)
         return found
 
     def __call__(self, ids, scores):
         self.follow(ids)
-        keep = torch.stack([self.allowed(n, scores.shape[-1]) for n in range(len(ids) - len(scores) + 1, len(ids) + 1)])
+        keep = torch.stack(
+            [
+                self.allowed(n, scores.shape[-1])
+                for n in range(len(ids) - len(scores) + 1, len(ids) + 1)
+            ]
+        )
         return scores.masked_fill(~keep.to(scores.device), -math.inf)
 
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #b3172eaa
 @dataclass(frozen=True, repr=False)
 class JsonGrammar(LogitsProcessor):
     "Let through only tokens after which the new text can still become JSON (RFC 8259), and the end only where it is."
-    max_depth: int = 64 # brackets open at a time, at most
-    max_whitespace: int = 24 # characters of white space in a row, at most
-    prefix: str = '' # what the prompt has said of the text already, as `{"name": `
+
+    max_depth: int = 64  # brackets open at a time, at most
+    max_whitespace: int = 24  # characters of white space in a row, at most
+    prefix: str = ''  # what the prompt has said of the text already, as `{"name": `
 
     def __post_init__(self):
-        if not (self.max_depth >= 0 and self.max_whitespace >= 0): raise ValueError(f'max_depth is {self.max_depth} and max_whitespace {self.max_whitespace}: give whole numbers of 0 or more')
-        if state_after(self.prefix.encode().decode('latin-1'), self.bounds) is None: raise ValueError(f'prefix is {self.prefix!r}, which no valid JSON within the bounds begins with')
+        if not (self.max_depth >= 0 and self.max_whitespace >= 0):
+            raise ValueError(
+                f'max_depth is {self.max_depth} and max_whitespace {self.max_whitespace}: give whole numbers of 0 or more'
+            )
+        if state_after(self.prefix.encode().decode('latin-1'), self.bounds) is None:
+            raise ValueError(
+                f'prefix is {self.prefix!r}, which no valid JSON within the bounds begins with'
+            )
+
     @property
-    def bounds(self): return self.max_depth, self.max_whitespace
+    def bounds(self):
+        return self.max_depth, self.max_whitespace
+
     def bind(self, request):
         "Raises `ValueError` where texts have no end, it is not known what the tokens write, or they cannot finish a text."
         lm, eos = request.lm, resolve_eos(None, request)
-        if not eos: raise ValueError('JSON is over when the end of text is said, and this text has none: give stop=Stop(eos=(id,))')
-        if not hasattr(lm, 'token_trie_'): lm.token_trie_ = TokenTrie(lm)
-        return JsonState(lm.token_trie_, self.bounds, state_after(self.prefix.encode().decode('latin-1'), self.bounds), len(request.prompt), eos)
+        if not eos:
+            raise ValueError(
+                'JSON is over when the end of text is said, and this text has none: give stop=Stop(eos=(id,))'
+            )
+        if not hasattr(lm, 'token_trie_'):
+            lm.token_trie_ = TokenTrie(lm)
+        return JsonState(
+            lm.token_trie_,
+            self.bounds,
+            state_after(self.prefix.encode().decode('latin-1'), self.bounds),
+            len(request.prompt),
+            eos,
+        )

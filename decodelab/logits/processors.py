@@ -23,55 +23,90 @@ from .warpers import PerRow, IdsProcessor, LogitsProcessor, Warper, HFProcessor
 # %% ../../nbs/03_logits/02_processors.ipynb #4b89be05
 class HFIdsProcessor(HFProcessor, IdsProcessor):
     "One of transformers' processors that reads ids, made afresh for each text."
-    def bind(self, request): return PerRow(self.processor())
+
+    def bind(self, request):
+        return PerRow(self.processor())
+
 
 @dataclass(frozen=True, repr=False)
 class RepetitionPenalty(HFIdsProcessor):
     "Divide positive scores of tokens already said by `repetition_penalty`, multiply negative ones."
+
     repetition_penalty: float
-    def processor(self): return hf.RepetitionPenaltyLogitsProcessor(float(self.repetition_penalty))
+
+    def processor(self):
+        return hf.RepetitionPenaltyLogitsProcessor(float(self.repetition_penalty))
+
 
 @dataclass(frozen=True, repr=False)
 class NoRepeatNGram(HFIdsProcessor):
     "Forbid the token that would repeat an n-gram of length `no_repeat_ngram_size`."
+
     no_repeat_ngram_size: int
-    def processor(self): return hf.NoRepeatNGramLogitsProcessor(self.no_repeat_ngram_size)
+
+    def processor(self):
+        return hf.NoRepeatNGramLogitsProcessor(self.no_repeat_ngram_size)
 
 # %% ../../nbs/03_logits/02_processors.ipynb #2cc2202c
 def encoder_ids(request) -> torch.Tensor:
     "The encoder's input ids `(1, m)`, or the prompt's where there is no encoder."
     ids = request.prompt if request.encoder is None else request.encoder.get('input_ids')
-    if ids is None: raise ValueError('this rule reads the ids of an encoder, and the encoder has none: leave the rule out')
+    if ids is None:
+        raise ValueError(
+            'this rule reads the ids of an encoder, and the encoder has none: leave the rule out'
+        )
     return torch.as_tensor(ids, device=request.lm.device).reshape(1, -1)
+
 
 @dataclass(frozen=True, repr=False)
 class EncoderRepetitionPenalty(LogitsProcessor):
     "Favour (above 1) or punish (below 1) the tokens of the encoder's input."
+
     encoder_repetition_penalty: float
-    def __post_init__(self): hf.EncoderRepetitionPenaltyLogitsProcessor(float(self.encoder_repetition_penalty), None)
+
+    def __post_init__(self):
+        hf.EncoderRepetitionPenaltyLogitsProcessor(float(self.encoder_repetition_penalty), None)
+
     def bind(self, request):
-        return PerRow(hf.EncoderRepetitionPenaltyLogitsProcessor(float(self.encoder_repetition_penalty), encoder_ids(request)))
+        return PerRow(
+            hf.EncoderRepetitionPenaltyLogitsProcessor(
+                float(self.encoder_repetition_penalty), encoder_ids(request)
+            )
+        )
+
 
 @dataclass(frozen=True, repr=False)
 class EncoderNoRepeatNGram(LogitsProcessor):
     "Forbid n-grams of the encoder's input."
+
     encoder_no_repeat_ngram_size: int
-    def __post_init__(self): hf.EncoderNoRepeatNGramLogitsProcessor(self.encoder_no_repeat_ngram_size, torch.zeros(1, 1))
+
+    def __post_init__(self):
+        hf.EncoderNoRepeatNGramLogitsProcessor(self.encoder_no_repeat_ngram_size, torch.zeros(1, 1))
+
     def bind(self, request):
-        return PerRow(hf.EncoderNoRepeatNGramLogitsProcessor(self.encoder_no_repeat_ngram_size, encoder_ids(request)))
+        return PerRow(
+            hf.EncoderNoRepeatNGramLogitsProcessor(
+                self.encoder_no_repeat_ngram_size, encoder_ids(request)
+            )
+        )
 
 # %% ../../nbs/03_logits/02_processors.ipynb #dbb0b56f
 def repetition_lengths(
-    ids:Sequence[int],
-    breakers:frozenset[int],
-    max_length:int, # count no further than this
+    ids: Sequence[int],
+    breakers: frozenset[int],
+    max_length: int,  # count no further than this
 ) -> dict[int, int]:
     "For each token that would prolong a repetition at the end of `ids`: the length of its longest match."
     end, found = len(ids) - 1, {}
-    if ids[end] in breakers: return found
+    if ids[end] in breakers:
+        return found
     for i in (i for i in range(end) if ids[i] == ids[end] and ids[i + 1] not in breakers):
         m = 1
-        while m < max_length and m <= i and ids[i - m] == ids[end - m] and ids[i - m] not in breakers: m += 1
+        while (
+            m < max_length and m <= i and ids[i - m] == ids[end - m] and ids[i - m] not in breakers
+        ):
+            m += 1
         found[ids[i + 1]] = max(m, found.get(ids[i + 1], 0))
     return found
 
@@ -79,156 +114,249 @@ def repetition_lengths(
 @dataclass(frozen=True, repr=False)
 class DRY(IdsProcessor):
     "Punish tokens that prolong a repetition, exponentially in its length (p-e-w 2024)."
-    multiplier: float = .8
+
+    multiplier: float = 0.8
     base: float = 1.75
-    allowed_length: int = 2 # the shortest match that is punished
-    breakers: tuple[int, ...] = () # ids that no match reaches across
+    allowed_length: int = 2  # the shortest match that is punished
+    breakers: tuple[int, ...] = ()  # ids that no match reaches across
 
     def __post_init__(self):
-        if not self.multiplier >= 0: raise ValueError(f'multiplier is {self.multiplier}: give a number of 0 or more')
-        if not self.base >= 1: raise ValueError(f'base is {self.base}: give a number of 1 or more')
-        if self.allowed_length < 1: raise ValueError(f'allowed_length is {self.allowed_length}: give 1 or more')
+        if not self.multiplier >= 0:
+            raise ValueError(f'multiplier is {self.multiplier}: give a number of 0 or more')
+        if not self.base >= 1:
+            raise ValueError(f'base is {self.base}: give a number of 1 or more')
+        if self.allowed_length < 1:
+            raise ValueError(f'allowed_length is {self.allowed_length}: give 1 or more')
+
     def __call__(self, input_ids, scores):
         longest = self.allowed_length + (int(100 / math.log2(self.base)) if self.base > 1 else 0)
         scores, breakers = scores.clone(), frozenset(self.breakers)
         for ids, row in zip(input_ids.tolist(), scores):
             for token, m in repetition_lengths(ids, breakers, longest).items():
-                if m >= self.allowed_length: row[token] -= self.multiplier * self.base ** (m - self.allowed_length)
+                if m >= self.allowed_length:
+                    row[token] -= self.multiplier * self.base ** (m - self.allowed_length)
         return scores
 
 # %% ../../nbs/03_logits/02_processors.ipynb #4d7810f4
-def check_ids(name:str, ids:Sequence[int]):
+def check_ids(name: str, ids: Sequence[int]):
     "Raise `ValueError` unless `ids` are token ids."
-    if not all(isinstance(i, int) and i >= 0 for i in ids): raise ValueError(f'{name} is {ids!r}: give token ids, whole numbers of 0 or more')
+    if not all(isinstance(i, int) and i >= 0 for i in ids):
+        raise ValueError(f'{name} is {ids!r}: give token ids, whole numbers of 0 or more')
 
-def check_count(name:str, n:int):
+
+def check_count(name: str, n: int):
     "Raise `ValueError` unless `n` is a whole number of 0 or more."
-    if not isinstance(n, int) or n < 0: raise ValueError(f'{name} is {n!r}: give a whole number of 0 or more')
+    if not isinstance(n, int) or n < 0:
+        raise ValueError(f'{name} is {n!r}: give a whole number of 0 or more')
 
-def ban(tokens:Sequence[int], scores:torch.Tensor, rows) -> torch.Tensor:
+
+def ban(tokens: Sequence[int], scores: torch.Tensor, rows) -> torch.Tensor:
     "`scores` with minus infinity for `tokens` in `rows`; ids beyond the vocabulary cannot be said anyway."
     scores, inside = scores.clone(), [t for t in tokens if t < scores.shape[-1]]
-    if inside: scores[rows, inside] = -math.inf
+    if inside:
+        scores[rows, inside] = -math.inf
     return scores
 
 # %% ../../nbs/03_logits/02_processors.ipynb #57b96293
 @dataclass(frozen=True, repr=False)
 class SequenceBias(HFIdsProcessor):
     "Add a bias to the last token of each sequence, where the sequence's beginning was said."
-    sequence_bias: dict[tuple[int, ...], float] # or transformers' list form [[ids, bias], ...]
-    def processor(self): return hf.SequenceBiasLogitsProcessor(self.sequence_bias)
+
+    sequence_bias: dict[tuple[int, ...], float]  # or transformers' list form [[ids, bias], ...]
+
+    def processor(self):
+        return hf.SequenceBiasLogitsProcessor(self.sequence_bias)
+
 
 @dataclass(frozen=True, repr=False)
 class PrefixConstrained(HFIdsProcessor):
     "Allow only the tokens that `allowed(0, ids)` returns, `ids` a 1-D tensor."
+
     allowed: Callable[[int, torch.Tensor], list[int]]
-    def processor(self): return hf.PrefixConstrainedLogitsProcessor(self.allowed, 1)
+
+    def processor(self):
+        return hf.PrefixConstrainedLogitsProcessor(self.allowed, 1)
+
 
 @dataclass(frozen=True, repr=False)
 class SuppressTokens(Warper):
     "Forbid single tokens."
+
     suppress_tokens: Sequence[int]
-    def __post_init__(self): check_ids('suppress_tokens', self.suppress_tokens)
-    def __call__(self, input_ids, scores): return ban(self.suppress_tokens, scores, slice(None))
+
+    def __post_init__(self):
+        check_ids('suppress_tokens', self.suppress_tokens)
+
+    def __call__(self, input_ids, scores):
+        return ban(self.suppress_tokens, scores, slice(None))
 
 # %% ../../nbs/03_logits/02_processors.ipynb #b5db2b38
 def resolve_eos(
-    eos:int|Sequence[int]|None, # the rule's own
+    eos: int | Sequence[int] | None,  # the rule's own
     request,
 ) -> tuple[int, ...]:
     "The ids that end the text: the rule's, else the request's, else the model's."
-    if eos is None: eos = request.lm.eos if request.stop.eos is None else request.stop.eos
+    if eos is None:
+        eos = request.lm.eos if request.stop.eos is None else request.stop.eos
     return (eos,) if isinstance(eos, int) else tuple(eos)
+
 
 @dataclass(frozen=True, repr=False)
 class NoBadWords(HFIdsProcessor):
     "Forbid each sequence of ids; a bare end-of-text id is left alone."
+
     bad_words_ids: list[list[int]]
-    eos: int | Sequence[int] | None = None # None: the request's
-    def processor(self, eos=None): return hf.NoBadWordsLogitsProcessor(self.bad_words_ids, eos)
+    eos: int | Sequence[int] | None = None  # None: the request's
+
+    def processor(self, eos=None):
+        return hf.NoBadWordsLogitsProcessor(self.bad_words_ids, eos)
+
     def bind(self, request):
         eos = list(resolve_eos(self.eos, request))
-        if all(word in [[e] for e in eos] for word in self.bad_words_ids): return lambda ids, scores: scores
+        if all(word in [[e] for e in eos] for word in self.bad_words_ids):
+            return lambda ids, scores: scores
         return PerRow(self.processor(eos or None))
-    def __call__(self, input_ids, scores): raise TypeError('NoBadWords needs to know how the text ends: call bind(request)')
+
+    def __call__(self, input_ids, scores):
+        raise TypeError('NoBadWords needs to know how the text ends: call bind(request)')
 
 # %% ../../nbs/03_logits/02_processors.ipynb #56fe7a71
-def forbid_eos_before(length:int, eos:Sequence[int], ids:list[int], scores:torch.Tensor) -> torch.Tensor:
+def forbid_eos_before(
+    length: int, eos: Sequence[int], ids: list[int], scores: torch.Tensor
+) -> torch.Tensor:
     "Forbid `eos` in the rows whose prefix is shorter than `length`."
-    short = length - (len(ids) - len(scores) + 1)   # so many of the rows
+    short = length - (len(ids) - len(scores) + 1)  # so many of the rows
     return ban(eos, scores, slice(0, short)) if short > 0 else scores
+
 
 @dataclass(frozen=True, repr=False)
 class MinLength(LogitsProcessor):
     "No end of text before `min_length` ids, the prompt's included."
+
     min_length: int
-    eos: int | Sequence[int] | None = None # None: the request's
-    def __post_init__(self): check_count('min_length', self.min_length)
-    def bind(self, request): return partial(forbid_eos_before, self.min_length, resolve_eos(self.eos, request))
+    eos: int | Sequence[int] | None = None  # None: the request's
+
+    def __post_init__(self):
+        check_count('min_length', self.min_length)
+
+    def bind(self, request):
+        return partial(forbid_eos_before, self.min_length, resolve_eos(self.eos, request))
+
 
 @dataclass(frozen=True, repr=False)
 class MinNewTokens(LogitsProcessor):
     "No end of text before `min_new_tokens` new ids."
+
     min_new_tokens: int
-    eos: int | Sequence[int] | None = None # None: the request's
-    def __post_init__(self): check_count('min_new_tokens', self.min_new_tokens)
-    def bind(self, request): return partial(forbid_eos_before, len(request.prompt) + self.min_new_tokens, resolve_eos(self.eos, request))
+    eos: int | Sequence[int] | None = None  # None: the request's
+
+    def __post_init__(self):
+        check_count('min_new_tokens', self.min_new_tokens)
+
+    def bind(self, request):
+        return partial(
+            forbid_eos_before,
+            len(request.prompt) + self.min_new_tokens,
+            resolve_eos(self.eos, request),
+        )
 
 # %% ../../nbs/03_logits/02_processors.ipynb #6f60c1d3
-def apply_at(length:int, edit:Callable, ids:list[int], scores:torch.Tensor) -> torch.Tensor:
+def apply_at(length: int, edit: Callable, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
     "Apply `edit(scores, row)` to the row whose prefix has `length` ids, if there is one."
     row = length - (len(ids) - len(scores) + 1)
     return edit(scores, row) if 0 <= row < len(scores) else scores
 
-def force(tokens:Sequence[int], scores:torch.Tensor, row:int) -> torch.Tensor:
+
+def force(tokens: Sequence[int], scores: torch.Tensor, row: int) -> torch.Tensor:
     "Score 0 for `tokens` in one row, and minus infinity for all others."
     scores = scores.clone()
     scores[row] = -math.inf
     scores[row, list(tokens)] = 0
     return scores
 
+
 @dataclass(frozen=True, repr=False)
 class ForcedBOS(LogitsProcessor):
     "The second id of the text is this one."
+
     forced_bos_token_id: int
-    def __post_init__(self): check_ids('forced_bos_token_id', [self.forced_bos_token_id])
-    def bind(self, request): return partial(apply_at, 1, partial(force, [self.forced_bos_token_id]))
+
+    def __post_init__(self):
+        check_ids('forced_bos_token_id', [self.forced_bos_token_id])
+
+    def bind(self, request):
+        return partial(apply_at, 1, partial(force, [self.forced_bos_token_id]))
 
 # %% ../../nbs/03_logits/02_processors.ipynb #d77be0f9
 @dataclass(frozen=True, repr=False)
 class ForcedEOS(LogitsProcessor):
     "The last id that `max_new_tokens` allows is this one, or one of these."
+
     forced_eos_token_id: int | Sequence[int]
-    def tokens(self): return [self.forced_eos_token_id] if isinstance(self.forced_eos_token_id, int) else list(self.forced_eos_token_id)
-    def __post_init__(self): check_ids('forced_eos_token_id', self.tokens())
-    def bind(self, request): return partial(apply_at, len(request.prompt) + request.max_new_tokens - 1, partial(force, self.tokens()))
+
+    def tokens(self):
+        return (
+            [self.forced_eos_token_id]
+            if isinstance(self.forced_eos_token_id, int)
+            else list(self.forced_eos_token_id)
+        )
+
+    def __post_init__(self):
+        check_ids('forced_eos_token_id', self.tokens())
+
+    def bind(self, request):
+        return partial(
+            apply_at,
+            len(request.prompt) + request.max_new_tokens - 1,
+            partial(force, self.tokens()),
+        )
+
 
 @dataclass(frozen=True, repr=False)
 class SuppressTokensAtBegin(LogitsProcessor):
     "Forbid tokens as the first new one."
+
     begin_suppress_tokens: Sequence[int]
-    after_forced_bos: bool = False # the first new token after the one that `ForcedBOS` puts
-    def __post_init__(self): check_ids('begin_suppress_tokens', self.begin_suppress_tokens)
+    after_forced_bos: bool = False  # the first new token after the one that `ForcedBOS` puts
+
+    def __post_init__(self):
+        check_ids('begin_suppress_tokens', self.begin_suppress_tokens)
+
     def bind(self, request):
         n = len(request.prompt)
-        return partial(apply_at, n + (self.after_forced_bos and n == 1), partial(ban, self.begin_suppress_tokens))
+        return partial(
+            apply_at,
+            n + (self.after_forced_bos and n == 1),
+            partial(ban, self.begin_suppress_tokens),
+        )
 
 # %% ../../nbs/03_logits/02_processors.ipynb #745d2917
 @dataclass(frozen=True, repr=False)
 class ExponentialLengthPenalty(LogitsProcessor):
     "After `after` new tokens raise the scores of the end, by a factor that grows with each."
+
     after: int
     factor: float
-    eos: int | Sequence[int] | None = None # None: the request's
+    eos: int | Sequence[int] | None = None  # None: the request's
 
     def __post_init__(self):
         check_count('after', self.after)
-        if not self.factor > 0: raise ValueError(f'factor is {self.factor}: give a number above 0, above 1 to favour the end')
-    def bind(self, request): return partial(self.decay, len(request.prompt) + self.after, list(resolve_eos(self.eos, request)))
+        if not self.factor > 0:
+            raise ValueError(
+                f'factor is {self.factor}: give a number above 0, above 1 to favour the end'
+            )
+
+    def bind(self, request):
+        return partial(
+            self.decay, len(request.prompt) + self.after, list(resolve_eos(self.eos, request))
+        )
+
     def decay(self, start, eos, ids, scores):
         first = len(ids) - len(scores) + 1
-        if not eos or len(ids) <= start: return scores
-        scores, most = scores.clone(), 70 / math.log(self.factor) if self.factor > 1 else math.inf
+        if not eos or len(ids) <= start:
+            return scores
+        scores = scores.clone()
+        most = 70 / math.log(self.factor) if self.factor > 1 else math.inf
         for row in range(max(0, start + 1 - first), len(scores)):
             z = scores[row, eos]
             rise = z.abs() * (self.factor ** min(first + row - start, most) - 1)

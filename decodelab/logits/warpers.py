@@ -11,99 +11,155 @@ __all__ = ['LogitsProcessor', 'HFProcessor', 'Warper', 'Temperature', 'TopK', 'M
 import math
 from dataclasses import MISSING, dataclass, fields
 
-import numpy as np, torch
+import numpy as np
+import torch
 from transformers.generation import logits_process as hf
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #f7404aea
 class LogitsProcessor:
     "A rule over scores, checked when it is made; it prints and compares by its arguments."
+
     def __repr__(self):
         shown = [(f, getattr(self, f.name)) for f in fields(self)]
-        args = [repr(v) if f.default is MISSING else f'{f.name}={v!r}' for f, v in shown if v != f.default]
+        args = [
+            repr(v) if f.default is MISSING else f'{f.name}={v!r}'
+            for f, v in shown
+            if v != f.default
+        ]
         return f"{type(self).__name__}({', '.join(args)})"
+
 
 class HFProcessor(LogitsProcessor):
     "A rule that is one of transformers' own processors under a short name."
-    def __post_init__(self): self.processor()   # transformers checks the arguments
-    def __call__(self, input_ids, scores): return self.processor()(input_ids, scores)
+
+    def __post_init__(self):
+        self.processor()  # transformers checks the arguments
+
+    def __call__(self, input_ids, scores):
+        return self.processor()(input_ids, scores)
+
     def processor(self):
         "A fresh processor, which cannot remember an earlier text or device."
         raise NotImplementedError
 
+
 class Warper(LogitsProcessor):
     "A rule of the scores alone: `start` gives the rule itself, which is fed all rows at once."
-    def bind(self, request): return self
+
+    def bind(self, request):
+        return self
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #e383adf7
 @dataclass(frozen=True, repr=False)
 class Temperature(Warper):
     "Divide the scores by a temperature: below 1 sharper, above 1 flatter."
+
     temperature: float
 
     def __post_init__(self):
-        if not self.temperature > 0: raise ValueError(f'temperature is {self.temperature}: give a number above 0, or decode with Greedy()')
-    def __call__(self, input_ids, scores): return scores / self.temperature
+        if not self.temperature > 0:
+            raise ValueError(
+                f'temperature is {self.temperature}: give a number above 0, or decode with Greedy()'
+            )
+
+    def __call__(self, input_ids, scores):
+        return scores / self.temperature
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #8b63ebc4
 @dataclass(frozen=True, repr=False)
 class TopK(HFProcessor, Warper):
     "Keep the `top_k` highest scores, and all that tie with the last of them."
+
     top_k: int
     min_tokens_to_keep: int = 1
-    def processor(self): return hf.TopKLogitsWarper(self.top_k, min_tokens_to_keep=self.min_tokens_to_keep)
+
+    def processor(self):
+        return hf.TopKLogitsWarper(self.top_k, min_tokens_to_keep=self.min_tokens_to_keep)
+
 
 @dataclass(frozen=True, repr=False)
 class MinP(HFProcessor, Warper):
     "Keep tokens at least `min_p` times as probable as the best."
+
     min_p: float
     min_tokens_to_keep: int = 1
-    def processor(self): return hf.MinPLogitsWarper(self.min_p, min_tokens_to_keep=self.min_tokens_to_keep)
+
+    def processor(self):
+        return hf.MinPLogitsWarper(self.min_p, min_tokens_to_keep=self.min_tokens_to_keep)
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #0dfce674
 @dataclass(frozen=True, repr=False)
 class TypicalP(HFProcessor, Warper):
     "Keep the tokens whose surprise is nearest to the entropy, up to the probability `typical_p`."
+
     typical_p: float
     min_tokens_to_keep: int = 1
-    def processor(self): return hf.TypicalLogitsWarper(self.typical_p, min_tokens_to_keep=self.min_tokens_to_keep)
+
+    def processor(self):
+        return hf.TypicalLogitsWarper(self.typical_p, min_tokens_to_keep=self.min_tokens_to_keep)
+
 
 @dataclass(frozen=True, repr=False)
 class TopH(HFProcessor, Warper):
     "Keep the best tokens while their share of the entropy is at most `top_h`; the entropy is that of the best 100."
+
     top_h: float
-    def processor(self): return hf.TopHLogitsWarper(self.top_h)
+
+    def processor(self):
+        return hf.TopHLogitsWarper(self.top_h)
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #761e8bd1
 @dataclass(frozen=True, repr=False)
 class EpsilonCutoff(HFProcessor, Warper):
     "Keep tokens of probability `epsilon_cutoff` or more."
+
     epsilon_cutoff: float
     min_tokens_to_keep: int = 1
-    def processor(self): return hf.EpsilonLogitsWarper(self.epsilon_cutoff, min_tokens_to_keep=self.min_tokens_to_keep)
+
+    def processor(self):
+        return hf.EpsilonLogitsWarper(
+            self.epsilon_cutoff, min_tokens_to_keep=self.min_tokens_to_keep
+        )
+
 
 @dataclass(frozen=True, repr=False)
 class EtaCutoff(HFProcessor, Warper):
     "Keep tokens of probability min(ε, √ε·exp(−H)) or more, where ε is `eta_cutoff` and H the entropy."
+
     eta_cutoff: float
     min_tokens_to_keep: int = 1
-    def processor(self, device='cpu'): return hf.EtaLogitsWarper(self.eta_cutoff, min_tokens_to_keep=self.min_tokens_to_keep, device=device)
-    def __call__(self, input_ids, scores): return self.processor(scores.device)(input_ids, scores)
+
+    def processor(self, device='cpu'):
+        return hf.EtaLogitsWarper(
+            self.eta_cutoff, min_tokens_to_keep=self.min_tokens_to_keep, device=device
+        )
+
+    def __call__(self, input_ids, scores):
+        return self.processor(scores.device)(input_ids, scores)
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #c0347274
-def ascending(scores:torch.Tensor) -> torch.Tensor:
+def ascending(scores: torch.Tensor) -> torch.Tensor:
     "Each row of `scores` sorted upward; on a CPU by NumPy, many times faster than `torch.sort`."
-    if scores.device.type != 'cpu' or scores.dtype not in (torch.float32, torch.float64): return scores.sort(-1).values
+    if scores.device.type != 'cpu' or scores.dtype not in (torch.float32, torch.float64):
+        return scores.sort(-1).values
     return torch.from_numpy(np.sort(scores.detach().numpy(), -1))
+
 
 @dataclass(frozen=True, repr=False)
 class TopP(HFProcessor, Warper):
     "Keep the smallest set of best tokens whose probability reaches `top_p`, and all that tie with the last of them."
+
     top_p: float
     min_tokens_to_keep: int = 1
-    def processor(self): return hf.TopPLogitsWarper(self.top_p, min_tokens_to_keep=self.min_tokens_to_keep)
+
+    def processor(self):
+        return hf.TopPLogitsWarper(self.top_p, min_tokens_to_keep=self.min_tokens_to_keep)
+
     def __call__(self, input_ids, scores):
         z = ascending(scores)
-        gone = (z.softmax(-1).cumsum(-1) <= 1 - self.top_p).sum(-1, keepdim=True)   # (r, 1), how many go
+        gone = (z.softmax(-1).cumsum(-1) <= 1 - self.top_p).sum(
+            -1, keepdim=True
+        )  # (r, 1), how many go
         gone = gone.clamp(max=max(0, z.shape[-1] - self.min_tokens_to_keep))
         return scores.masked_fill(scores < z.gather(-1, gone), -math.inf)
 
@@ -111,34 +167,48 @@ class TopP(HFProcessor, Warper):
 @dataclass(frozen=True, repr=False)
 class TopNSigma(Warper):
     "Keep scores within `n` standard deviations of the best (Tang et al. 2024, arXiv 2411.07641)."
+
     n: float
 
     def __post_init__(self):
-        if not self.n > 0: raise ValueError(f'n is {self.n}: give a number of standard deviations above 0')
+        if not self.n > 0:
+            raise ValueError(f'n is {self.n}: give a number of standard deviations above 0')
+
     def __call__(self, input_ids, scores):
         finite = scores.isfinite()
         count, known = finite.sum(-1, keepdim=True), scores.masked_fill(~finite, 0)
         mean = known.sum(-1, keepdim=True) / count
-        sigma = ((known - mean).masked_fill(~finite, 0).square().sum(-1, keepdim=True) / count).sqrt()
-        return scores.masked_fill(scores < scores.amax(-1, keepdim=True) - self.n * sigma, -math.inf)
+        sigma = (
+            (known - mean).masked_fill(~finite, 0).square().sum(-1, keepdim=True) / count
+        ).sqrt()
+        return scores.masked_fill(
+            scores < scores.amax(-1, keepdim=True) - self.n * sigma, -math.inf
+        )
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #3a60f0a3
 @dataclass(frozen=True, repr=False)
 class XTC(Warper):
     "Log-probabilities after removing, with some probability, all but the least likely top choice (p-e-w 2024)."
-    threshold: float = .1 # a token this probable is a top choice
-    probability: float = .5 # of the removal
-    spare: tuple[int, ...] = () # where one of these ids would be removed, nothing is
+
+    threshold: float = 0.1  # a token this probable is a top choice
+    probability: float = 0.5  # of the removal
+    spare: tuple[int, ...] = ()  # where one of these ids would be removed, nothing is
 
     def __post_init__(self):
-        if not 0 < self.threshold < 1: raise ValueError(f'threshold is {self.threshold}: give a probability between 0 and 1')
-        if not 0 <= self.probability <= 1: raise ValueError(f'probability is {self.probability}: give a number from 0 to 1')
+        if not 0 < self.threshold < 1:
+            raise ValueError(f'threshold is {self.threshold}: give a probability between 0 and 1')
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f'probability is {self.probability}: give a number from 0 to 1')
+
     def __call__(self, input_ids, scores):
         logp = scores.log_softmax(-1)
         p, rho = logp.exp(), self.probability
-        least = p.masked_fill(p < self.threshold, math.inf).amin(-1, keepdim=True)   # (r, 1); inf: no top choice
+        least = p.masked_fill(p < self.threshold, math.inf).amin(
+            -1, keepdim=True
+        )  # (r, 1); inf: no top choice
         removed = p > least
-        if self.spare: removed &= ~removed[:, list(self.spare)].any(-1, keepdim=True)
+        if self.spare:
+            removed &= ~removed[:, list(self.spare)].any(-1, keepdim=True)
         kept = (1 - rho) + rho / p.masked_fill(removed, 0).sum(-1, keepdim=True)
         return logp + torch.where(removed, 1 - rho, kept).log()
 
@@ -146,29 +216,44 @@ class XTC(Warper):
 @dataclass(frozen=True, repr=False)
 class RemoveInvalidValues(HFProcessor, Warper):
     "NaN becomes 0 and an infinity the largest finite score, so that a broken model does not stop the text."
-    def processor(self): return hf.InfNanRemoveLogitsProcessor()
+
+    def processor(self):
+        return hf.InfNanRemoveLogitsProcessor()
+
 
 @dataclass(frozen=True, repr=False)
 class LogitNormalization(HFProcessor, Warper):
     "Scores as log-probabilities; it comes last."
-    def processor(self): return hf.LogitNormalization()
+
+    def processor(self):
+        return hf.LogitNormalization()
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #40dd7d32
-def prefixes(ids:list[int], scores:torch.Tensor) -> list[torch.Tensor]:
+def prefixes(ids: list[int], scores: torch.Tensor) -> list[torch.Tensor]:
     "The prefix that each row of `scores` `(r, V)` was computed after, `(1, n_j)`; views of one tensor."
-    whole = torch.tensor(ids, dtype=torch.long, device=scores.device)[None]   # (1, n)
+    whole = torch.tensor(ids, dtype=torch.long, device=scores.device)[None]  # (1, n)
     first = len(ids) - len(scores) + 1
-    return [whole[:, :first + j] for j in range(len(scores))]
+    return [whole[:, : first + j] for j in range(len(scores))]
+
 
 class PerRow:
     "A pure rule `(1, n), (1, V) → (1, V)` as a function of `(ids, scores)` that shows it each row once."
-    def __init__(self, processor): self.processor = processor
-    def __call__(self, ids, scores): return self.apply(prefixes(ids, scores), scores)
+
+    def __init__(self, processor):
+        self.processor = processor
+
+    def __call__(self, ids, scores):
+        return self.apply(prefixes(ids, scores), scores)
+
     def apply(self, prefixes, scores):
         "The same, with the prefixes made already."
-        if len(scores) == 1: return self.processor(prefixes[0], scores)
+        if len(scores) == 1:
+            return self.processor(prefixes[0], scores)
         return torch.cat([self.processor(p, row) for p, row in zip(prefixes, scores.split(1))])
+
 
 class IdsProcessor(LogitsProcessor):
     "A rule of the ids: `start` shows it each row with its own prefix."
-    def bind(self, request): return PerRow(self)
+
+    def bind(self, request):
+        return PerRow(self)

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['ForwardRequest', 'BatchedSession', 'group_by_length', 'round_up_positions', 'ModelBatch', 'joint_forward', 'run_pass',
-           'Batcher', 'unbatchable_reason', 'Batch', 'Queue', 'run_batch', 'decode_batch', 'all_gather']
+           'Batcher', 'unbatchable_reason', 'Batch', 'Queue', 'run_batch', 'decode_batch']
 
 # %% ../../nbs/02_models/13_batching.ipynb #ca13f15f
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fastcore.basics import patch
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -25,30 +26,43 @@ from .session import LM, Session, cache_kind
 @dataclass
 class ForwardRequest:
     "What one text waits for: its new tokens through layers `start` to `stop`."
+
     session: 'Joined'
-    x: list | torch.Tensor # ids, or hidden states `(n, D)` if `start` is above 0
-    begin: int # position of the first
-    last: int # rows of logits wanted
+    x: list | torch.Tensor  # ids, or hidden states `(n, D)` if `start` is above 0
+    begin: int  # position of the first
+    last: int  # rows of logits wanted
     start: int = 0
-    stop: int | None = None # None: the last layer, and the head
-    hidden: torch.Tensor | None = None # the answer: `(n, D)` after layer `stop - 1`
-    logits: torch.Tensor | None = None # the answer: `(last, V)`
-    bare: bool = False # by the head's matrix alone
-    stops: tuple = () # further layers after which the hidden states are wanted, which are a list then
-    tree: TokenTree | None = None # the last of the ids are its nodes; or one that grows, by these ids
-    runner: greenlet = None # the greenlet that waits
+    stop: int | None = None  # None: the last layer, and the head
+    hidden: torch.Tensor | None = None  # the answer: `(n, D)` after layer `stop - 1`
+    logits: torch.Tensor | None = None  # the answer: `(last, V)`
+    bare: bool = False  # by the head's matrix alone
+    stops: tuple = ()  # further layers after which the hidden states are wanted, which are a list then
+    tree: TokenTree | None = (
+        None  # the last of the ids are its nodes; or one that grows, by these ids
+    )
+    runner: greenlet = None  # the greenlet that waits
 
 # %% ../../nbs/02_models/13_batching.ipynb #8b05d9f6
 class BatchedSession(Session):
     "A session whose passes are joined with those of other texts."
-    def __init__(self, pool:'Pool'): # no cache of its own, so nothing of a Session's beginning
-        self.lm, self.kind, self.rows, self.passes, self.snapshots = pool.lm, 'growing', [[]], 0, {}
-        self.model_batch, self.slot, self.cache = pool, pool.add_session(self), pool.cache
+
+    def __init__(self, pool: 'Pool'):  # no cache of its own, so nothing of a Session's beginning
+        self.lm = pool.lm
+        self.kind = 'growing'
+        self.rows = [[]]
+        self.passes = 0
+        self.snapshots = {}
+        self.model_batch = pool
+        self.slot = pool.add_session(self)
+        self.cache = pool.cache
 
     def _forward(self, rows, start, end, last):
         "Ask for one pass over ids `start:end`, and wait."
-        ask = self.model_batch.submit(ForwardRequest(self, rows[0][start:end], start, last, stops=self.recorded_stops))
-        if self.hidden_buffer: self.record(start, ask.hidden)
+        ask = self.model_batch.submit(
+            ForwardRequest(self, rows[0][start:end], start, last, stops=self.recorded_stops)
+        )
+        if self.hidden_buffer:
+            self.record(start, ask.hidden)
         self.rows[0].extend(rows[0][start:end])
         self.passes += 1
         return ask.logits[None]
@@ -59,7 +73,9 @@ class BatchedSession(Session):
 
     def forward_layers_at(self, ids, begin, stops):
         "Hidden states `(n, D)` after each of `stops` layers."
-        return self.model_batch.submit(ForwardRequest(self, ids, begin, 0, 0, self.lm.depth, stops=stops)).hidden
+        return self.model_batch.submit(
+            ForwardRequest(self, ids, begin, 0, 0, self.lm.depth, stops=stops)
+        ).hidden
 
     def _back(self, hidden, begin, layer, last):
         "Logits `(last, V)` of hidden states that go on at `layer`."
@@ -71,32 +87,57 @@ class BatchedSession(Session):
 
     def head(self, hidden, bare=False):
         "Logits `(n, V)` of hidden states that leave early: the head alone."
-        return self.model_batch.submit(ForwardRequest(self, hidden, 0, len(hidden), self.lm.depth, bare=bare)).logits
+        return self.model_batch.submit(
+            ForwardRequest(self, hidden, 0, len(hidden), self.lm.depth, bare=bare)
+        ).logits
 
     def expand(self, k):
         "A session of its own with `k` rows, which reads the text again: only single texts are joined."
         return Session(self.lm).expand(k)
 
 # %% ../../nbs/02_models/13_batching.ipynb #af9085f8
-def _forward_tree(session:BatchedSession, ids:list[int], begin:int, tree:TokenTree) -> torch.Tensor:
+@patch
+def _forward_tree(
+    self: BatchedSession, ids: list[int], begin: int, tree: TokenTree
+) -> torch.Tensor:
     "Logits after the last of `ids`, if there are any, and after each node of a tree behind them."
-    ask = session.model_batch.submit(ForwardRequest(session, ids + tree.tokens, begin, len(tree) + bool(ids), tree=tree, stops=session.recorded_stops))
-    if session.hidden_buffer: session.record(begin, ask.hidden, keep=begin + len(ids))
+    ask = self.model_batch.submit(
+        ForwardRequest(
+            self,
+            ids + tree.tokens,
+            begin,
+            len(tree) + bool(ids),
+            tree=tree,
+            stops=self.recorded_stops,
+        )
+    )
+    if self.hidden_buffer:
+        self.record(begin, ask.hidden, keep=begin + len(ids))
     return ask.logits
 
-def _kv_buffers(session:BatchedSession) -> list[torch.Tensor]:
-    "The slot in all buffers, from the first token's place on."
-    return [buffer[session.slot:session.slot + 1, :, 1:] for pair in session.cache.buffers.values() for buffer in pair]
 
-def _forward_nodes(session:BatchedSession, tree, begin:int) -> tuple[torch.Tensor, torch.Tensor]:
+@patch
+def _kv_buffers(self: BatchedSession) -> list[torch.Tensor]:
+    "The slot in all buffers, from the first token's place on."
+    return [
+        buffer[self.slot : self.slot + 1, :, 1:]
+        for pair in self.cache.buffers.values()
+        for buffer in pair
+    ]
+
+
+@patch
+def _forward_nodes(self: BatchedSession, tree, begin: int) -> tuple[torch.Tensor, torch.Tensor]:
     "Logits and hidden states after the new nodes of a tree that grows."
-    ask = session.model_batch.submit(ForwardRequest(session, tree.tokens[-len(tree):], begin, len(tree), tree=tree))
+    ask = self.model_batch.submit(
+        ForwardRequest(self, tree.tokens[-len(tree) :], begin, len(tree), tree=tree)
+    )
     return ask.logits, ask.hidden
 
-BatchedSession._forward_tree, BatchedSession._kv_buffers, BatchedSession._forward_nodes = _forward_tree, _kv_buffers, _forward_nodes
-
 # %% ../../nbs/02_models/13_batching.ipynb #946ef16b
-def group_by_length(requests:list[ForwardRequest], min_tokens:int=8) -> Iterator[list[ForwardRequest]]:
+def group_by_length(
+    requests: list[ForwardRequest], min_tokens: int = 8
+) -> Iterator[list[ForwardRequest]]:
     "Asks of about equal length: within a factor of two, or none above `least` tokens."
     block = []
     for ask in sorted(requests, key=lambda a: len(a.x)):
@@ -104,30 +145,39 @@ def group_by_length(requests:list[ForwardRequest], min_tokens:int=8) -> Iterator
             yield block
             block = []
         block.append(ask)
-    if block: yield block
+    if block:
+        yield block
 
-def round_up_positions(n:int) -> int:
+
+def round_up_positions(n: int) -> int:
     "Room for `n` places, in steps of 64."
     return -(-n // 64) * 64
 
 # %% ../../nbs/02_models/13_batching.ipynb #8a8ed564
 class ModelBatch:
     "The texts that are read together by one model."
-    def __init__(self, lm:LM): self.lm, self.cache, self.sessions, self.waiting, self.cost, self.size = lm, SlotCache(), [], [], Counter(), lm.n_params # cost: passes, rows (texts read, summed over passes), tokens, padded (places that went through the products)
+
+    def __init__(self, lm: LM):
+        self.lm = lm
+        self.cache = SlotCache()
+        self.sessions = []
+        self.waiting = []
+        self.cost = Counter()
+        self.size = lm.n_params  # cost: passes, rows (texts read, summed over passes), tokens, padded (places that went through the products)
 
     def add_session(self, session) -> int:
         "The slot of a new text."
         self.sessions.append(session)
         return len(self.sessions) - 1
 
-    def release(self, session:BatchedSession):
+    def release(self, session: BatchedSession):
         "Free a slot; the text in the last one moves there."
         other = self.sessions.pop()
         if other is not session:
             self.cache.move(other.slot, session.slot)
             self.sessions[session.slot], other.slot = other, session.slot
 
-    def submit(self, ask:ForwardRequest) -> ForwardRequest:
+    def submit(self, ask: ForwardRequest) -> ForwardRequest:
         "Pause the text that asks until its pass is done."
         ask.runner = getcurrent()
         self.waiting.append(ask)
@@ -135,53 +185,105 @@ class ModelBatch:
         return ask
 
 # %% ../../nbs/02_models/13_batching.ipynb #f198d514
-def joint_forward(lm:LM, cache:SlotCache, where:torch.Tensor, trees:list) -> Callable:
+def joint_forward(lm: LM, cache: SlotCache, where: torch.Tensor, trees: list) -> Callable:
     "`(x, start, stop)` → hidden states `(m, n, D)` of rows of different texts, each token at its place `where`, the last ones of a row perhaps a tree; the lean forward computes no padding."
     real = None if int(where.min()) >= 0 else (where >= 0).flatten().nonzero()[:, 0].to(lm.device)
-    where, looks = tree_masks(lm.text_config, torch.arange(-1, cache.end - 1), where, trees, lm.device)
-    return lambda x, start, stop: lm.layers.forward_positions(x, cache, where, looks, start, stop, real)
+    where, looks = tree_masks(
+        lm.text_config, torch.arange(-1, cache.end - 1), where, trees, lm.device
+    )
+    return lambda x, start, stop: lm.layers.forward_positions(
+        x, cache, where, looks, start, stop, real
+    )
 
 # %% ../../nbs/02_models/13_batching.ipynb #d7f7ea2a
-def run_pass(pool:ModelBatch, requests:list[ForwardRequest]):
+def run_pass(pool: ModelBatch, requests: list[ForwardRequest]):
     "One pass for `asks`, all through the same layers; the answers are left in them."
-    parts, start, n = pool.lm.layers, requests[0].start, max(len(a.x) for a in requests)
+    parts = pool.lm.layers
+    start = requests[0].start
+    n = max(len(a.x) for a in requests)
     device, requests = pool.lm.device, sorted(requests, key=lambda a: a.session.slot)
-    where = torch.tensor([[-1] * (n - len(a.x)) + list(range(a.begin, a.begin + len(a.x))) for a in requests]) # (m, n)
+    where = torch.tensor(
+        [[-1] * (n - len(a.x)) + list(range(a.begin, a.begin + len(a.x))) for a in requests]
+    )  # (m, n)
     end = max(a.begin + len(a.x) for a in requests) + 1
-    if len(pool.sessions) > pool.cache.room[0] or end > pool.cache.room[1]: # as large as what is here now, not as what was once
-        pool.cache.room = (len(pool.sessions), round_up_positions(max(end, *(1 + s.n_cached() for s in pool.sessions))))
-    slots, alone = torch.tensor([a.session.slot for a in requests]), len(requests) == 1 and not requests[0].tree # alone: no padding, so nobody's place is left out
-    pool.cache.set_targets(slots.to(device), (where + 1).to(device), int(alone), end, requests[-1].session.slot == len(requests) - 1)
-    if start == 0: x = torch.tensor([[0] * (n - len(a.x)) + a.x for a in requests], device=device)
-    else: x = torch.stack([torch.nn.functional.pad(a.x, (0, 0, n - len(a.x), 0)) for a in requests]) # (m, n, D)
-    if start < pool.lm.depth: run = (lambda x, start, stop: parts.forward_contiguous(x, pool.cache, requests[0].begin, start, stop)) if alone else joint_forward(pool.lm, pool.cache, where, [a.tree for a in requests])
+    if (
+        len(pool.sessions) > pool.cache.room[0] or end > pool.cache.room[1]
+    ):  # as large as what is here now, not as what was once
+        pool.cache.room = (
+            len(pool.sessions),
+            round_up_positions(max(end, *(1 + s.n_cached() for s in pool.sessions))),
+        )
+    slots = torch.tensor([a.session.slot for a in requests])
+    alone = (
+        len(requests) == 1 and not requests[0].tree
+    )  # alone: no padding, so nobody's place is left out
+    pool.cache.set_targets(
+        slots.to(device),
+        (where + 1).to(device),
+        int(alone),
+        end,
+        requests[-1].session.slot == len(requests) - 1,
+    )
+    if start == 0:
+        x = torch.tensor([[0] * (n - len(a.x)) + a.x for a in requests], device=device)
+    else:
+        x = torch.stack(
+            [torch.nn.functional.pad(a.x, (0, 0, n - len(a.x), 0)) for a in requests]
+        )  # (m, n, D)
+    if start < pool.lm.depth:
+        run = (
+            (
+                lambda x, start, stop: parts.forward_contiguous(
+                    x, pool.cache, requests[0].begin, start, stop
+                )
+            )
+            if alone
+            else joint_forward(pool.lm, pool.cache, where, [a.tree for a in requests])
+        )
     for stop in requests[0].stops or (requests[0].stop or pool.lm.depth,):
-        if start < stop: x, start = run(x, start, stop), stop
-        for a, row in zip(requests, x): a.hidden = [*(a.hidden or []), row[n - len(a.x):]] if a.stops else row[n - len(a.x):]
-    if requests[0].last: # the head reads the rows that are asked for, one after the other
-        wanted = torch.cat([row[n - a.last:] for a, row in zip(requests, x)])
+        if start < stop:
+            x, start = run(x, start, stop), stop
+        for a, row in zip(requests, x):
+            a.hidden = [*(a.hidden or []), row[n - len(a.x) :]] if a.stops else row[n - len(a.x) :]
+    if requests[0].last:  # the head reads the rows that are asked for, one after the other
+        wanted = torch.cat([row[n - a.last :] for a, row in zip(requests, x)])
         answers = bare_head(pool.lm, wanted) if requests[0].bare else parts.head(wanted[None])[0]
-        for a, answer in zip(requests, answers.split([a.last for a in requests])): a.logits = answer
-    pool.cost.update(passes=1, rows=len(requests), tokens=(tokens := sum(len(a.x) for a in requests)), padded=tokens if parts is pool.lm.native else len(requests) * n)
+        for a, answer in zip(requests, answers.split([a.last for a in requests])):
+            a.logits = answer
+    pool.cost.update(
+        passes=1,
+        rows=len(requests),
+        tokens=(tokens := sum(len(a.x) for a in requests)),
+        padded=tokens if parts is pool.lm.native else len(requests) * n,
+    )
 
 # %% ../../nbs/02_models/13_batching.ipynb #bfe1e933
 class Batcher:
     "Runs texts side by side and joins their passes."
-    def __init__(self): self.pools, self.opened, self.unbatched, self.gathering = {}, {}, {}, {} # opened: text → its sessions; alone: model → why it is not joined; meeting: text → what it brings
 
-    def session(self, lm:LM, *reads) -> Session:
+    def __init__(self):
+        self.pools = {}
+        self.opened = {}
+        self.unbatched = {}
+        self.gathering = {}  # opened: text → its sessions; alone: model → why it is not joined; meeting: text → what it brings
+
+    def session(self, lm: LM, *reads) -> Session:
         "A session for the running text: the k-th that a text opens on a model is read with the k-th of the others; `reads`: what an encoder reads."
-        if id(lm) not in self.unbatched: self.unbatched[id(lm)] = (lm, unbatchable_reason(lm))
-        if self.unbatched[id(lm)][1] or reads: return lm.session(*reads)
+        if id(lm) not in self.unbatched:
+            self.unbatched[id(lm)] = (lm, unbatchable_reason(lm))
+        if self.unbatched[id(lm)][1] or reads:
+            return lm.session(*reads)
         mine = self.opened.setdefault(getcurrent(), [])
         key = id(lm), sum(s.lm is lm for s in mine)
-        if key not in self.pools: self.pools[key] = ModelBatch(lm)
+        if key not in self.pools:
+            self.pools[key] = ModelBatch(lm)
         mine.append(BatchedSession(self.pools[key]))
         return mine[-1]
 
     def release(self, text):
         "Free the slots of a text that is done."
-        for session in self.opened.pop(text, []): session.model_batch.release(session)
+        for session in self.opened.pop(text, []):
+            session.model_batch.release(session)
 
     def run_next(self) -> list[tuple]:
         "Run the cheapest passes that are waited for; the texts that can go on, each with what it waited for."
@@ -189,107 +291,161 @@ class Batcher:
             met, self.gathering = self.gathering, {}
             return [(text, list(met.values())) for text in met]
         pool = min((p for p in self.pools.values() if p.waiting), key=lambda p: p.size)
-        kind = lambda a: (a.stop is None and a.start < pool.lm.depth, a.start, a.stop or 0, a.bare, a.stops) # drafts by the front layers before the rest
+        kind = lambda a: (
+            a.stop is None and a.start < pool.lm.depth,
+            a.start,
+            a.stop or 0,
+            a.bare,
+            a.stops,
+        )  # drafts by the front layers before the rest
         first = min(map(kind, pool.waiting))
         now = [a for a in pool.waiting if kind(a) == first]
         pool.waiting = [a for a in pool.waiting if kind(a) != first]
-        for block in group_by_length(now): run_pass(pool, block)
+        for block in group_by_length(now):
+            run_pass(pool, block)
         return [(ask.runner,) for ask in now]
 
 # %% ../../nbs/02_models/13_batching.ipynb #e95af10f
-def unbatchable_reason(lm:LM) -> str:
+def unbatchable_reason(lm: LM) -> str:
     "Why a model's passes cannot be joined, in words; an empty string if they can."
     lm.refresh()
-    try: parts = lm.layers
-    except ValueError as error: return str(error)
-    if cache_kind(lm.model) != 'growing': return 'its past is a state, which cannot be cut'
+    try:
+        parts = lm.layers
+    except ValueError as error:
+        return str(error)
+    if cache_kind(lm.model) != 'growing':
+        return 'its past is a state, which cannot be cut'
     return '' if parts.has_no_hooks() else 'a hook on it wants to see every pass'
 
 # %% ../../nbs/02_models/13_batching.ipynb #5dc755d4
 class Batch(list):
     "Traces in the order of their prompts; `costs` says what each model's joined passes were, `cache_bytes` the most memory their caches took."
-    seconds, cache_bytes = 0., 0
+
+    seconds, cache_bytes = 0.0, 0
     costs: list[dict]
-    unbatched: dict[str, str] # models that were read text by text, and why
+    unbatched: dict[str, str]  # models that were read text by text, and why
 
     def __repr__(self):
         tokens = sum(len(t.tokens) for t in self)
-        return f'{len(self)} texts, {tokens} tokens in {self.seconds:.3f} s ({tokens / max(self.seconds, 1e-9):.0f} tokens/s), {self.cache_bytes / 1e6:.1f} MB of caches\n' + '\n'.join(
-            f"{c['model']}: {c['passes']} passes over {c['rows'] / c['passes']:.1f} texts each, {1 - c['tokens'] / c['padded']:.0%} padding" for c in self.costs) + ''.join(
-            f'\n{name} was read text by text: {why}' for name, why in self.unbatched.items())
+        return (
+            f'{len(self)} texts, {tokens} tokens in {self.seconds:.3f} s ({tokens / max(self.seconds, 1e-9):.0f} tokens/s), {self.cache_bytes / 1e6:.1f} MB of caches\n'
+            + '\n'.join(
+                f"{c['model']}: {c['passes']} passes over {c['rows'] / c['passes']:.1f} texts each, {1 - c['tokens'] / c['padded']:.0%} padding"
+                for c in self.costs
+            )
+            + ''.join(
+                f'\n{name} was read text by text: {why}' for name, why in self.unbatched.items()
+            )
+        )
+
 
 @dataclass
 class Queue:
     "Texts that wait for a place: at most `size` at a time, and at most `room` places of cache if that is given."
+
     requests: list[Request]
     size: int
     max_positions: int | None = None
     n_started: int = 0
 
-    def next_index(self, running:list[int]) -> int | None:
+    def next_index(self, running: list[int]) -> int | None:
         "The number of the text to start beside those that run; None if there is none, or no room."
-        if self.n_started == len(self.requests) or len(running) >= self.size: return None
+        if self.n_started == len(self.requests) or len(running) >= self.size:
+            return None
         longest = max(self.n_positions(i) for i in [*running, self.n_started])
-        if self.max_positions and longest * (len(running) + 1) > self.max_positions: return None
+        if self.max_positions and longest * (len(running) + 1) > self.max_positions:
+            return None
         self.n_started += 1
         return self.n_started - 1
 
-    def n_positions(self, i:int) -> int: return round_up_positions(1 + len(self.requests[i].prompt) + self.requests[i].max_new_tokens)
+    def n_positions(self, i: int) -> int:
+        return round_up_positions(
+            1 + len(self.requests[i].prompt) + self.requests[i].max_new_tokens
+        )
 
 # %% ../../nbs/02_models/13_batching.ipynb #cb0d1705
-def run_batch(batcher:Batcher, queue:Queue, strategy) -> tuple[list[Trace], int]:
+def run_batch(batcher: Batcher, queue: Queue, strategy) -> tuple[list[Trace], int]:
     "`(traces, most bytes of cache)`: run the texts to their ends."
-    done, running, most = {}, {}, 0
+    done = {}
+    running = {}
+    most = 0
+
     def go(text, *args):
         "Let a text run until it waits or ends."
-        try: trace = text.switch(*args)
+        try:
+            trace = text.switch(*args)
         except Exception as error:
             error.add_note(f'while decoding prompt number {running[text]}')
             raise
         if text.dead:
             done[running.pop(text)] = trace
             batcher.release(text)
+
     try:
         while len(done) < len(queue.requests):
             while (i := queue.next_index(list(running.values()))) is not None:
                 running[text := greenlet(trace_request)] = i
                 go(text, queue.requests[i], strategy)
             if running:
-                for ready in batcher.run_next(): go(*ready)
+                for ready in batcher.run_next():
+                    go(*ready)
             most = max(most, sum(p.cache.n_bytes() for p in batcher.pools.values()))
     finally:
-        for text in list(running): text.throw(GreenletExit)
+        for text in list(running):
+            text.throw(GreenletExit)
     return [done[i] for i in sorted(done)], most
 
 # %% ../../nbs/02_models/13_batching.ipynb #aabf0ddc
 def decode_batch(
-    lm:LM, # the target
-    prompts:Sequence, # each a string, a list of ids or a 1-D tensor
-    strategy, # any strategy, as for `decode`
-    batch_size:int=8, # texts at a time; a text that is done makes room for the next
-    max_new_tokens:int=64, # the budget of each text
-    seed:int=0, # text number i says what `decode(lm, prompts[i], strategy, seed=seed + i)` says
-    stop=None, # as for `decode`
-    cache_tokens:int|None=None, # most places in the target's cache: texts at a time × the longest (the branches of a search come on top); None: no bound
+    lm: LM,  # the target
+    prompts: Sequence,  # each a string, a list of ids or a 1-D tensor
+    strategy,  # any strategy, as for `decode`
+    batch_size: int = 8,  # texts at a time; a text that is done makes room for the next
+    max_new_tokens: int = 64,  # the budget of each text
+    seed: int = 0,  # text number i says what `decode(lm, prompts[i], strategy, seed=seed + i)` says
+    stop=None,  # as for `decode`
+    cache_tokens: int
+    | None = None,  # most places in the target's cache: texts at a time × the longest (the branches of a search come on top); None: no bound
 ) -> Batch:
     "Decode many texts with joined passes; raises what a text raises, with the number of its prompt."
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1: raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')
-    if isinstance(prompts, str): raise TypeError('prompts is one string: give a list of prompts, or use decode')
-    ids, hub, out = [encode_prompt(lm, p, max_new_tokens) for p in prompts], Batcher(), Batch()
-    queue = Queue([Request(lm, p, max_new_tokens, Rng(seed + i, lm.device), to_stop(stop), batcher=hub) for i, p in enumerate(ids)], batch_size, cache_tokens)
-    if cache_tokens is not None and ids and (most := max(map(queue.n_positions, range(len(ids))))) > cache_tokens:
-        raise ValueError(f'one text needs {most} places of cache and cache_tokens is {cache_tokens}: raise it, or shorten the text')
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')
+    if isinstance(prompts, str):
+        raise TypeError('prompts is one string: give a list of prompts, or use decode')
+    ids = [encode_prompt(lm, p, max_new_tokens) for p in prompts]
+    hub = Batcher()
+    out = Batch()
+    queue = Queue(
+        [
+            Request(lm, p, max_new_tokens, Rng(seed + i, lm.device), to_stop(stop), batcher=hub)
+            for i, p in enumerate(ids)
+        ],
+        batch_size,
+        cache_tokens,
+    )
+    if (
+        cache_tokens is not None
+        and ids
+        and (most := max(map(queue.n_positions, range(len(ids))))) > cache_tokens
+    ):
+        raise ValueError(
+            f'one text needs {most} places of cache and cache_tokens is {cache_tokens}: raise it, or shorten the text'
+        )
     clock = Request(lm, [0], 1, Rng()).clock
     start = clock()
-    with torch.inference_mode(): traces, out.cache_bytes = run_batch(hub, queue, strategy)
-    out[:], out.seconds, out.costs = traces, clock() - start, [dict(model=p.lm.name) | p.cost for p in hub.pools.values()]
+    with torch.inference_mode():
+        traces, out.cache_bytes = run_batch(hub, queue, strategy)
+    out[:], out.seconds, out.costs = (
+        traces,
+        clock() - start,
+        [dict(model=p.lm.name) | p.cost for p in hub.pools.values()],
+    )
     out.unbatched = {lm.name: why for lm, why in hub.unbatched.values() if why}
     return out
 
 # %% ../../nbs/02_models/13_batching.ipynb #cbb10fbe
-def all_gather(batcher:Batcher, value) -> list:
+@patch
+def all_gather(self: Batcher, value) -> list:
     "Wait until each text that runs has brought a value, and give all of them; for schemes that let a batch decide together."
-    batcher.gathering[getcurrent()] = value
+    self.gathering[getcurrent()] = value
     return getcurrent().parent.switch()
-
-Batcher.all_gather = all_gather

@@ -5,22 +5,42 @@
 # %% auto #0
 __all__ = ['MIN_CAPACITY', 'MIN_BUCKET', 'MATRICES', 'NUMBERS', 'ONEDNN_PRODUCT', 'FixedCache', 'pass_function',
            'product_operator', 'matrix_number', 'traceable_products', 'single_output', 'compile_graph', 'first_line',
-           'Graphs', 'run_graph', 'cache_layers', 'compile_shape', 'disable', 'clock', 'time_run', 'CompiledForward',
-           'record_cuda', 'replay_recorded', 'partial_pass_function', 'TransformersGraphs', 'refresh', 'find_backend',
-           'warn_uncompiled', 'base_backend', 'compile_model', 'warm_up', 'compilation_table', 'pack_weights']
+           'Graphs', 'clock', 'time_run', 'CompiledForward', 'record_cuda', 'partial_pass_function',
+           'TransformersGraphs', 'refresh', 'find_backend', 'warn_uncompiled', 'base_backend', 'compile_model',
+           'warm_up', 'compilation_table', 'pack_weights']
 
 # %% ../../nbs/02_models/10_compile.ipynb #98d9f6d5
-import functools, itertools, time, warnings, weakref
+import functools
+import itertools
+import time
+import warnings
+import weakref
 from contextlib import contextmanager
 from statistics import median
 
+from fastcore.basics import patch
 import torch
 from transformers.cache_utils import Cache
 
 from ..core.driver import synchronize
 from .partial_forward import attention_masks, ROUNDING, PartialForward
-from .transformer import additive, addresses, embed, NativeForward, logits, AttentionMask, Matrix, PassInfo, causal_window
-from .weights import hook_dicts, pack_matrices, cached_native_forward, snapshot_modules
+from decodelab.models.transformer import (
+    additive,
+    addresses,
+    embed,
+    NativeForward,
+    logits,
+    AttentionMask,
+    Matrix,
+    PassInfo,
+    causal_window,
+)
+from decodelab.models.weights import (
+    hook_dicts,
+    pack_matrices,
+    cached_native_forward,
+    snapshot_modules,
+)
 
 MIN_CAPACITY = 256
 MIN_BUCKET = 16
@@ -29,31 +49,53 @@ pass
 # %% ../../nbs/02_models/10_compile.ipynb #70ed95b7
 class FixedCache(Cache):
     "Buffers `(rows, heads, room, d)` of all layers, written at positions `where` and read whole."
-    def __init__(self, keys:list, values:list, where:torch.Tensor):
-        super().__init__(layers=[])
-        self.keys, self.values, self.where = keys, values, where
 
-    def get_seq_length(self, layer_idx=0): return 0 # positions are given, never guessed
-    def update(self, k:torch.Tensor, v:torch.Tensor, i:int, *args, **kwargs):
+    def __init__(self, keys: list, values: list, where: torch.Tensor):
+        super().__init__(layers=[])
+        self.keys = keys
+        self.values = values
+        self.where = where
+
+    def get_seq_length(self, layer_idx=0):
+        return 0  # positions are given, never guessed
+
+    def update(self, k: torch.Tensor, v: torch.Tensor, i: int, *args, **kwargs):
         self.keys[i].index_copy_(2, self.where, k)
         self.values[i].index_copy_(2, self.where, v)
         return self.keys[i], self.values[i]
 
-def pass_function(native:NativeForward, room:int, start:int, stop:int, head:bool):
+
+def pass_function(native: NativeForward, room: int, start: int, stop: int, head: bool):
     "`(x, where, keys, values)` → logits `(rows, n, V)`, or hidden states without the `head`: a pass with the shapes of its arguments."
-    w, (cos, sin) = native.weights, (None, None) if native.weights.tables is None else native.weights.tables.until(room)
+    w, (cos, sin) = (
+        native.weights,
+        (None, None) if native.weights.tables is None else native.weights.tables.until(room),
+    )
     places = torch.arange(room, device=w.embed.device)
+
     def go(x, where, keys, values):
         rows, n = x.shape[:2]
         turn = [None if t is None else t[where].repeat(rows, 1, 1) for t in (cos, sin)]
         x = embed(w, x.flatten(), where.repeat(rows)) if start == 0 else x.flatten(0, 1)
-        at = PassInfo(rows, n, *turn, {kind: AttentionMask(additive(causal_window(where, places, window), w.embed)) for kind, window in w.windows.items()})
+        at = PassInfo(
+            rows,
+            n,
+            *turn,
+            {
+                kind: AttentionMask(additive(causal_window(where, places, window), w.embed))
+                for kind, window in w.windows.items()
+            },
+        )
         x = native.forward_blocks(x, FixedCache(keys, values, where), at, start, stop)
         return (logits(w, x) if head else x).view(rows, n, -1)
+
     return go
 
 # %% ../../nbs/02_models/10_compile.ipynb #934b41dc
-MATRICES, NUMBERS, ONEDNN_PRODUCT = weakref.WeakValueDictionary(), itertools.count(), Matrix.onednn
+MATRICES = weakref.WeakValueDictionary()
+NUMBERS = itertools.count()
+ONEDNN_PRODUCT = Matrix.onednn
+
 
 @functools.cache
 def product_operator():
@@ -61,143 +103,208 @@ def product_operator():
     library = torch.library.Library(f'decodelab_{__name__.replace(".", "_")}', 'DEF')
     library.define('product(Tensor x, int number, int o) -> Tensor')
     library.impl('product', lambda x, number, o: ONEDNN_PRODUCT(MATRICES[number], x), 'CPU')
-    torch.library.register_fake(f'{library.ns}::product', lambda x, number, o: x.new_empty(x.shape[0], o), lib=library)
-    product_operator.library = library # it would be taken down with its object
+    torch.library.register_fake(
+        f'{library.ns}::product', lambda x, number, o: x.new_empty(x.shape[0], o), lib=library
+    )
+    product_operator.library = library  # it would be taken down with its object
     return getattr(torch.ops, library.ns).product
 
-def matrix_number(matrix:Matrix) -> int:
+
+def matrix_number(matrix: Matrix) -> int:
     "The number under which the graphs know a matrix."
     if not hasattr(matrix, 'number'):
         matrix.number = next(NUMBERS)
         MATRICES[matrix.number] = matrix
     return matrix.number
 
+
 @contextmanager
 def traceable_products():
     "While the block runs, oneDNN's product is the graphs' operator."
     product = product_operator()
     Matrix.onednn = lambda matrix, x: product(x, matrix_number(matrix), matrix.o)
-    try: yield
-    finally: Matrix.onednn = ONEDNN_PRODUCT
+    try:
+        yield
+    finally:
+        Matrix.onednn = ONEDNN_PRODUCT
 
 # %% ../../nbs/02_models/10_compile.ipynb #e14e4ddb
 def single_output(out):
     "The tensor that a graph returns, by itself or in a tuple."
     return out[0] if isinstance(out, (tuple, list)) else out
 
+
 @torch.inference_mode(False)
 @torch.no_grad()
-def compile_graph(go, x:torch.Tensor, where:torch.Tensor, buffers:tuple[list, list]):
+def compile_graph(go, x: torch.Tensor, where: torch.Tensor, buffers: tuple[list, list]):
     "`go` compiled for the shapes of its arguments: `(x, where, *keys, *values)` → what it returns."
-    from torch.fx.experimental.proxy_tensor import make_fx # brings sympy
+    from torch.fx.experimental.proxy_tensor import make_fx  # brings sympy
+
     like = lambda t: torch.zeros(t.shape, dtype=t.dtype, device=t.device)
     args = [like(x), where.clone() * 0, *([like(b) for b in bs] for bs in buffers)]
-    try: # a forward that looks at its numbers cannot be traced
-        with traceable_products(): traced = make_fx(go)(*args)
-    except Exception as error: raise RuntimeError(f'its forward cannot be traced ({first_line(error)}): leave compile() out') from error
-    try: return torch._inductor.compile(traced, [*args[:2], *args[2], *args[3]])
-    except Exception as error: # no C++ compiler on a CPU, no Triton on a GPU
-        raise RuntimeError(f'the pass could not be compiled ({first_line(error)}): on a CPU this needs a C++ compiler such as g++; install one, or leave compile() out') from error
+    try:  # a forward that looks at its numbers cannot be traced
+        with traceable_products():
+            traced = make_fx(go)(*args)
+    except Exception as error:
+        raise RuntimeError(
+            f'its forward cannot be traced ({first_line(error)}): leave compile() out'
+        ) from error
+    try:
+        return torch._inductor.compile(traced, [*args[:2], *args[2], *args[3]])
+    except Exception as error:  # no C++ compiler on a CPU, no Triton on a GPU
+        raise RuntimeError(
+            f'the pass could not be compiled ({first_line(error)}): on a CPU this needs a C++ compiler such as g++; install one, or leave compile() out'
+        ) from error
 
-def first_line(error:Exception) -> str:
+
+def first_line(error: Exception) -> str:
     "The first sentence of an error, at most 160 characters."
     return (str(error).strip() or type(error).__name__).splitlines()[0].split('. ')[0][:160]
 
 # %% ../../nbs/02_models/10_compile.ipynb #a038c32b
 class Graphs:
     "CompiledForward passes over one text; `graphs` holds what has been compiled, `costs` what it took."
-    def __init__(self,
-        width:int=8, # passes of up to so many tokens have a graph for each number of them
-        record=None, # how passes are taped (below); None: they are not
-        room:int=MIN_CAPACITY, # places in the cache of a text, until it is longer
-        prompts:bool=False, # all other passes over one text too, padded to powers of two
-        limit:int|None=None, # positions that the model has; padding stays below
-        warn=warnings.warn, # is told, once, why a graph cannot be made
-    ):
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1: raise ValueError(f'width is {width!r}: give a whole number of 1 or more')
-        self.shapes = dict(width=width, record=record, room=room, prompts=prompts, limit=limit, warn=warn) # to begin again with
-        self.width, self.record, self.room, self.prompts, self.limit, self.warn = width, record, room, prompts, limit, warn
-        self.graphs, self.costs, self.tapes, self.failure, self.blank = {}, {}, weakref.WeakKeyDictionary(), '', []
 
-    def padded_length(self, n:int, begin:int, start:int, stop:int) -> int:
+    def __init__(
+        self,
+        width: int = 8,  # passes of up to so many tokens have a graph for each number of them
+        record=None,  # how passes are taped (below); None: they are not
+        room: int = MIN_CAPACITY,  # places in the cache of a text, until it is longer
+        prompts: bool = False,  # all other passes over one text too, padded to powers of two
+        limit: int | None = None,  # positions that the model has; padding stays below
+        warn=warnings.warn,  # is told, once, why a graph cannot be made
+    ):
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise ValueError(f'width is {width!r}: give a whole number of 1 or more')
+        self.shapes = dict(
+            width=width, record=record, room=room, prompts=prompts, limit=limit, warn=warn
+        )  # to begin again with
+        self.width = width
+        self.record = record
+        self.room = room
+        self.prompts = prompts
+        self.limit = limit
+        self.warn = warn
+        self.graphs = {}
+        self.costs = {}
+        self.tapes = weakref.WeakKeyDictionary()
+        self.failure = ''
+        self.blank = []
+
+    def padded_length(self, n: int, begin: int, start: int, stop: int) -> int:
         "How many tokens a pass over `n` from position `begin` on is padded to; 0: it has no graph."
-        if begin and n <= self.width: return n
+        if begin and n <= self.width:
+            return n
         bucket = max(MIN_BUCKET, 1 << (n - 1).bit_length())
         fits = self.limit is None or begin + bucket <= self.limit
         return bucket if self.prompts and fits and (start, stop) == (0, self.depth) else 0
 
-    def logits(self, ids, cache, begin:int, last:int):
+    def logits(self, ids, cache, begin: int, last: int):
         "Logits `(1, last, V)` of ids in a row from `begin` on, or None."
         short = begin > 0 and ids.shape[1] <= self.width
         out = self.run_graph(ids, cache, begin, 0, self.depth, short)
         return out if out is None else out[:, -last:] if short else self.head(out[:, -last:])
 
 # %% ../../nbs/02_models/10_compile.ipynb #62490fa3
-def run_graph(self:Graphs, x, cache, begin:int, start:int, stop:int, head:bool):
+@patch
+def run_graph(self: Graphs, x, cache, begin: int, start: int, stop: int, head: bool):
     "Logits, or hidden states, of a pass that a graph can do; None for any other."
     rows, n = x.shape[:2]
     wide = self.padded_length(n, begin, start, stop)
     layers = self.cache_layers(cache, start, stop) if wide and rows == 1 else []
-    if not layers: return None
-    room = max(self.room, 1 << (begin + wide - 1).bit_length(), *(l.room[0].shape[2] for l in layers))
+    if not layers:
+        return None
+    room = max(
+        self.room, 1 << (begin + wide - 1).bit_length(), *(l.room[0].shape[2] for l in layers)
+    )
     for l in layers:
-        if l.room[0].shape[2] < room: l.reserve(room, begin)
-    if wide > n: x = torch.nn.functional.pad(x, (0, wide - n))
-    key, where = (wide, room, start, stop, head), torch.arange(begin, begin + wide, device=x.device)
+        if l.room[0].shape[2] < room:
+            l.reserve(room, begin)
+    if wide > n:
+        x = torch.nn.functional.pad(x, (0, wide - n))
+    key = (wide, room, start, stop, head)
+    where = torch.arange(begin, begin + wide, device=x.device)
     buffers = [l.room[0] for l in layers], [l.room[1] for l in layers]
-    run = lambda: self.replay_recorded(key, cache, x, where, buffers) if self.record else single_output(self.graphs[key](x, where, *buffers[0], *buffers[1]))
-    if key not in self.graphs and not self.compile_shape(key, x, where, buffers, run): return None
-    for l in layers: l.length = begin + n
+    run = lambda: (
+        self.replay_recorded(key, cache, x, where, buffers)
+        if self.record
+        else single_output(self.graphs[key](x, where, *buffers[0], *buffers[1]))
+    )
+    if key not in self.graphs and not self.compile_shape(key, x, where, buffers, run):
+        return None
+    for l in layers:
+        l.length = begin + n
     self.costs[key]['passes'] += 1
     return run()[:, :n]
 
-def cache_layers(self:Graphs, cache, start:int, stop:int) -> list:
+
+@patch
+def cache_layers(self: Graphs, cache, start: int, stop: int) -> list:
     "The layers of a growing cache, made for a new text as they were for another; none of any other cache."
     if self.blank and not getattr(cache, 'layers', True) and cache.layer_class_to_replicate:
-        for i, pair in enumerate(self.blank): cache.update(*pair, i)
+        for i, pair in enumerate(self.blank):
+            cache.update(*pair, i)
     found = getattr(cache, 'layers', [])[start:stop]
     return found if len(found) == stop - start and all(l.is_initialized for l in found) else []
 
-Graphs.run_graph, Graphs.cache_layers = run_graph, cache_layers
-
 # %% ../../nbs/02_models/10_compile.ipynb #e583ae20
-def compile_shape(self:Graphs, key:tuple, x, where, buffers, run) -> bool:
+@patch
+def compile_shape(self: Graphs, key: tuple, x, where, buffers, run) -> bool:
     "Compile what `key` says, compare and time it; False where that fails."
-    if self.failure: return False
+    if self.failure:
+        return False
     begun, go = clock(x.device), self.step(*key[1:])
-    try: self.graphs[key] = compile_graph(go, x, where, buffers)
-    except RuntimeError as error: return self.disable(str(error))
-    out, first, want = run(), clock(x.device) - begun, go(x, where, *buffers)
+    try:
+        self.graphs[key] = compile_graph(go, x, where, buffers)
+    except RuntimeError as error:
+        return self.disable(str(error))
+    out = run()
+    first = clock(x.device) - begun
+    want = go(x, where, *buffers)
     off = ((out - want).nan_to_num().abs().max() / want.nan_to_num().abs().max()).item()
-    if off > ROUNDING.get(out.dtype, .1):
+    if off > ROUNDING.get(out.dtype, 0.1):
         del self.graphs[key]
-        return self.disable(f'its graph is off by {off:.1g} of the largest number: leave compile() out')
-    self.costs[key] = dict(first_seconds=first, steady_ms=1000 * median(time_run(run, x.device) for _ in range(3)), passes=0)
+        return self.disable(
+            f'its graph is off by {off:.1g} of the largest number: leave compile() out'
+        )
+    self.costs[key] = dict(
+        first_seconds=first,
+        steady_ms=1000 * median(time_run(run, x.device) for _ in range(3)),
+        passes=0,
+    )
     return True
 
-def disable(self:Graphs, why:str) -> bool:
+
+@patch
+def disable(self: Graphs, why: str) -> bool:
     "Make no graph any more, and tell why."
     self.failure = why
     self.warn(why)
     return False
+
 
 def clock(device) -> float:
     "Seconds now, after the device has finished what it was given."
     synchronize(device)
     return time.perf_counter()
 
+
 def time_run(run, device) -> float:
     "What one run takes."
     begun, _ = clock(device), run()
     return clock(device) - begun
 
-Graphs.compile_shape, Graphs.disable = compile_shape, disable
-
 # %% ../../nbs/02_models/10_compile.ipynb #a1b5e0fd
 class CompiledForward(Graphs, NativeForward):
     "A lean forward with graphs."
-    def __init__(self, native:NativeForward, width:int=8, record=None, **shapes): # as for `Graphs`
-        if native.weights.tables is not None and native.weights.tables.trained: raise ValueError('its rotary tables change with the length of the text (dynamic), and a graph cannot: leave compile() out')
+
+    def __init__(
+        self, native: NativeForward, width: int = 8, record=None, **shapes
+    ):  # as for `Graphs`
+        if native.weights.tables is not None and native.weights.tables.trained:
+            raise ValueError(
+                'its rotary tables change with the length of the text (dynamic), and a graph cannot: leave compile() out'
+            )
         Graphs.__init__(self, width, record, **shapes)
         NativeForward.__init__(self, native.weights)
         self.step = functools.partial(pass_function, self)
@@ -209,49 +316,75 @@ class CompiledForward(Graphs, NativeForward):
 
     def forward_contiguous(self, x, cache, begin, start, stop, prompt=0):
         "As `NativeForward` does, by a graph where there can be one."
-        out = self.run_graph(x, cache, begin, start, stop, False) if begin and x.shape[1] <= self.width else None
-        return NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt) if out is None else out
+        out = (
+            self.run_graph(x, cache, begin, start, stop, False)
+            if begin and x.shape[1] <= self.width
+            else None
+        )
+        return (
+            NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt)
+            if out is None
+            else out
+        )
 
 # %% ../../nbs/02_models/10_compile.ipynb #40b5bf65
 def record_cuda(run):
     "`(replay, out)`: what `run()` launches as a CUDA graph, and where it leaves its result."
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side): run() # what is made at the first call must not be on the tape
+    with torch.cuda.stream(side):
+        run()  # what is made at the first call must not be on the tape
     torch.cuda.current_stream().wait_stream(side)
     tape = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(tape): out = run()
+    with torch.cuda.graph(tape):
+        out = run()
     return tape.replay, out
 
-def replay_recorded(compiled:Graphs, key, cache, x:torch.Tensor, where:torch.Tensor, buffers:tuple[list, list]) -> torch.Tensor:
+
+@patch
+def replay_recorded(
+    self: Graphs, key, cache, x: torch.Tensor, where: torch.Tensor, buffers: tuple[list, list]
+) -> torch.Tensor:
     "The pass from its tape, which is made if this session has none for these buffers."
-    tapes, memory = compiled.tapes.setdefault(cache, {}), buffers[0][0].data_ptr()
+    tapes, memory = self.tapes.setdefault(cache, {}), buffers[0][0].data_ptr()
     if key not in tapes or tapes[key][0] != memory:
         mine = x.clone(), where.clone()
-        tapes[key] = memory, *mine, *compiled.record(lambda: single_output(compiled.graphs[key](*mine, *buffers[0], *buffers[1])))
+        tapes[key] = (
+            memory,
+            *mine,
+            *self.record(lambda: single_output(self.graphs[key](*mine, *buffers[0], *buffers[1]))),
+        )
     _, ids, places, replay, out = tapes[key]
     ids.copy_(x), places.copy_(where)
     replay()
-    return out.clone() # the next replay writes over it
-
-Graphs.replay_recorded = replay_recorded
+    return out.clone()  # the next replay writes over it
 
 # %% ../../nbs/02_models/10_compile.ipynb #10788011
-def partial_pass_function(parts:PartialForward, room:int, start:int, stop:int, head:bool):
+def partial_pass_function(parts: PartialForward, room: int, start: int, stop: int, head: bool):
     "As `step`, of transformers' own forward in parts: `(x, where, keys, values)` → logits, or hidden states without the `head`."
     places, config = torch.arange(room, device=parts.model.device), parts.body.config
+
     def go(x, where, keys, values):
         at = where.expand(x.shape[:2])
-        x = parts.forward_positions(x, FixedCache(keys, values, where), at, attention_masks(config, places, at), start, stop)
+        x = parts.forward_positions(
+            x, FixedCache(keys, values, where), at, attention_masks(config, places, at), start, stop
+        )
         return parts.head(x) if head else x
+
     return go
+
 
 class TransformersGraphs(Graphs):
     "Graphs of transformers' own forward, for a model that the lean one cannot stand in for."
-    def __init__(self, parts:PartialForward, **shapes): # as for `Graphs`
+
+    def __init__(self, parts: PartialForward, **shapes):  # as for `Graphs`
         super().__init__(**shapes)
-        self.parts, self.depth, self.head, self.step = parts, parts.body.config.num_hidden_layers, parts.head, functools.partial(partial_pass_function, parts)
-        self.hooks, self.snapshots = hook_dicts(parts.model), snapshot_modules(parts.model)
+        self.parts = parts
+        self.depth = parts.body.config.num_hidden_layers
+        self.head = parts.head
+        self.step = functools.partial(partial_pass_function, parts)
+        self.hooks = hook_dicts(parts.model)
+        self.snapshots = snapshot_modules(parts.model)
 
     def __call__(self, ids, cache, begin, last):
         "Logits `(1, last, V)`, or None where no graph can do the pass or a hook wants to hear of it."
@@ -259,7 +392,12 @@ class TransformersGraphs(Graphs):
 
     def is_current(self) -> bool:
         "Whether the model still has the modules, the forwards and the memory that were traced."
-        return all(d['_modules'] == parts and addresses(d['_parameters']) == at and d.get('forward') is forward for d, parts, at, forward in self.snapshots)
+        return all(
+            d['_modules'] == parts
+            and addresses(d['_parameters']) == at
+            and d.get('forward') is forward
+            for d, parts, at, forward in self.snapshots
+        )
 
 # %% ../../nbs/02_models/10_compile.ipynb #bd384982
 def refresh(lm):
@@ -267,74 +405,121 @@ def refresh(lm):
     if isinstance(lm.graphs, TransformersGraphs) and not lm.graphs.is_current():
         lm.partial, shapes = None, lm.graphs.shapes
         lm.graphs = TransformersGraphs(lm.layers, **shapes)
-    if lm.prefers_native and not (lm.native is not None and lm.native.is_current()): find_backend(lm)
+    if lm.prefers_native and not (lm.native is not None and lm.native.is_current()):
+        find_backend(lm)
+
 
 def find_backend(lm):
     "The lean forward, compiled if it was before, or why there is none."
     old, lm.graphs = lm.graphs, None
-    try: lm.native, lm.backend = cached_native_forward(lm.model), 'native forward'
-    except ValueError as error: lm.native, lm.backend, lm.prefers_native = None, f"transformers' forward: {error}", False
-    if old is None: return
-    if lm.native is None: return warn_uncompiled(lm, 'what was compiled is not there any more')
+    try:
+        lm.native, lm.backend = cached_native_forward(lm.model), 'native forward'
+    except ValueError as error:
+        lm.native = None
+        lm.backend = f"transformers' forward: {error}"
+        lm.prefers_native = False
+    if old is None:
+        return
+    if lm.native is None:
+        return warn_uncompiled(lm, 'what was compiled is not there any more')
     lm.native = lm.graphs = CompiledForward(lm.native, **old.shapes)
     lm.graphs.blank, lm.backend = old.blank, lm.backend + ', compiled'
 
-def warn_uncompiled(lm, why:str):
+
+def warn_uncompiled(lm, why: str):
     "Let `engine` say what is not compiled and why, and warn of it, once for each model."
     lm.backend = f'{base_backend(lm)}, {"compiled in part" if lm.graphs and lm.graphs.graphs else "not compiled"}: {why}'
-    if not lm.warned: warnings.warn(f'{lm.name} is read by {lm.backend}', stacklevel=2)
+    if not lm.warned:
+        warnings.warn(f'{lm.name} is read by {lm.backend}', stacklevel=2)
     lm.warned = True
+
 
 def base_backend(lm) -> str:
     "What `engine` says without what was compiled."
     return lm.backend.split(', compiled')[0].split(', not compiled')[0]
 
 # %% ../../nbs/02_models/10_compile.ipynb #59edc3ba
-def compile_model(lm,
-    width:int=8, # passes of up to so many tokens have a graph for each number of them; wider ones run as they are
-    length:int=MIN_CAPACITY, # the cache stands still for texts of up to so many tokens; longer ones need their graphs once more
-    prompts:bool=False, # prompts and wider passes too, padded to powers of two
-    cuda_graphs:bool=False, # on a GPU, play passes back as CUDA graphs (not yet tried on one)
+def compile_model(
+    lm,
+    width: int = 8,  # passes of up to so many tokens have a graph for each number of them; wider ones run as they are
+    length: int = MIN_CAPACITY,  # the cache stands still for texts of up to so many tokens; longer ones need their graphs once more
+    prompts: bool = False,  # prompts and wider passes too, padded to powers of two
+    cuda_graphs: bool = False,  # on a GPU, play passes back as CUDA graphs (not yet tried on one)
 ):
     "Compile what reads the model: some seconds for each shape (`compiled` tells them). Where that cannot be, warn once and go on as before; raises `ValueError` for wrong arguments."
     lm.refresh()
     for name, n in (('width', width), ('length', length)):
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1: raise ValueError(f'{name} is {n!r}: give a whole number of 1 or more')
-    if not isinstance(prompts, bool): raise ValueError(f'prompts is {prompts!r}: give True or False')
-    if lm.graphs: raise ValueError(f'{lm.name} is compiled already: wrap the model again to compile it otherwise')
-    if cuda_graphs and lm.device.type != 'cuda': raise ValueError(f'{lm.name} is on {lm.device}, and cuda_graphs needs a CUDA device')
-    shapes = dict(width=width, record=record_cuda if cuda_graphs else None, room=max(MIN_CAPACITY, 1 << (length - 1).bit_length()), prompts=prompts, limit=lm.max_length, warn=functools.partial(warn_uncompiled, lm))
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ValueError(f'{name} is {n!r}: give a whole number of 1 or more')
+    if not isinstance(prompts, bool):
+        raise ValueError(f'prompts is {prompts!r}: give True or False')
+    if lm.graphs:
+        raise ValueError(
+            f'{lm.name} is compiled already: wrap the model again to compile it otherwise'
+        )
+    if cuda_graphs and lm.device.type != 'cuda':
+        raise ValueError(f'{lm.name} is on {lm.device}, and cuda_graphs needs a CUDA device')
+    shapes = dict(
+        width=width,
+        record=record_cuda if cuda_graphs else None,
+        room=max(MIN_CAPACITY, 1 << (length - 1).bit_length()),
+        prompts=prompts,
+        limit=lm.max_length,
+        warn=functools.partial(warn_uncompiled, lm),
+    )
     plain, lm.backend = lm.native, base_backend(lm)
-    try: lm.graphs = CompiledForward(plain, **shapes) if plain else TransformersGraphs(lm.layers, **shapes)
-    except ValueError as error: warn_uncompiled(lm, str(error))
-    if lm.graphs: warm_up(lm, length)
-    if lm.graphs and not lm.graphs.graphs: lm.graphs, lm.native = None, plain
+    try:
+        lm.graphs = (
+            CompiledForward(plain, **shapes) if plain else TransformersGraphs(lm.layers, **shapes)
+        )
+    except ValueError as error:
+        warn_uncompiled(lm, str(error))
+    if lm.graphs:
+        warm_up(lm, length)
+    if lm.graphs and not lm.graphs.graphs:
+        lm.graphs, lm.native = None, plain
     return lm
 
 # %% ../../nbs/02_models/10_compile.ipynb #9d1e3a46
-def warm_up(lm, length:int):
+def warm_up(lm, length: int):
     "Read what needs every graph for texts of up to `length` tokens."
-    if lm.native: lm.native = lm.graphs
+    if lm.native:
+        lm.native = lm.graphs
     lm.backend, length = lm.backend + ', compiled', min(length, lm.max_length or length)
     session, begin = lm.session(), max(1, length - lm.graphs.width)
     session.logits([0] * begin)
-    lm.graphs.blank = [tuple(b[:, :, :0].clone() for b in layer.room) for layer in session.cache.layers]
-    for n in range(1, lm.graphs.width + 1): session.logits([0] * (begin + n), last=n)
-    for bits in range(MIN_BUCKET.bit_length() - 1, length.bit_length() if lm.graphs.prompts else 0): lm.session().logits([0] * (1 << bits))
+    lm.graphs.blank = [
+        tuple(b[:, :, :0].clone() for b in layer.room) for layer in session.cache.layers
+    ]
+    for n in range(1, lm.graphs.width + 1):
+        session.logits([0] * (begin + n), last=n)
+    for bits in range(MIN_BUCKET.bit_length() - 1, length.bit_length() if lm.graphs.prompts else 0):
+        lm.session().logits([0] * (1 << bits))
+
 
 def compilation_table(lm):
     "A table of what was compiled: tokens of a pass, places in the cache, layers, with the head or without, seconds until the first result, milliseconds of a later one, how often it was used."
     import pandas as pd
+
     costs = lm.graphs.costs if lm.graphs else {}
-    return pd.DataFrame([dict(tokens=wide, places=room, layers=stop - start, head=head, **cost) for (wide, room, start, stop, head), cost in costs.items()],
-                        columns=['tokens', 'places', 'layers', 'head', 'first_seconds', 'steady_ms', 'passes'])
+    return pd.DataFrame(
+        [
+            dict(tokens=wide, places=room, layers=stop - start, head=head, **cost)
+            for (wide, room, start, stop, head), cost in costs.items()
+        ],
+        columns=['tokens', 'places', 'layers', 'head', 'first_seconds', 'steady_ms', 'passes'],
+    )
 
 # %% ../../nbs/02_models/10_compile.ipynb #810341ad
 def pack_weights(lm):
     "Keep the matrices in oneDNN's blocks only (`models.weights`); the model's own forward is gone then. Raises `ValueError` where they cannot be."
     lm.refresh()
-    if not lm.native: raise ValueError(f'{lm.name} is read by {lm.backend}, and only the lean forward can be packed')
-    if lm.graphs: raise ValueError(f'{lm.name} is compiled already: pack first, then compile')
+    if not lm.native:
+        raise ValueError(
+            f'{lm.name} is read by {lm.backend}, and only the lean forward can be packed'
+        )
+    if lm.graphs:
+        raise ValueError(f'{lm.name} is compiled already: pack first, then compile')
     pack_matrices(lm.model, lm.native)
     lm.backend += ', packed'
     return lm

@@ -7,35 +7,63 @@ __all__ = ['EMBEDDED', 'NANO', 'locate', 'trained_model_folder', 'load_error', '
            'process_rank', 'default_device', 'resolve_placement', 'device_of', 'n_shards']
 
 # %% ../../nbs/02_models/01_loading.ipynb #ba0ab3e0
-import os, re
+import os
+import re
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
-EMBEDDED = Path(find_spec('decodelab').origin).parent / 'weights' # one folder for each model that ships with the package
-NANO = 'nano', 'nano-draft', 'nano-small', 'nano-alt' # models that are trained where there is a GPU (`zoo.nano`)
+EMBEDDED = (
+    Path(find_spec('decodelab').origin).parent / 'weights'
+)  # one folder for each model that ships with the package
+NANO = (
+    'nano',
+    'nano-draft',
+    'nano-small',
+    'nano-alt',
+)  # models that are trained where there is a GPU (`zoo.nano`)
 
 # %% ../../nbs/02_models/01_loading.ipynb #03946f4c
-def locate(name:str, revision:str|None, trust_remote_code:bool) -> str:
+def locate(name: str, revision: str | None, trust_remote_code: bool) -> str:
     "Where the model is: an embedded one's folder, or `name` as given; refuses unpinned remote code."
-    if trust_remote_code and not os.path.isdir(name) and not re.fullmatch('[0-9a-f]{40}', revision or ''):
-        raise ValueError(f'trust_remote_code=True runs code from {name}: pin the commit you have read with revision=<40 hex digits>')
+    if (
+        trust_remote_code
+        and not os.path.isdir(name)
+        and not re.fullmatch('[0-9a-f]{40}', revision or '')
+    ):
+        raise ValueError(
+            f'trust_remote_code=True runs code from {name}: pin the commit you have read with revision=<40 hex digits>'
+        )
     if (EMBEDDED / name / 'config.json').exists():
-        if revision: raise ValueError(f'{name} is an embedded model and has no revisions: leave revision out')
+        if revision:
+            raise ValueError(
+                f'{name} is an embedded model and has no revisions: leave revision out'
+            )
         return str(EMBEDDED / name)
-    if any((folder / name / 'heads.json').exists() for folder in (EMBEDDED, Path())): raise ValueError(f'{name} holds heads, which draft for a target and say nothing by themselves: give load_heads({name!r})')
-    return trained_model_folder(name) if name in NANO and not (Path(name) / 'config.json').exists() else name
+    if any((folder / name / 'heads.json').exists() for folder in (EMBEDDED, Path())):
+        raise ValueError(
+            f'{name} holds heads, which draft for a target and say nothing by themselves: give load_heads({name!r})'
+        )
+    return (
+        trained_model_folder(name)
+        if name in NANO and not (Path(name) / 'config.json').exists()
+        else name
+    )
 
-def trained_model_folder(name:str) -> str:
+
+def trained_model_folder(name: str) -> str:
     "The folder of a model that this machine has trained; raises `ValueError` where it has not."
     home = Path(os.environ.get('DECODELAB_NANO', 'zoo-runs'))
     if not (home / name / 'config.json').exists():
-        raise ValueError(f'{name} is not in {home}: train it there with `decodelab zoo train {name}` (it wants a GPU), or set DECODELAB_NANO to the folder that has it')
+        raise ValueError(
+            f'{name} is not in {home}: train it there with `decodelab zoo train {name}` (it wants a GPU), or set DECODELAB_NANO to the folder that has it'
+        )
     return str(home / name)
 
-def load_error(name:str, error:Exception) -> str:
+
+def load_error(name: str, error: Exception) -> str:
     "One sentence on what could not be loaded and what there is."
     embedded = ', '.join(sorted(p.parent.name for p in EMBEDDED.glob('*/config.json')))
     return f'cannot load {name!r} ({str(error).strip().splitlines()[0]}): give an embedded model ({embedded}), a local folder or a Hub name'
@@ -44,64 +72,116 @@ def load_error(name:str, error:Exception) -> str:
 def auto_class(config):
     "The class of transformers that loads a model of this configuration."
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq
-    if not config.is_encoder_decoder: return AutoModelForCausalLM
-    return AutoModelForSpeechSeq2Seq if type(config) in AutoModelForSpeechSeq2Seq._model_mapping else AutoModelForSeq2SeqLM
 
-def hub_commit(name:str, revision:str|None) -> str|None:
+    if not config.is_encoder_decoder:
+        return AutoModelForCausalLM
+    return (
+        AutoModelForSpeechSeq2Seq
+        if type(config) in AutoModelForSpeechSeq2Seq._model_mapping
+        else AutoModelForSeq2SeqLM
+    )
+
+
+def hub_commit(name: str, revision: str | None) -> str | None:
     "The commit of a Hub model in the local cache; None for a folder."
     from transformers.utils.hub import cached_file
-    found = None if os.path.isdir(name) else re.search('snapshots.([0-9a-f]{40})', cached_file(name, 'config.json', revision=revision))
+
+    found = (
+        None
+        if os.path.isdir(name)
+        else re.search(
+            'snapshots.([0-9a-f]{40})', cached_file(name, 'config.json', revision=revision)
+        )
+    )
     return found and found[1]
 
 # %% ../../nbs/02_models/01_loading.ipynb #f8b3e0be
 @contextmanager
-def no_progress_bars(disable:bool):
+def no_progress_bars(disable: bool):
     "Without transformers' progress bars while the block runs; an embedded model is there at once."
     from transformers.utils import logging
+
     shown = logging.is_progress_bar_enabled()
-    if disable: logging.disable_progress_bar()
-    try: yield
+    if disable:
+        logging.disable_progress_bar()
+    try:
+        yield
     finally:
-        if disable and shown: logging.enable_progress_bar()
+        if disable and shown:
+            logging.enable_progress_bar()
 
 # %% ../../nbs/02_models/01_loading.ipynb #8e457e31
 def process_rank() -> tuple[int, int, int]:
     "`(rank, size, rank on this machine)` of this process among those that were started together: 0, 1, 0 if it is alone."
-    rank, size, local = (int(os.environ.get(name, default)) for name, default in (('RANK', 0), ('WORLD_SIZE', 1), ('LOCAL_RANK', 0)))
-    if size == 1 and {'ACCELERATE_USE_CPU', 'MASTER_PORT'} <= os.environ.keys() and 'RANK' not in os.environ:
-        raise ValueError('accelerate launch has started one process, whatever --num_processes says, as it does without GPUs: say --multi_gpu, which needs none, and leave --cpu out')
+    rank, size, local = (
+        int(os.environ.get(name, default))
+        for name, default in (('RANK', 0), ('WORLD_SIZE', 1), ('LOCAL_RANK', 0))
+    )
+    if (
+        size == 1
+        and {'ACCELERATE_USE_CPU', 'MASTER_PORT'} <= os.environ.keys()
+        and 'RANK' not in os.environ
+    ):
+        raise ValueError(
+            'accelerate launch has started one process, whatever --num_processes says, as it does without GPUs: say --multi_gpu, which needs none, and leave --cpu out'
+        )
     return rank, size, local
 
-def default_device(device:str|None) -> torch.device:
+
+def default_device(device: str | None) -> torch.device:
     "The device asked for, by default an accelerator if there is one; of several processes on a machine each takes its own."
-    device = torch.device(device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else 'cpu'))
-    if device.type == 'cpu' or device.index is not None or process_rank()[1] == 1: return device
+    device = torch.device(
+        device
+        or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else 'cpu')
+    )
+    if device.type == 'cpu' or device.index is not None or process_rank()[1] == 1:
+        return device
     return torch.device(device.type, process_rank()[2] % torch.accelerator.device_count())
 
 # %% ../../nbs/02_models/01_loading.ipynb #7166c645
 def resolve_placement(
-    device:str|None, # one device
-    device_map:str|dict|None, # 'auto', or from modules to devices
-    tp_plan:str|dict|None, # 'auto', or from modules to how they are cut
-) -> tuple[torch.device|None, dict]:
+    device: str | None,  # one device
+    device_map: str | dict | None,  # 'auto', or from modules to devices
+    tp_plan: str | dict | None,  # 'auto', or from modules to how they are cut
+) -> tuple[torch.device | None, dict]:
     "The device to move a model to (None: it is placed when it is loaded) and arguments of `from_pretrained`; raises `ValueError` for what excludes itself."
-    if device_map is None and tp_plan is None: return default_device(device), {}
-    if device_map is not None and tp_plan is not None: raise ValueError('device_map lays a model over the devices of one process, tp_plan cuts it over processes: give one of the two')
-    if device is not None: raise ValueError(f'{"tp_plan" if device_map is None else "device_map"} says where the weights go: leave device out')
+    if device_map is None and tp_plan is None:
+        return default_device(device), {}
+    if device_map is not None and tp_plan is not None:
+        raise ValueError(
+            'device_map lays a model over the devices of one process, tp_plan cuts it over processes: give one of the two'
+        )
+    if device is not None:
+        raise ValueError(
+            f'{"tp_plan" if device_map is None else "device_map"} says where the weights go: leave device out'
+        )
     if device_map is not None:
         many = int(os.environ.get('LOCAL_WORLD_SIZE', 1)) > 1 and torch.accelerator.is_available()
-        if many: raise ValueError('each process of this machine would take all its devices for device_map: start one process on a machine, or leave device_map out')
+        if many:
+            raise ValueError(
+                'each process of this machine would take all its devices for device_map: start one process on a machine, or leave device_map out'
+            )
         return None, dict(device_map=device_map)
-    if process_rank()[1] == 1: raise ValueError('tp_plan cuts a model over several processes, and this one is alone: start it with torchrun --nproc_per_node N')
+    if process_rank()[1] == 1:
+        raise ValueError(
+            'tp_plan cuts a model over several processes, and this one is alone: start it with torchrun --nproc_per_node N'
+        )
     from transformers.distributed import DistributedConfig
+
     return None, dict(distributed_config=DistributedConfig(tp_plan=tp_plan))
 
 # %% ../../nbs/02_models/01_loading.ipynb #c9f54da7
 def device_of(model) -> torch.device:
     "Where a model takes ids and leaves logits."
-    if model.device.type != 'meta': return model.device
-    used = [d for d in (getattr(model, 'hf_device_map', None) or {}).values() if d not in ('cpu', 'disk')]
+    if model.device.type != 'meta':
+        return model.device
+    used = [
+        d
+        for d in (getattr(model, 'hf_device_map', None) or {}).values()
+        if d not in ('cpu', 'disk')
+    ]
     return torch.device(used[0] if used else 'cpu')
+
 
 def n_shards(model) -> int:
     "Over how many processes the weights of a model are cut."

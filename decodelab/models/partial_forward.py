@@ -4,45 +4,70 @@
 
 # %% auto #0
 __all__ = ['LAYER_KINDS', 'STATIC_ROPES', 'ROUNDING', 'SkippedLayer', 'RecordedLayer', 'with_layers', 'unsplittable_reason',
-           'unsplittable_config_reason', 'layers_of', 'attention_masks', 'PartialForward', 'embed', 'final_norm',
-           'mask_inputs', 'to_attention_mask', 'view_for', 'pop_states', 'has_no_hooks', 'split_difference',
-           'without_hooks', 'split_logits']
+           'unsplittable_config_reason', 'layers_of', 'attention_masks', 'PartialForward', 'mask_inputs', 'view_for',
+           'split_difference', 'without_hooks', 'split_logits']
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #7150da09
 import copy
 from contextlib import contextmanager
 
+from fastcore.basics import patch
 import torch
 
-LAYER_KINDS = {'full_attention', 'sliding_attention'} # the kinds of layers whose masks are known
-STATIC_ROPES = {'default', 'linear', 'llama3', 'yarn', 'proportional'} # rotary tables that depend on the position alone
-ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-3} # of the largest logit (some attentions compute in float32 always); 0.1 for the rest
+LAYER_KINDS = {'full_attention', 'sliding_attention'}  # the kinds of layers whose masks are known
+STATIC_ROPES = {
+    'default',
+    'linear',
+    'llama3',
+    'yarn',
+    'proportional',
+}  # rotary tables that depend on the position alone
+ROUNDING = {
+    torch.float64: 1e-5,
+    torch.float32: 1e-3,
+}  # of the largest logit (some attentions compute in float32 always); 0.1 for the rest
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #5a72bd62
 class SkippedLayer:
     "Stands in a layer's place and computes nothing; `enter`: returns the hidden states its parts hold."
-    def __init__(self, layer, parts, enter:bool): self.layer, self.parts, self.enter = layer, parts, enter
-    def __getattr__(self, name): return getattr(self.layer, name) # some forwards ask a layer for its kind
+
+    def __init__(self, layer, parts, enter: bool):
+        self.layer = layer
+        self.parts = parts
+        self.enter = enter
+
+    def __getattr__(self, name):
+        return getattr(self.layer, name)  # some forwards ask a layer for its kind
+
     def __call__(self, x, *args, **kwargs):
-        if self.enter and self.parts.states is None: self.parts.states = x # what the embedding gave
-        if self.enter: x = self.parts.states
+        if self.enter and self.parts.states is None:
+            self.parts.states = x  # what the embedding gave
+        if self.enter:
+            x = self.parts.states
         return (x, None) if self.parts.tuples else x
+
 
 class RecordedLayer:
     "A layer whose output is remembered."
-    def __init__(self, layer, parts): self.layer, self.parts = layer, parts
-    def __getattr__(self, name): return getattr(self.layer, name)
+
+    def __init__(self, layer, parts):
+        self.layer, self.parts = layer, parts
+
+    def __getattr__(self, name):
+        return getattr(self.layer, name)
+
     def __call__(self, *args, **kwargs):
         out = self.layer(*args, **kwargs)
-        self.parts.tuples = isinstance(out, tuple) # what the family's layers return
+        self.parts.tuples = isinstance(out, tuple)  # what the family's layers return
         self.parts.states = out[0] if self.parts.tuples else out
         return out
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #11ed932e
-def with_layers(model, path:str, name:str, layers:list):
+def with_layers(model, path: str, name: str, layers: list):
     "A shallow copy of `model` in which the module at `path` has `layers` under `name`; the model is not touched."
     twin = copy.copy(model)
-    if not path: twin.__dict__[name] = layers # found before the registered submodules
+    if not path:
+        twin.__dict__[name] = layers  # found before the registered submodules
     else:
         first, _, rest = path.partition('.')
         twin.__dict__[first] = with_layers(getattr(model, first), rest, name, layers)
@@ -52,154 +77,269 @@ def with_layers(model, path:str, name:str, layers:list):
 def unsplittable_reason(model) -> str:
     "Why a model cannot be read in parts, in words; an empty string if nothing speaks against it so far."
     from transformers import PreTrainedModel
-    if not isinstance(model, PreTrainedModel): return f'{type(model).__name__} is no model of transformers'
+
+    if not isinstance(model, PreTrainedModel):
+        return f'{type(model).__name__} is no model of transformers'
     body = model.get_decoder()
-    if not isinstance(body, PreTrainedModel) or not layers_of(body): return f'the layers of {type(model).__name__} were not found'
-    if model.config.is_encoder_decoder: return 'it is an encoder–decoder'
-    if getattr(model, 'hf_device_map', None): return 'it is spread over devices'
-    if any('forward' in vars(m) or m._compiled_call_impl for m in (model, body)): return 'its forward was replaced or compiled'
+    if not isinstance(body, PreTrainedModel) or not layers_of(body):
+        return f'the layers of {type(model).__name__} were not found'
+    if model.config.is_encoder_decoder:
+        return 'it is an encoder–decoder'
+    if getattr(model, 'hf_device_map', None):
+        return 'it is spread over devices'
+    if any('forward' in vars(m) or m._compiled_call_impl for m in (model, body)):
+        return 'its forward was replaced or compiled'
     return unsplittable_config_reason(body.config)
+
 
 def unsplittable_config_reason(config) -> str:
     "What in a text model's config speaks against reading it in parts."
     from transformers.cache_utils import get_layer_types_and_kwargs
-    if config._attn_implementation not in ('sdpa', 'eager'): return f'its attention is {config._attn_implementation}'
-    if strange := set(get_layer_types_and_kwargs(config)[0]) - LAYER_KINDS: return f'it has layers of the kind {", ".join(sorted(strange))}'
+
+    if config._attn_implementation not in ('sdpa', 'eager'):
+        return f'its attention is {config._attn_implementation}'
+    if strange := set(get_layer_types_and_kwargs(config)[0]) - LAYER_KINDS:
+        return f'it has layers of the kind {", ".join(sorted(strange))}'
     rope = getattr(config, 'rope_parameters', None) or {}
     kinds = {r.get('rope_type', 'default') for r in [rope, *rope.values()] if isinstance(r, dict)}
-    if kinds - STATIC_ROPES: return f'its rotary tables are {", ".join(sorted(kinds - STATIC_ROPES))}'
-    return 'its config asks for attentions or hidden states' if config.output_attentions or config.output_hidden_states else ''
+    if kinds - STATIC_ROPES:
+        return f'its rotary tables are {", ".join(sorted(kinds - STATIC_ROPES))}'
+    return (
+        'its config asks for attentions or hidden states'
+        if config.output_attentions or config.output_hidden_states
+        else ''
+    )
+
 
 def layers_of(body) -> str:
     "The name of the list of layers in the module that runs them; empty if there is no such list."
     n = getattr(body.config, 'num_hidden_layers', None)
-    return next((name for name, child in body.named_children() if isinstance(child, torch.nn.ModuleList) and len(child) == n), '')
+    return next(
+        (
+            name
+            for name, child in body.named_children()
+            if isinstance(child, torch.nn.ModuleList) and len(child) == n
+        ),
+        '',
+    )
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #dbc7ea6f
 def attention_masks(
-    config, # of the text model
-    places:torch.Tensor, # `(K,)` or `(rows, K)`: the position each key stands at; below 0: nobody's
-    where:torch.Tensor, # `(rows, n)`: the position of each new token; below 0: padding
+    config,  # of the text model
+    places: torch.Tensor,  # `(K,)` or `(rows, K)`: the position each key stands at; below 0: nobody's
+    where: torch.Tensor,  # `(rows, n)`: the position of each new token; below 0: padding
 ) -> dict[str, torch.Tensor]:
     "Who may look at whom, `(rows, 1, n, K)` booleans by kind of layer: backwards only, and within the window."
-    keys, queries = places.view(-1, 1, places.shape[-1]), where[..., None] # (1 or rows, 1, K), (rows, n, 1)
-    full = (keys <= queries) & ((keys >= 0) | (queries < 0)) # padding looks at padding: a row of no keys would be NaN
+    keys, queries = (
+        places.view(-1, 1, places.shape[-1]),
+        where[..., None],
+    )  # (1 or rows, 1, K), (rows, n, 1)
+    full = (keys <= queries) & (
+        (keys >= 0) | (queries < 0)
+    )  # padding looks at padding: a row of no keys would be NaN
     window = getattr(config, 'sliding_window', None)
-    return dict(full_attention=full[:, None]) | (dict(sliding_attention=(full & (queries - keys < window))[:, None]) if window else {})
+    return dict(full_attention=full[:, None]) | (
+        dict(sliding_attention=(full & (queries - keys < window))[:, None]) if window else {}
+    )
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #4e307804
 class PartialForward:
     "Reads a model of transformers in parts, through views of it; raises `ValueError` where that gives other logits than the model's own."
+
     def __init__(self, model):
         from transformers.cache_utils import get_layer_types_and_kwargs
-        if reason := unsplittable_reason(model): raise ValueError(f'{type(model).__name__} cannot be read in parts: {reason}')
-        self.model, self.body, self.states, self.tuples, self.views = model, model.get_decoder(), None, False, {}
-        self.path, self.name = next(path for path, m in model.named_modules() if m is self.body), layers_of(self.body)
-        self.kinds = sorted(set(get_layer_types_and_kwargs(self.body.config)[0]))
-        with without_hooks(model): reason = split_difference(self)
-        if reason: raise ValueError(f'{type(model).__name__} cannot be read in parts: {reason}')
 
-    def forward_contiguous(self, x:torch.Tensor, cache, begin:int, start:int, stop:int) -> torch.Tensor:
+        if reason := unsplittable_reason(model):
+            raise ValueError(f'{type(model).__name__} cannot be read in parts: {reason}')
+        self.model = model
+        self.body = model.get_decoder()
+        self.states = None
+        self.tuples = False
+        self.views = {}
+        self.path = next(path for path, m in model.named_modules() if m is self.body)
+        self.name = layers_of(self.body)
+        self.kinds = sorted(set(get_layer_types_and_kwargs(self.body.config)[0]))
+        with without_hooks(model):
+            reason = split_difference(self)
+        if reason:
+            raise ValueError(f'{type(model).__name__} cannot be read in parts: {reason}')
+
+    def forward_contiguous(
+        self, x: torch.Tensor, cache, begin: int, start: int, stop: int
+    ) -> torch.Tensor:
         "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens that stand in a row from position `begin` on."
         places = torch.arange(begin + x.shape[1], device=x.device)
         where = places[begin:].expand(x.shape[:2])
-        return self.forward_positions(x, cache, where, attention_masks(self.body.config, places, where), start, stop)
+        return self.forward_positions(
+            x, cache, where, attention_masks(self.body.config, places, where), start, stop
+        )
 
-    def forward_positions(self, x:torch.Tensor, cache, where:torch.Tensor, masks:dict, start:int, stop:int, real=None) -> torch.Tensor:
+    def forward_positions(
+        self,
+        x: torch.Tensor,
+        cache,
+        where: torch.Tensor,
+        masks: dict,
+        start: int,
+        stop: int,
+        real=None,
+    ) -> torch.Tensor:
         "Hidden states `(rows, n, D)` after layer `stop - 1`, of ids `(rows, n)` if `start` is 0, else of the hidden states before layer `start`; padding is computed along, whichever is `real`."
-        ids = x if start == 0 else where.new_zeros(x.shape[:2]) # embedded by the forward, and dropped by the first stand-in
+        ids = (
+            x if start == 0 else where.new_zeros(x.shape[:2])
+        )  # embedded by the forward, and dropped by the first stand-in
         self.states = x
-        self.view_for(start, stop)(input_ids=ids, attention_mask=self.mask_inputs(masks), position_ids=where.clamp(min=0),
-                               past_key_values=cache, use_cache=True)
+        self.view_for(start, stop)(
+            input_ids=ids,
+            attention_mask=self.mask_inputs(masks),
+            position_ids=where.clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+        )
         return self.pop_states()
 
-    def head(self, x:torch.Tensor) -> torch.Tensor:
+    def head(self, x: torch.Tensor) -> torch.Tensor:
         "Logits `(rows, n, V)` of hidden states after the last layer, or after any other."
         self.states, n = x, x.shape[1]
         where = torch.arange(n, device=x.device)[None]
-        looks, where = self.mask_inputs(attention_masks(self.body.config, where[0], where)), where.expand(len(x), n)
-        logits = self.view_for(0, 0)(input_ids=torch.zeros_like(where), attention_mask=looks, position_ids=where, use_cache=False).logits
+        looks = self.mask_inputs(attention_masks(self.body.config, where[0], where))
+        where = where.expand(len(x), n)
+        logits = self.view_for(0, 0)(
+            input_ids=torch.zeros_like(where),
+            attention_mask=looks,
+            position_ids=where,
+            use_cache=False,
+        ).logits
         self.pop_states()
         return logits
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #d3847ac3
-def embed(parts:PartialForward, ids:torch.Tensor, where:torch.Tensor) -> torch.Tensor:
+@patch
+def embed(self: PartialForward, ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
     "Hidden states `(rows, n, D)` of ids `(rows, n)` at positions `(rows, n)` before the first layer."
-    parts.states = None
-    parts.view_for(0, 0)(input_ids=ids, position_ids=where, use_cache=False)
-    return parts.pop_states()
+    self.states = None
+    self.view_for(0, 0)(input_ids=ids, position_ids=where, use_cache=False)
+    return self.pop_states()
 
-def final_norm(parts:PartialForward, x:torch.Tensor) -> torch.Tensor:
+
+@patch
+def final_norm(self: PartialForward, x: torch.Tensor) -> torch.Tensor:
     "What the head's matrix is applied to, `(rows, n, D)`: hidden states after the last layer, or any other, through the final norm."
-    parts.states, n = x, x.shape[1]
+    self.states, n = x, x.shape[1]
     where = torch.arange(n, device=x.device)[None].expand(len(x), n)
-    if None not in parts.views: parts.views[None] = with_layers(parts.body, '', parts.name, list(getattr(parts.view_for(0, 0).get_decoder(), parts.name)))
-    out = parts.views[None](input_ids=torch.zeros_like(where), position_ids=where, use_cache=False).last_hidden_state
-    parts.pop_states()
+    if None not in self.views:
+        self.views[None] = with_layers(
+            self.body, '', self.name, list(getattr(self.view_for(0, 0).get_decoder(), self.name))
+        )
+    out = self.views[None](
+        input_ids=torch.zeros_like(where), position_ids=where, use_cache=False
+    ).last_hidden_state
+    self.pop_states()
     return out
 
-PartialForward.embed, PartialForward.final_norm = embed, final_norm
-
 # %% ../../nbs/02_models/05_partial_forward.ipynb #859837f8
-def mask_inputs(parts:PartialForward, masks:dict):
+def mask_inputs(parts: PartialForward, masks: dict):
     "What the family's forward takes for a mask, `(rows, 1, n, K)`: one, or one for each kind of layer."
     found = {kind: parts.to_attention_mask(masks[kind]) for kind in parts.kinds}
     return found if len(found) > 1 else found[parts.kinds[0]]
 
-def to_attention_mask(parts:PartialForward, mask:torch.Tensor) -> torch.Tensor:
+
+@patch
+def to_attention_mask(self: PartialForward, mask: torch.Tensor) -> torch.Tensor:
     "A mask as the attention takes it: booleans, or what is to be added to the scores."
-    if parts.body.config._attn_implementation == 'sdpa': return mask
-    dtype = parts.model.dtype
+    if self.body.config._attn_implementation == 'sdpa':
+        return mask
+    dtype = self.model.dtype
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
-def view_for(parts:PartialForward, start:int, stop:int):
+
+def view_for(parts: PartialForward, start: int, stop: int):
     "The view that runs layers `start` to `stop - 1`; with no layers, the whole model's, which ends in its head."
     if (start, stop) not in parts.views:
         layers = list(getattr(parts.body, parts.name))
-        stand = [RecordedLayer(layer, parts) if start <= i < stop else SkippedLayer(layer, parts, enter=i == 0) for i, layer in enumerate(layers)]
-        parts.views[start, stop] = with_layers(parts.body, '', parts.name, stand) if stop else with_layers(parts.model, parts.path, parts.name, stand)
+        stand = [
+            RecordedLayer(layer, parts)
+            if start <= i < stop
+            else SkippedLayer(layer, parts, enter=i == 0)
+            for i, layer in enumerate(layers)
+        ]
+        parts.views[start, stop] = (
+            with_layers(parts.body, '', parts.name, stand)
+            if stop
+            else with_layers(parts.model, parts.path, parts.name, stand)
+        )
     return parts.views[start, stop]
 
-def pop_states(parts:PartialForward) -> torch.Tensor:
+
+@patch
+def pop_states(self: PartialForward) -> torch.Tensor:
     "The hidden states that the last layer left, which are held no longer."
-    x, parts.states = parts.states, None
+    x, self.states = self.states, None
     return x
 
-def has_no_hooks(parts:PartialForward) -> bool:
-    "Whether nobody listens to the model's own forward (a hook there would see a part of a pass)."
-    return not any(m._forward_hooks or m._forward_pre_hooks for m in (parts.model, parts.body))
 
-PartialForward.mask_inputs, PartialForward.to_attention_mask, PartialForward.view_for, PartialForward.pop_states, PartialForward.has_no_hooks = mask_inputs, to_attention_mask, view_for, pop_states, has_no_hooks
+@patch
+def has_no_hooks(self: PartialForward) -> bool:
+    "Whether nobody listens to the model's own forward (a hook there would see a part of a pass)."
+    return not any(m._forward_hooks or m._forward_pre_hooks for m in (self.model, self.body))
+
+
+PartialForward.mask_inputs = mask_inputs
+PartialForward.view_for = view_for
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #3360b66f
 @torch.no_grad()
-def split_difference(parts:PartialForward, n:int=5) -> str:
+def split_difference(parts: PartialForward, n: int = 5) -> str:
     "How parts and whole differ on a few tokens, in words; an empty string if they agree."
     from transformers import DynamicCache
+
     config, cache = parts.body.config, DynamicCache()
     ids = torch.arange(1, n + 1, device=parts.model.device)[None] % config.vocab_size
-    want, depth = parts.model(input_ids=ids, use_cache=False).logits.double(), config.num_hidden_layers
-    try: got = split_logits(parts, ids, cache, 1, depth).double()
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error: return f'its forward takes no prepared masks ({str(error).splitlines()[0]})'
-    off = ((got - want).abs().max() / want.abs().max()).item() if got.shape == want.shape else float('inf')
-    return '' if off < ROUNDING.get(parts.model.dtype, .1) else f'in parts its logits are off by {off:.1g} of the largest'
+    want = parts.model(input_ids=ids, use_cache=False).logits.double()
+    depth = config.num_hidden_layers
+    try:
+        got = split_logits(parts, ids, cache, 1, depth).double()
+    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
+        return f'its forward takes no prepared masks ({str(error).splitlines()[0]})'
+    off = (
+        ((got - want).abs().max() / want.abs().max()).item()
+        if got.shape == want.shape
+        else float('inf')
+    )
+    return (
+        ''
+        if off < ROUNDING.get(parts.model.dtype, 0.1)
+        else f'in parts its logits are off by {off:.1g} of the largest'
+    )
+
 
 @contextmanager
 def without_hooks(model):
     "While the block runs, no hook on the model or its parts hears of it: a trial is nobody's pass."
     kept = [(m, m._forward_hooks, m._forward_pre_hooks) for m in model.modules()]
-    for m, *_ in kept: m._forward_hooks, m._forward_pre_hooks = {}, {}
-    try: yield
+    for m, *_ in kept:
+        m._forward_hooks, m._forward_pre_hooks = {}, {}
+    try:
+        yield
     finally:
-        for m, after, before in kept: m._forward_hooks, m._forward_pre_hooks = after, before
+        for m, after, before in kept:
+            m._forward_hooks = after
+            m._forward_pre_hooks = before
 
-def split_logits(parts:PartialForward, ids, cache, exit:int, depth:int) -> torch.Tensor:
+
+def split_logits(parts: PartialForward, ids, cache, exit: int, depth: int) -> torch.Tensor:
     "Logits of `ids` `(1, n)`: two bites through the front layers, then all through the rest."
-    window, n = getattr(parts.body.config, 'sliding_window', None) or ids.shape[1], ids.shape[1]
+    window = getattr(parts.body.config, 'sliding_window', None) or ids.shape[1]
+    n = ids.shape[1]
     places = torch.arange(n, device=ids.device)
+
     def go(x, a, b, start, stop):
         gap = places[a:b, None] - places[:b]
-        masks = dict(full_attention=(gap >= 0)[None, None], sliding_attention=((gap >= 0) & (gap < window))[None, None])
+        masks = dict(
+            full_attention=(gap >= 0)[None, None],
+            sliding_attention=((gap >= 0) & (gap < window))[None, None],
+        )
         return parts.forward_positions(x, cache, places[None, a:b], masks, start, stop)
+
     x = torch.cat([go(ids[:, a:b], a, b, 0, exit) for a, b in ((0, n - 2), (n - 2, n))], 1)
     return parts.head(go(x, 0, n, exit, depth) if exit < depth else x)

@@ -18,121 +18,221 @@ from .session import LM, SessionOpener, Session
 # %% ../../nbs/02_models/12_prefill.ipynb #1d34109e
 class ModelInputs(SessionOpener):
     "What a text begins with besides ids; `inputs`: what is known of it by name."
-    visible_ids = None # the ids of the prompt that rules may see, where they are not those of the request
-    def __init__(self, inputs:dict): self.inputs = inputs
-    def get(self, name, other=None): return self.inputs.get(name, other)
-    def __contains__(self, name): return name in self.inputs
-    def __getitem__(self, name): return self.inputs[name]
+
+    visible_ids = (
+        None  # the ids of the prompt that rules may see, where they are not those of the request
+    )
+
+    def __init__(self, inputs: dict):
+        self.inputs = inputs
+
+    def get(self, name, other=None):
+        return self.inputs.get(name, other)
+
+    def __contains__(self, name):
+        return name in self.inputs
+
+    def __getitem__(self, name):
+        return self.inputs[name]
 
 # %% ../../nbs/02_models/12_prefill.ipynb #4c5d96cf
 class EncoderOutputs(EncodedInput):
     "What an encoder has made of a text."
-    def __init__(self, states:torch.Tensor, mask:torch.Tensor|None): self.states, self.mask = states, mask # (1, m, D), (1, m)
+
+    def __init__(self, states: torch.Tensor, mask: torch.Tensor | None):
+        self.states = states
+        self.mask = mask  # (1, m, D), (1, m)
+
 
 class PrecomputedEncoder(ModelInputs):
     "A text that the target's encoder has read already; other models read `inputs`."
-    def __init__(self, lm:LM, states:EncoderOutputs, inputs:dict):
+
+    def __init__(self, lm: LM, states: EncoderOutputs, inputs: dict):
         super().__init__(inputs)
         self.owner, self.states = lm.model, states
 
-    def session(self, lm:LM) -> Session:
+    def session(self, lm: LM) -> Session:
         "A session of `lm`; raises `ValueError` for another model, if there is nothing that it could read."
-        if lm.model is self.owner: return Session(lm, self.states)
-        if not self.inputs: raise ValueError(f'encoder_outputs are of {type(self.owner).__name__}, and {lm.name} has an encoder of its own: give input_ids beside them')
+        if lm.model is self.owner:
+            return Session(lm, self.states)
+        if not self.inputs:
+            raise ValueError(
+                f'encoder_outputs are of {type(self.owner).__name__}, and {lm.name} has an encoder of its own: give input_ids beside them'
+            )
         return Session(lm, self.inputs)
 
 # %% ../../nbs/02_models/12_prefill.ipynb #c0105c0a
 class PrefilledPrompt(NamedTuple):
     "A prompt as a model has read it."
-    layers: list # for each `(keys, values)`, `(1, heads, n, D)` each
-    logits: torch.Tensor # `(1, V)`, after the prompt
-    states: torch.Tensor | None # `(n, D)`, of the last layer
-    position_offset: int # what a token's position is more than its place
+
+    layers: list  # for each `(keys, values)`, `(1, heads, n, D)` each
+    logits: torch.Tensor  # `(1, V)`, after the prompt
+    states: torch.Tensor | None  # `(n, D)`, of the last layer
+    position_offset: int  # what a token's position is more than its place
+
 
 class Prefill:
     "Prompts that a model reads with its own forward, once: its inputs by name, `mask` `(rows, n)` with the padding on the left."
-    def __init__(self, inputs:dict, mask:torch.Tensor): self.inputs, self.mask, self._cache = inputs, mask, {}
 
-    def prefilled(self, lm:LM, states:bool=False) -> list[PrefilledPrompt]:
+    def __init__(self, inputs: dict, mask: torch.Tensor):
+        self.inputs = inputs
+        self.mask = mask
+        self._cache = {}
+
+    def prefilled(self, lm: LM, states: bool = False) -> list[PrefilledPrompt]:
         "Each text as `lm` has read it, the `states` of its tokens too if they are wanted."
-        if (lm, states) not in self._cache: self._cache[lm, states] = prefill_prompts(lm, self.inputs, self.mask, states)
+        if (lm, states) not in self._cache:
+            self._cache[lm, states] = prefill_prompts(lm, self.inputs, self.mask, states)
         return self._cache[lm, states]
 
 # %% ../../nbs/02_models/12_prefill.ipynb #af1ba8d2
 @torch.no_grad()
-def prefill_prompts(lm:LM, inputs:dict, mask:torch.Tensor, states:bool) -> list[PrefilledPrompt]:
+def prefill_prompts(
+    lm: LM, inputs: dict, mask: torch.Tensor, states: bool
+) -> list[PrefilledPrompt]:
     "One pass over the prompts of a batch."
-    cache, pads, kept = preallocated_cache(), (~mask).sum(1).tolist(), lm.uses_mrope and lm.model.base_model.rope_deltas
+    cache = preallocated_cache()
+    pads = (~mask).sum(1).tolist()
+    kept = lm.uses_mrope and lm.model.base_model.rope_deltas
     given = inputs | (dict(attention_mask=mask.long()) if any(pads) else {})
-    if any(pads) and not lm.uses_mrope: given |= dict(position_ids=(mask.long().cumsum(1) - 1).clamp(0))
+    if any(pads) and not lm.uses_mrope:
+        given |= dict(position_ids=(mask.long().cumsum(1) - 1).clamp(0))
     try:
-        if lm.uses_mrope: lm.model.base_model.rope_deltas = None
-        out = lm.model(**given, past_key_values=cache, use_cache=True, logits_to_keep=1, output_hidden_states=states)
+        if lm.uses_mrope:
+            lm.model.base_model.rope_deltas = None
+        out = lm.model(
+            **given,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+            output_hidden_states=states,
+        )
         deltas = lm.model.base_model.rope_deltas if lm.uses_mrope else None
     finally:
-        if lm.uses_mrope: lm.model.base_model.rope_deltas = kept
+        if lm.uses_mrope:
+            lm.model.base_model.rope_deltas = kept
     found, n = [], mask.shape[1]
     for i, pad in enumerate(pads):
-        layers = [tuple(x[i:i + 1, :, pad:n] for x in layer.room) for layer in cache.layers]
-        found.append(PrefilledPrompt(layers, upcast(out.logits[i, -1:]), out.hidden_states[-1][i, pad:] if states else None, int(deltas[i]) if deltas is not None else 0))
+        layers = [tuple(x[i : i + 1, :, pad:n] for x in layer.room) for layer in cache.layers]
+        found.append(
+            PrefilledPrompt(
+                layers,
+                upcast(out.logits[i, -1:]),
+                out.hidden_states[-1][i, pad:] if states else None,
+                int(deltas[i]) if deltas is not None else 0,
+            )
+        )
     return found
 
 # %% ../../nbs/02_models/12_prefill.ipynb #6295f687
 class PrefilledSession(Session):
     "A session whose text begins with a prompt that the model has read already."
-    def __init__(self, lm:LM, inputs:'PrefillInputs'):
+
+    def __init__(self, lm: LM, inputs: 'PrefillInputs'):
         super().__init__(lm)
-        if self.kind != 'growing': raise ValueError(f'{lm.name} keeps its past as a state, and what is prepared is continued in keys and values only: give input_ids alone')
-        self.inputs, self.counted, self.rows = inputs, False, [list(inputs.prompt)]
+        if self.kind != 'growing':
+            raise ValueError(
+                f'{lm.name} keeps its past as a state, and what is prepared is continued in keys and values only: give input_ids alone'
+            )
+        self.inputs = inputs
+        self.counted = False
+        self.rows = [list(inputs.prompt)]
         self.prefilled = inputs.prefilled(lm)
         self.position_offset = self.prefilled.position_offset
-        for i, pair in enumerate(self.prefilled.layers): self.cache.update(*pair, i)
+        for i, pair in enumerate(self.prefilled.layers):
+            self.cache.update(*pair, i)
 
-    def new(self): return PrefilledSession(self.lm, self.inputs)
+    def new(self):
+        return PrefilledSession(self.lm, self.inputs)
 
-    def forward(self, rows:list[list[int]], last:int=1) -> torch.Tensor:
+    def forward(self, rows: list[list[int]], last: int = 1) -> torch.Tensor:
         "Logits `(rows, last, V)` for texts that begin with the prompt; raises `ValueError` for others, and for what lies within the prompt."
         n = len(self.inputs.prompt)
         self.check_rows(rows, last)
-        if any(r[:n] != self.inputs.prompt for r in rows): raise ValueError('this session was opened for a prepared prompt: give ids that begin with its own')
+        if any(r[:n] != self.inputs.prompt for r in rows):
+            raise ValueError(
+                'this session was opened for a prepared prompt: give ids that begin with its own'
+            )
         behind = len(rows[0]) - n
-        if last <= behind: return super().forward(rows, last)
-        if last > behind + 1: raise ValueError(f'{last} rows are asked for, and the logits within a prepared prompt are not kept: ask for {behind + 1} at most')
+        if last <= behind:
+            return super().forward(rows, last)
+        if last > behind + 1:
+            raise ValueError(
+                f'{last} rows are asked for, and the logits within a prepared prompt are not kept: ask for {behind + 1} at most'
+            )
         self.passes, self.counted = self.passes + (not self.counted), True
-        if self.states is not None: self.states.append(self.inputs.prefilled(self.lm, True).states.expand(len(rows), -1, -1))
+        if self.states is not None:
+            self.states.append(
+                self.inputs.prefilled(self.lm, True).states.expand(len(rows), -1, -1)
+            )
         head = self.prefilled.logits.expand(len(rows), 1, -1)
-        if behind: return torch.cat([head, super().forward(rows, behind)], 1)
+        if behind:
+            return torch.cat([head, super().forward(rows, behind)], 1)
         self.rollback(n)
         return head
 
-    def check_layerwise(self, unless:str): raise ValueError(f'the prompt of this text is prepared (embeddings, pictures), and {self.lm.name} has read it as a whole: it cannot be {unless}')
+    def check_layerwise(self, unless: str):
+        raise ValueError(
+            f'the prompt of this text is prepared (embeddings, pictures), and {self.lm.name} has read it as a whole: it cannot be {unless}'
+        )
 
 # %% ../../nbs/02_models/12_prefill.ipynb #c0eeab2c
 class IdsOnlySession:
     "A draft's session of a text whose prompt it cannot read: it reads the ids that there are, and then what is said."
-    def __init__(self, lm:LM, inputs:'PrefillInputs'):
-        if not inputs.ids: raise ValueError(f'the prompt is embeddings, which {lm.name} cannot read: give input_ids beside inputs_embeds')
-        self.lm, self.session, self.inputs = lm, Session(lm), inputs
+
+    def __init__(self, lm: LM, inputs: 'PrefillInputs'):
+        if not inputs.ids:
+            raise ValueError(
+                f'the prompt is embeddings, which {lm.name} cannot read: give input_ids beside inputs_embeds'
+            )
+        self.lm = lm
+        self.session = Session(lm)
+        self.inputs = inputs
 
     @property
-    def passes(self) -> int: return self.session.passes
-    def __len__(self): return max(0, len(self.session) - len(self.inputs.ids) + len(self.inputs.prompt)) if len(self.session) else 0
-    def logits(self, ids:list[int], last:int=1) -> torch.Tensor:
+    def passes(self) -> int:
+        return self.session.passes
+
+    def __len__(self):
+        return (
+            max(0, len(self.session) - len(self.inputs.ids) + len(self.inputs.prompt))
+            if len(self.session)
+            else 0
+        )
+
+    def logits(self, ids: list[int], last: int = 1) -> torch.Tensor:
         "As `Session.logits`."
-        return self.session.logits(self.inputs.ids + ids[len(self.inputs.prompt):], last)
+        return self.session.logits(self.inputs.ids + ids[len(self.inputs.prompt) :], last)
+
 
 class PrefillInputs(ModelInputs):
     "Text number `row` of a `Prefill`."
-    def __init__(self, lm:LM, prefill:Prefill, row:int,
-        prompt:list[int], # an id for each place
-        ids:list[int], # the ids that a model reads which reads nothing else
-        hide_prompt:bool=False, # are the prompt's ids none? Rules see `text` then
-    ):
-        super().__init__(dict(input_ids=hide_prompt and ids or prompt))
-        self.owner, self.prefill, self.row, self.prompt, self.ids, self.visible_ids = lm.model, prefill, row, prompt, ids, list(ids) if hide_prompt else None
 
-    def prefilled(self, lm:LM, states:bool=False) -> PrefilledPrompt: return self.prefill.prefilled(lm, states)[self.row]
-    def session(self, lm:LM):
+    def __init__(
+        self,
+        lm: LM,
+        prefill: Prefill,
+        row: int,
+        prompt: list[int],  # an id for each place
+        ids: list[int],  # the ids that a model reads which reads nothing else
+        hide_prompt: bool = False,  # are the prompt's ids none? Rules see `text` then
+    ):
+        super().__init__(dict(input_ids=(hide_prompt and ids) or prompt))
+        self.owner = lm.model
+        self.prefill = prefill
+        self.row = row
+        self.prompt = prompt
+        self.ids = ids
+        self.visible_ids = list(ids) if hide_prompt else None
+
+    def prefilled(self, lm: LM, states: bool = False) -> PrefilledPrompt:
+        return self.prefill.prefilled(lm, states)[self.row]
+
+    def session(self, lm: LM):
         "A session that goes on from the prompt: of its own model, or of another that reads pictures in the same way; any other reads the ids."
-        same = lm.model is self.owner or self.visible_ids is None and type(lm.model) is type(self.owner)
+        same = (
+            lm.model is self.owner
+            or (self.visible_ids is None
+            and type(lm.model) is type(self.owner))
+        )
         return PrefilledSession(lm, self) if same else IdsOnlySession(lm, self)

@@ -17,25 +17,33 @@ from .session import LM
 
 # %% ../../nbs/02_models/14_quantize.ipynb #688eeaca
 def round_rows(
-    w:torch.Tensor, # `(o, i)`
-    bits:int=8,
+    w: torch.Tensor,  # `(o, i)`
+    bits: int = 8,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     "`(integers (o, i), steps (o, 1))` of a weight, rounded row by row."
     most = 2 ** (bits - 1)
-    step = w.abs().amax(1, keepdim=True).clamp(min=1e-12) / (most - .5)
+    step = w.abs().amax(1, keepdim=True).clamp(min=1e-12) / (most - 0.5)
     return (w / step).round().clamp(-most, most - 1).to(torch.int8), step
 
 # %% ../../nbs/02_models/14_quantize.ipynb #9c8c99b0
 def linear_modules(model) -> dict[str, nn.Linear]:
     "The linear modules of a model by name, without a head that is the embedding too."
     embedded = model.get_input_embeddings().weight
-    return {name: m for name, m in model.named_modules() if type(m) is nn.Linear and m.weight is not embedded}
+    return {
+        name: m
+        for name, m in model.named_modules()
+        if type(m) is nn.Linear and m.weight is not embedded
+    }
 
 # %% ../../nbs/02_models/14_quantize.ipynb #586bef78
-def plain_tensors(weight:torch.Tensor) -> list[torch.Tensor]:
+def plain_tensors(weight: torch.Tensor) -> list[torch.Tensor]:
     "The plain tensors that a weight is made of."
-    if type(weight) in (torch.Tensor, nn.Parameter) or not hasattr(weight, '__tensor_flatten__'): return [weight]
-    return [p for name in weight.__tensor_flatten__()[0] for p in plain_tensors(getattr(weight, name))]
+    if type(weight) in (torch.Tensor, nn.Parameter) or not hasattr(weight, '__tensor_flatten__'):
+        return [weight]
+    return [
+        p for name in weight.__tensor_flatten__()[0] for p in plain_tensors(getattr(weight, name))
+    ]
+
 
 def weight_bytes(model) -> int:
     "Bytes of all the memory that the weights of a model lie in."
@@ -43,30 +51,49 @@ def weight_bytes(model) -> int:
     return sum({m.data_ptr(): m.nbytes() for m in memory}.values())
 
 # %% ../../nbs/02_models/14_quantize.ipynb #f7ae5355
-FORMATS, DTYPES = {8: 'Int8WeightOnlyConfig', 4: 'Int4WeightOnlyConfig'}, (torch.float32, torch.bfloat16, torch.float16)
+FORMATS = {8: 'Int8WeightOnlyConfig', 4: 'Int4WeightOnlyConfig'}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
-def unquantizable_reason(lm:LM, bits:int) -> str:
+
+def unquantizable_reason(lm: LM, bits: int) -> str:
     "Why a model cannot be quantised, in words; an empty string if nothing speaks against it."
-    if isinstance(bits, bool) or bits not in FORMATS: return f'bits is {bits!r}: give 8 or 4'
-    if 'forward' in vars(lm.model): return f"{lm.name}'s forward was replaced (packed weights are gone for everybody else): load it again"
-    if any(map(is_quantized_linear, lm.model.modules())): return f'{lm.name} is quantised already: load it again to choose another format'
-    if not linear_modules(lm.model): return f'{lm.name} has no linear modules of its own (Conv1D cannot be quantised): use another model'
-    if lm.dtype not in DTYPES: return f'{lm.name} is {lm.dtype}, and torchao multiplies float32, bfloat16 and float16: load it as one of them'
-    if bits == 4 and lm.device.type == 'cpu': return 'torchao has no kernel for 4 bits on a CPU: give bits=8, or load the model on a GPU'
+    if isinstance(bits, bool) or bits not in FORMATS:
+        return f'bits is {bits!r}: give 8 or 4'
+    if 'forward' in vars(lm.model):
+        return f"{lm.name}'s forward was replaced (packed weights are gone for everybody else): load it again"
+    if any(map(is_quantized_linear, lm.model.modules())):
+        return f'{lm.name} is quantised already: load it again to choose another format'
+    if not linear_modules(lm.model):
+        return f'{lm.name} has no linear modules of its own (Conv1D cannot be quantised): use another model'
+    if lm.dtype not in DTYPES:
+        return f'{lm.name} is {lm.dtype}, and torchao multiplies float32, bfloat16 and float16: load it as one of them'
+    if bits == 4 and lm.device.type == 'cpu':
+        return 'torchao has no kernel for 4 bits on a CPU: give bits=8, or load the model on a GPU'
     return ''
 
 # %% ../../nbs/02_models/14_quantize.ipynb #5371e74f
 def quantize(
-    lm:LM, # its model is changed in place
-    bits:int=8, # of a weight: 8, or 4 on a GPU
+    lm: LM,  # its model is changed in place
+    bits: int = 8,  # of a weight: 8, or 4 on a GPU
 ) -> LM:
     "An `LM` on the same model, its linear weights rounded to integers by torchao: lossy. Raises `ValueError` for what cannot be, `ImportError` without torchao."
-    if why := unquantizable_reason(lm, bits): raise ValueError(why)
-    if find_spec('torchao') is None: raise ImportError('quantize needs torchao: pip install torchao')
+    if why := unquantizable_reason(lm, bits):
+        raise ValueError(why)
+    if find_spec('torchao') is None:
+        raise ImportError('quantize needs torchao: pip install torchao')
     from torchao import quantization
+
     chosen = {id(m) for m in linear_modules(lm.model).values()}
     with torch.inference_mode(False), torch.no_grad():
-        try: quantization.quantize_(lm.model, getattr(quantization, FORMATS[bits])(), filter_fn=lambda m, name: id(m) in chosen)
-        except (ImportError, NotImplementedError) as error: raise ValueError(f'torchao cannot round {lm.name} to {bits} bits here ({str(error).splitlines()[0]}): give bits=8') from error
-    lm.refresh() # its floats are not needed any more
+        try:
+            quantization.quantize_(
+                lm.model,
+                getattr(quantization, FORMATS[bits])(),
+                filter_fn=lambda m, name: id(m) in chosen,
+            )
+        except (ImportError, NotImplementedError) as error:
+            raise ValueError(
+                f'torchao cannot round {lm.name} to {bits} bits here ({str(error).splitlines()[0]}): give bits=8'
+            ) from error
+    lm.refresh()  # its floats are not needed any more
     return LM(lm.model, lm.tokenizer, f'{lm.name}, {bits} bits', lm.revision, lm.prefers_native)

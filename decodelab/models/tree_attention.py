@@ -8,6 +8,7 @@ __all__ = ['TokenTree', 'tree_positions', 'tree_masks', 'TreeMixin']
 # %% ../../nbs/02_models/08_tree_attention.ipynb #f980add2
 from dataclasses import dataclass
 
+from fastcore.basics import patch
 import torch
 
 from .partial_forward import attention_masks
@@ -19,48 +20,72 @@ from .early_exit import upcast
 @dataclass
 class TokenTree:
     "Guessed tokens, each after node `parents[j]` (-1: after the text); raises `ValueError` where that is no tree in order."
+
     tokens: list[int]
     parents: list[int]
 
     def __post_init__(self):
-        self.tokens, self.parents, self.depths, self.ancestor_mask, n = list(self.tokens), list(self.parents), [], [], len(self.tokens) # sees: a row of n booleans for each
-        if len(self.parents) != n: raise ValueError(f'{n} tokens and {len(self.parents)} parents: give one parent for each token, -1 for those that follow the text')
+        self.tokens, self.parents, self.depths, self.ancestor_mask, n = (
+            list(self.tokens),
+            list(self.parents),
+            [],
+            [],
+            len(self.tokens),
+        )  # sees: a row of n booleans for each
+        if len(self.parents) != n:
+            raise ValueError(
+                f'{n} tokens and {len(self.parents)} parents: give one parent for each token, -1 for those that follow the text'
+            )
         for j, p in enumerate(self.parents):
-            if not -1 <= p < j: raise ValueError(f'the parent of node {j} is {p}: give -1, or the number of a node before it')
+            if not -1 <= p < j:
+                raise ValueError(
+                    f'the parent of node {j} is {p}: give -1, or the number of a node before it'
+                )
             self.depths.append(0 if p < 0 else self.depths[p] + 1)
             self.ancestor_mask.append([False] * n if p < 0 else list(self.ancestor_mask[p]))
             self.ancestor_mask[j][j] = True
 
-    def __len__(self): return len(self.tokens)
+    def __len__(self):
+        return len(self.tokens)
 
-    def check_path(self, nodes:list[int]):
+    def check_path(self, nodes: list[int]):
         "Raise `ValueError` where `nodes` do not follow each other from the text on."
         for before, j in zip([-1, *nodes], nodes):
             if not 0 <= j < len(self) or self.parents[j] != before:
-                raise ValueError(f'nodes {list(nodes)} are no path from the root: node {j} does not follow ' + ('the text' if before < 0 else f'node {before}'))
+                raise ValueError(
+                    f'nodes {list(nodes)} are no path from the root: node {j} does not follow '
+                    + ('the text' if before < 0 else f'node {before}')
+                )
 
 # %% ../../nbs/02_models/08_tree_attention.ipynb #d75e5b6c
 def tree_positions(
-    keys:torch.Tensor, # `(K,)`: the slots whose keys are looked at, one after the other
-    where:torch.Tensor, # `(rows, n)`: the slots of the new tokens, the last ones of a row those of its tree; below 0: padding
-    trees:list, # for each row a `TokenTree` or None
+    keys: torch.Tensor,  # `(K,)`: the slots whose keys are looked at, one after the other
+    where: torch.Tensor,  # `(rows, n)`: the slots of the new tokens, the last ones of a row those of its tree; below 0: padding
+    trees: list,  # for each row a `TokenTree` or None
 ):
     "`(keys (rows, K), where (rows, n), may (rows, 1, n, K))`: the positions of keys and of new tokens, and what the trees allow."
-    keys, where, may = keys.repeat(len(where), 1), where.clone(), torch.ones(*where.shape, len(keys), dtype=torch.bool)
+    keys, where, may = (
+        keys.repeat(len(where), 1),
+        where.clone(),
+        torch.ones(*where.shape, len(keys), dtype=torch.bool),
+    )
     for row, tree in enumerate(trees):
-        if not tree: continue
-        n, m = len(tree), len(tree.depths) # nodes that are read now, and all that there are
+        if not tree:
+            continue
+        n, m = len(tree), len(tree.depths)  # nodes that are read now, and all that there are
         at = int(where[row, -n]) - (m - n)
         first, depths = at - int(keys[row, 0]), torch.tensor(tree.depths)
-        keys[row, first:first + m] = at + depths
+        keys[row, first : first + m] = at + depths
         where[row, -n:] = at + depths[-n:]
-        may[row, -n:, first:first + m] = torch.as_tensor(tree.ancestor_mask)
+        may[row, -n:, first : first + m] = torch.as_tensor(tree.ancestor_mask)
     return keys, where, may[:, None]
 
-def tree_masks(config, keys:torch.Tensor, where:torch.Tensor, trees:list, device) -> tuple:
+
+def tree_masks(config, keys: torch.Tensor, where: torch.Tensor, trees: list, device) -> tuple:
     "`(where, masks)`: positions and masks of a pass in which some rows may have trees, as `run` takes them; arguments as for `branching`."
     may = None
-    if any(trees): keys, where, may = tree_positions(keys, where, trees)
+    if any(trees):
+        keys, where, may = tree_positions(keys, where, trees)
     where, may = where.to(device), may if may is None else may.to(device)
     looks = attention_masks(config, keys.to(device), where)
     return where, looks if may is None else {kind: mask & may for kind, mask in looks.items()}
@@ -68,10 +93,13 @@ def tree_masks(config, keys:torch.Tensor, where:torch.Tensor, trees:list, device
 # %% ../../nbs/02_models/08_tree_attention.ipynb #60ef4579
 class TreeMixin:
     "The part of a `Session` that reads trees of guesses."
-    last_tree, hidden_buffer, recorded_stops = None, None, () # (the tree that was read last, the state of the session then); the states that a text keeps, and after which layers (`models.hidden_states`)
+
+    last_tree = None
+    hidden_buffer = None
+    recorded_stops = ()  # (the tree that was read last, the state of the session then); the states that a text keeps, and after which layers (`models.hidden_states`)
 
     @torch.no_grad()
-    def tree_logits(self, ids:list[int], tokens:list[int], parents:list[int]) -> torch.Tensor:
+    def tree_logits(self, ids: list[int], tokens: list[int], parents: list[int]) -> torch.Tensor:
         "Logits `(1 + n, V)` after `ids` and after each of `n` guessed tokens; `tokens[j]` follows `tokens[parents[j]]`, or `ids` where that is -1."
         self.check_rows([ids], 1)
         tree, above = TokenTree(tokens, parents), []
@@ -88,50 +116,70 @@ class TreeMixin:
         return upcast(torch.cat(above))
 
     @torch.no_grad()
-    def accept_path(self, nodes:list[int]):
+    def accept_path(self, nodes: list[int]):
         "Go on with `ids` and the tokens of `nodes`, each the child of the one before; raises `ValueError` for another list, or if something was read since `tree`."
-        if not self.last_tree or self.last_tree[1] != self._version(): raise ValueError('no tree was read last: call tree() right before keep_path()')
+        if not self.last_tree or self.last_tree[1] != self._version():
+            raise ValueError('no tree was read last: call tree() right before keep_path()')
         tree, n = self.last_tree[0], len(self)
         tree.check_path(nodes)
         self._compact(n, list(nodes))
-        if self.hidden_buffer: self.hidden_buffer.move(n, list(nodes))
+        if self.hidden_buffer:
+            self.hidden_buffer.move(n, list(nodes))
         self.rows[0].extend(tree.tokens[j] for j in nodes)
         self.last_tree, self.pending_length = None, 0
         return self
 
 # %% ../../nbs/02_models/08_tree_attention.ipynb #c63cd16c
-def _forward_tree(session, ids:list[int], begin:int, tree:TokenTree) -> torch.Tensor:
+@patch
+def _forward_tree(self: TreeMixin, ids: list[int], begin: int, tree: TokenTree) -> torch.Tensor:
     "One pass of `ids` from position `begin` on and of a tree behind them; logits after the last of `ids`, if there are any, and each node."
-    lm, end = session.lm, begin + len(ids)
+    lm, end = self.lm, begin + len(ids)
     slots = torch.arange(end + len(tree))
     x = torch.tensor([ids + tree.tokens], device=lm.device)
     where, looks = tree_masks(lm.text_config, slots, slots[None, begin:], [tree], lm.device)
     found = []
     try:
-        for start, stop in zip((0, *session.recorded_stops), session.recorded_stops or (lm.depth,)): found.append(x := lm.layers.forward_positions(x, session.cache, where, looks, start, stop))
+        for start, stop in zip((0, *self.recorded_stops), self.recorded_stops or (lm.depth,)):
+            found.append(x := lm.layers.forward_positions(x, self.cache, where, looks, start, stop))
     finally:
-        for layer in session.cache.layers: layer.length = min(layer.length, end) # the nodes stay in the buffers, unread
-    if session.hidden_buffer: session.record(begin, [states[0] for states in found], keep=end)
-    return lm.layers.head(x[:, -len(tree) - bool(ids):])[0]
+        for layer in self.cache.layers:
+            layer.length = min(layer.length, end)  # the nodes stay in the buffers, unread
+    if self.hidden_buffer:
+        self.record(begin, [states[0] for states in found], keep=end)
+    return lm.layers.head(x[:, -len(tree) - bool(ids) :])[0]
 
-def _kv_buffers(session) -> list[torch.Tensor]:
+
+@patch
+def _kv_buffers(self: TreeMixin) -> list[torch.Tensor]:
     "The buffers `(1, heads, room, D)` of keys and of values, the first token's at place 0."
-    return [buffer for layer in session.cache.layers for buffer in layer.room]
+    return [buffer for layer in self.cache.layers for buffer in layer.room]
 
-def _compact(session, n:int, nodes:list[int]):
+
+@patch
+def _compact(self: TreeMixin, n: int, nodes: list[int]):
     "Move the keys and values of `nodes` to places `n` and on; the text has `n` tokens and its tree lies behind them."
-    k, index = len(nodes), torch.tensor(nodes, device=session.lm.device) + n
+    k, index = len(nodes), torch.tensor(nodes, device=self.lm.device) + n
     if nodes != list(range(k)):
-        for buffer in session._kv_buffers(): buffer[:, :, n:n + k] = buffer[:, :, index]
-    for layer in session.cache.layers: layer.length = n + k
+        for buffer in self._kv_buffers():
+            buffer[:, :, n : n + k] = buffer[:, :, index]
+    for layer in self.cache.layers:
+        layer.length = n + k
 
-def _version(session) -> tuple:
+
+@patch
+def _version(self: TreeMixin) -> tuple:
     "What changes whenever something is read or taken back."
-    return len(session), session.passes, session.early_passes
+    return len(self), self.passes, self.early_passes
 
-def _reads_prompt_alone(session, seen:int, n:int, nodes:int) -> bool:
+
+@patch
+def _reads_prompt_alone(self: TreeMixin, seen: int, n: int, nodes: int) -> bool:
     "Whether a text of `n` tokens, `seen` of them read, is read before its tree, in a pass of its own."
-    tables = session.lm.native.weights.tables if session.lm.native else None
-    return n - seen > CHUNK or not seen and tables is not None and bool(tables.trained) and n + nodes > tables.trained
-
-TreeMixin._forward_tree, TreeMixin._kv_buffers, TreeMixin._compact, TreeMixin._version, TreeMixin._reads_prompt_alone = _forward_tree, _kv_buffers, _compact, _version, _reads_prompt_alone
+    tables = self.lm.native.weights.tables if self.lm.native else None
+    return (
+        n - seen > CHUNK
+        or (not seen
+        and tables is not None
+        and bool(tables.trained)
+        and n + nodes > tables.trained)
+    )

@@ -6,6 +6,7 @@
 __all__ = ['MAX_UNPRUNED', 'GrowingTree', 'keep_nodes', 'subtree', 'TreeBranchesMixin', 'Branches', 'supports_tree']
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #528714c7
+from fastcore.basics import patch
 import torch
 
 from .early_exit import upcast
@@ -14,56 +15,85 @@ from .tree_attention import TreeMixin, tree_masks
 # %% ../../nbs/02_models/09_tree_branches.ipynb #2ca17c40
 class GrowingTree:
     "A tree behind a text, its nodes in the order in which they were read; the last `new` of them are read by the next pass."
-    def __init__(self): self.tokens, self.parents, self.depths, self.room, self.new = [], [], [], torch.zeros(64, 64, dtype=torch.bool), 0
-    def __len__(self): return self.new
+
+    def __init__(self):
+        self.tokens = []
+        self.parents = []
+        self.depths = []
+        self.room = torch.zeros(64, 64, dtype=torch.bool)
+        self.new = 0
+
+    def __len__(self):
+        return self.new
 
     @property
     def ancestor_mask(self) -> torch.Tensor:
         "`(new, nodes)`: what the new nodes see of the tree."
         m = len(self.tokens)
-        return self.room[m - self.new:m, :m]
+        return self.room[m - self.new : m, :m]
 
-    def add(self, parents:list[int], tokens:list[int]):
+    def add(self, parents: list[int], tokens: list[int]):
         "New nodes, each after one that is there, or -1 for the text."
         m, self.new = len(self.tokens), len(tokens)
-        if len(parents) != len(tokens) or not tokens: raise ValueError(f'{len(tokens)} tokens and {len(parents)} parents: give at least one token and one parent for each')
-        if bad := [p for p in parents if not -1 <= p < m]: raise ValueError(f'the parent {bad[0]} of a new node: give -1, or one of the {m} nodes that are there')
+        if len(parents) != len(tokens) or not tokens:
+            raise ValueError(
+                f'{len(tokens)} tokens and {len(parents)} parents: give at least one token and one parent for each'
+            )
+        if bad := [p for p in parents if not -1 <= p < m]:
+            raise ValueError(
+                f'the parent {bad[0]} of a new node: give -1, or one of the {m} nodes that are there'
+            )
         if m + self.new > len(self.room):
             wide = torch.zeros(2 * (m + self.new), 2 * (m + self.new), dtype=torch.bool)
             wide[:m, :m] = self.room[:m, :m]
             self.room = wide
-        self.room[m:m + self.new] = False
+        self.room[m : m + self.new] = False
         for j, p in enumerate(parents, m):
-            if p >= 0: self.room[j] = self.room[p]
+            if p >= 0:
+                self.room[j] = self.room[p]
             self.room[j, j] = True
-        self.tokens, self.parents = self.tokens + list(tokens), self.parents + list(parents)
+        self.tokens = self.tokens + list(tokens)
+        self.parents = self.parents + list(parents)
         self.depths += [self.depths[p] + 1 if p >= 0 else 0 for p in parents]
 
-    def truncate(self, m:int):
+    def truncate(self, m: int):
         "Forget all but the first `m` nodes."
-        self.tokens, self.parents, self.depths, self.new = self.tokens[:m], self.parents[:m], self.depths[:m], 0
+        self.tokens = self.tokens[:m]
+        self.parents = self.parents[:m]
+        self.depths = self.depths[:m]
+        self.new = 0
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #b2501010
-def keep_nodes(tree:GrowingTree, leaves:list[int]) -> tuple[list[int], list[int]]:
+def keep_nodes(tree: GrowingTree, leaves: list[int]) -> tuple[list[int], list[int]]:
     "`(trunk, others)`: the nodes that all of `leaves` descend from or are, and those that some do; -1, the text itself, has no ancestors."
     m = len(tree.tokens)
-    seen = torch.stack([tree.room[j, :m] if j >= 0 else torch.zeros(m, dtype=torch.bool) for j in leaves])
+    seen = torch.stack(
+        [tree.room[j, :m] if j >= 0 else torch.zeros(m, dtype=torch.bool) for j in leaves]
+    )
     trunk = seen.all(0)
     return trunk.nonzero()[:, 0].tolist(), (seen.any(0) & ~trunk).nonzero()[:, 0].tolist()
 
-def subtree(tree:GrowingTree, trunk:list[int], others:list[int]) -> tuple[GrowingTree, dict[int, int]]:
+
+def subtree(
+    tree: GrowingTree, trunk: list[int], others: list[int]
+) -> tuple[GrowingTree, dict[int, int]]:
     "The tree of `others` alone, behind the trunk, and the new number of each old node (-1 for the trunk)."
-    new, number = GrowingTree(), dict.fromkeys([-1, *trunk], -1) | {j: i for i, j in enumerate(others)}
-    if others: new.add([-1] * len(others), [tree.tokens[j] for j in others])
+    new = GrowingTree()
+    number = dict.fromkeys([-1, *trunk], -1) | {j: i for i, j in enumerate(others)}
+    if others:
+        new.add([-1] * len(others), [tree.tokens[j] for j in others])
     new.parents = [number[tree.parents[j]] for j in others]
-    new.depths, new.new, m = [tree.depths[j] - len(trunk) for j in others], 0, len(others)
+    new.depths = [tree.depths[j] - len(trunk) for j in others]
+    new.new = 0
+    m = len(others)
     new.room[:m, :m] = tree.room[others][:, others]
     return new, number
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #7dd9cba1
 class TreeBranchesMixin(TreeMixin):
     "The part of a `Session` whose text goes on in several ways at once."
-    live_tree = None # (the tree, the state of the session when it was read last)
+
+    live_tree = None  # (the tree, the state of the session when it was read last)
 
     def begin_tree(self):
         "Begin a tree behind the text as it has been read; raises `ValueError` where the model reads no trees."
@@ -71,12 +101,15 @@ class TreeBranchesMixin(TreeMixin):
         self.live_tree = GrowingTree(), self._version()
 
     @torch.no_grad()
-    def extend_tree(self, parents:list[int], tokens:list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def extend_tree(
+        self, parents: list[int], tokens: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         "`(logits (n, V), hidden (n, D))` after `n` new nodes, each behind node `parents[j]` (-1: the text); hidden states are those before the final norm."
         tree, m = self._live_tree(), len(self._live_tree().tokens)
         tree.add(parents, tokens)
         self.pending_length = len(self) + len(tree.tokens)
-        try: logits, hidden = self._forward_nodes(tree, len(self) + m)
+        try:
+            logits, hidden = self._forward_nodes(tree, len(self) + m)
         except BaseException:
             tree.truncate(m)
             raise
@@ -85,7 +118,7 @@ class TreeBranchesMixin(TreeMixin):
         return upcast(logits), hidden
 
     @torch.no_grad()
-    def prune_tree(self, leaves:list[int]) -> list[int]:
+    def prune_tree(self, leaves: list[int]) -> list[int]:
         "Keep `leaves` and what they descend from; what all of them share becomes text. The new numbers of the leaves, -1 for the end of the text."
         tree = self._live_tree()
         trunk, others = keep_nodes(tree, leaves)
@@ -96,46 +129,72 @@ class TreeBranchesMixin(TreeMixin):
         return [number[j] for j in leaves]
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #ac98fbb3
-def _live_tree(session) -> GrowingTree:
+@patch
+def _live_tree(self: TreeBranchesMixin) -> GrowingTree:
     "The tree that grows behind the text; raises `ValueError` if there is none, or if something else was read since."
-    if not session.live_tree or session.live_tree[1] != session._version(): raise ValueError('no tree grows behind this text: call plant() first, and again after anything else was read')
-    return session.live_tree[0]
+    if not self.live_tree or self.live_tree[1] != self._version():
+        raise ValueError(
+            'no tree grows behind this text: call plant() first, and again after anything else was read'
+        )
+    return self.live_tree[0]
 
-def _forward_nodes(session, tree:GrowingTree, begin:int) -> tuple[torch.Tensor, torch.Tensor]:
+
+@patch
+def _forward_nodes(
+    self: TreeBranchesMixin, tree: GrowingTree, begin: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     "One pass of the new nodes, whose first place in the cache is `begin`: `(logits (n, V), hidden (n, D))`."
-    lm, n = session.lm, len(tree)
+    lm, n = self.lm, len(tree)
     slots = torch.arange(begin + n)
-    for layer in session.cache.layers: layer.length = begin
+    for layer in self.cache.layers:
+        layer.length = begin
     where, looks = tree_masks(lm.text_config, slots, slots[None, begin:], [tree], lm.device)
-    hidden = lm.layers.forward_positions(torch.tensor([tree.tokens[-n:]], device=lm.device), session.cache, where, looks, 0, lm.depth)
+    hidden = lm.layers.forward_positions(
+        torch.tensor([tree.tokens[-n:]], device=lm.device), self.cache, where, looks, 0, lm.depth
+    )
     return lm.layers.head(hidden)[0], hidden[0]
-
-TreeBranchesMixin._live_tree, TreeBranchesMixin._forward_nodes = _live_tree, _forward_nodes
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #e907affe
 MAX_UNPRUNED = 48
 
+
 class Branches:
     "Several continuations of one text, read together: branches of a tree, or rows."
-    def __init__(self, session,
-        states:bool=False, # keep the last hidden states (after the final norm) of what was read last, in `states` `(n, D)`
+
+    def __init__(
+        self,
+        session,
+        states: bool = False,  # keep the last hidden states (after the final norm) of what was read last, in `states` `(n, D)`
     ):
-        self.session, self.keeps_states, self.states, self.batched, self.tree, self.leaves, self.pruned = session, states, None, None, supports_tree(session), [-1], 0
+        self.session = session
+        self.keeps_states = states
+        self.states = None
+        self.batched = None
+        self.tree = supports_tree(session)
+        self.leaves = [-1]
+        self.pruned = 0
 
     @property
-    def passes(self) -> int: return self.session.passes + (self.batched.passes if self.batched else 0)
+    def passes(self) -> int:
+        return self.session.passes + (self.batched.passes if self.batched else 0)
 
     @torch.no_grad()
-    def first(self, ids:list[int]) -> torch.Tensor:
+    def first(self, ids: list[int]) -> torch.Tensor:
         "Logits `(V,)` after the text that all continue; with `states`, those of all its tokens."
-        if self.tree: logits = self._first_logits(ids) if self.keeps_states else self.session.logits(ids)
-        else: logits = self._forward_rows(self.session, [ids])[0]
-        self.sequences, self.batched, self.leaves, self.pruned = [list(ids)], None, [-1], 0
-        if self.tree: self.session.begin_tree()
+        if self.tree:
+            logits = self._first_logits(ids) if self.keeps_states else self.session.logits(ids)
+        else:
+            logits = self._forward_rows(self.session, [ids])[0]
+        self.sequences = [list(ids)]
+        self.batched = None
+        self.leaves = [-1]
+        self.pruned = 0
+        if self.tree:
+            self.session.begin_tree()
         return logits[-1]
 
     @torch.no_grad()
-    def step(self, parents:list[int], tokens:list[int]) -> torch.Tensor:
+    def step(self, parents: list[int], tokens: list[int]) -> torch.Tensor:
         "Logits `(n, V)` after new tokens, each behind continuation `parents[j]` of the step before."
         self.sequences = [self.sequences[p] + [t] for p, t in zip(parents, tokens, strict=True)]
         return self._extend_tree(parents, tokens) if self.tree else self._extend_rows(parents)
@@ -143,40 +202,49 @@ class Branches:
 # %% ../../nbs/02_models/09_tree_branches.ipynb #06ea8092
 def supports_tree(session) -> bool:
     "Whether the session's text can go on in a tree."
-    try: session.check_layerwise('read along a tree')
-    except ValueError: return False
+    try:
+        session.check_layerwise('read along a tree')
+    except ValueError:
+        return False
     return True
 
-def _first_logits(fan:Branches, ids:list[int]) -> torch.Tensor:
+
+@patch
+def _first_logits(self: Branches, ids: list[int]) -> torch.Tensor:
     "Logits `(1, V)` after a text, and the states of all its tokens."
-    hidden = fan.session.hidden_states(ids, [fan.session.lm.depth], last=len(ids))[:, 0] # (n, D)
-    fan.states = fan.session.lm.layers.final_norm(hidden[None])[0]
-    return upcast(fan.session.head(hidden[-1:]))
+    hidden = self.session.hidden_states(ids, [self.session.lm.depth], last=len(ids))[:, 0]  # (n, D)
+    self.states = self.session.lm.layers.final_norm(hidden[None])[0]
+    return upcast(self.session.head(hidden[-1:]))
 
-def _extend_tree(fan:Branches, parents:list[int], tokens:list[int]) -> torch.Tensor:
+
+@patch
+def _extend_tree(self: Branches, parents: list[int], tokens: list[int]) -> torch.Tensor:
     "New leaves of the tree."
-    tips, tree = [fan.leaves[p] for p in parents], fan.session._live_tree()
-    if len(tree.tokens) - fan.pruned > MAX_UNPRUNED:
-        tips, tree = fan.session.prune_tree(tips), fan.session._live_tree()
-        fan.pruned = len(tree.tokens)
-    fan.leaves = list(range(len(tree.tokens), len(tree.tokens) + len(tokens)))
-    logits, hidden = fan.session.extend_tree(tips, tokens)
-    if fan.keeps_states: fan.states = fan.session.lm.layers.final_norm(hidden[None])[0]
+    tips, tree = [self.leaves[p] for p in parents], self.session._live_tree()
+    if len(tree.tokens) - self.pruned > MAX_UNPRUNED:
+        tips, tree = self.session.prune_tree(tips), self.session._live_tree()
+        self.pruned = len(tree.tokens)
+    self.leaves = list(range(len(tree.tokens), len(tree.tokens) + len(tokens)))
+    logits, hidden = self.session.extend_tree(tips, tokens)
+    if self.keeps_states:
+        self.states = self.session.lm.layers.final_norm(hidden[None])[0]
     return logits
-
-Branches._first_logits, Branches._extend_tree = _first_logits, _extend_tree
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #cbf58d50
-def _extend_rows(fan:Branches, parents:list[int]) -> torch.Tensor:
+@patch
+def _extend_rows(self: Branches, parents: list[int]) -> torch.Tensor:
     "Rows that go on from those of the step before."
-    fan.batched = fan.session.expand(len(parents)) if fan.batched is None else fan.batched.reorder(parents)
-    return fan._forward_rows(fan.batched, fan.sequences)[:, 0]
+    self.batched = (
+        self.session.expand(len(parents)) if self.batched is None else self.batched.reorder(parents)
+    )
+    return self._forward_rows(self.batched, self.sequences)[:, 0]
 
-def _forward_rows(fan:Branches, session, texts:list[list[int]]) -> torch.Tensor:
+
+@patch
+def _forward_rows(self: Branches, session, texts: list[list[int]]) -> torch.Tensor:
     "Logits `(rows, 1, V)`; the states of what was read, if they are wanted."
-    session.states = [] if fan.keeps_states else None
+    session.states = [] if self.keeps_states else None
     logits = session.forward(texts)
-    if fan.keeps_states: fan.states = torch.cat(session.states, 1).flatten(0, 1)
+    if self.keeps_states:
+        self.states = torch.cat(session.states, 1).flatten(0, 1)
     return logits
-
-Branches._extend_rows, Branches._forward_rows = _extend_rows, _forward_rows

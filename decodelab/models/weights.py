@@ -10,100 +10,200 @@ __all__ = ['LLAMA', 'ARCHITECTURES', 'ROPES', 'NATIVE_FORWARDS', 'MIN_PACKED', '
            'relative_difference', 'config_fingerprint', 'cached_native_forward', 'pack_matrices']
 
 # %% ../../nbs/02_models/04_weights.ipynb #11af05df
-import ctypes, functools, weakref
+import ctypes
+import functools
+import weakref
 
 import torch
 from torch import nn
 
 from .partial_forward import LAYER_KINDS, ROUNDING, without_hooks
-from .transformer import Layer, NativeForward, Matrix, Norm, ONEDNN, RotaryTables, Weights, addresses
+from decodelab.models.transformer import (
+    Layer,
+    NativeForward,
+    Matrix,
+    Norm,
+    ONEDNN,
+    RotaryTables,
+    Weights,
+    addresses,
+)
 
 # %% ../../nbs/02_models/04_weights.ipynb #04beeb2e
 def llama_block(block) -> dict:
     "The modules of a Llama-like block."
     a, f = block.self_attn, block.mlp
-    return dict(norm1=block.input_layernorm, norm2=block.post_attention_layernorm, out=a.o_proj, down=f.down_proj, scale=a.scaling, width=a.head_dim,
-                qkv=[a.qkv_proj] if hasattr(a, 'qkv_proj') else [a.q_proj, a.k_proj, a.v_proj],
-                up=[f.gate_up_proj] if hasattr(f, 'gate_up_proj') else [f.gate_proj, f.up_proj], act=getattr(f, 'act_fn', None) or f.activation_fn,
-                q_norm=getattr(a, 'q_norm', None), k_norm=getattr(a, 'k_norm', None), turns=bool(getattr(a, 'use_rope', True)))
+    return dict(
+        norm1=block.input_layernorm,
+        norm2=block.post_attention_layernorm,
+        out=a.o_proj,
+        down=f.down_proj,
+        scale=a.scaling,
+        width=a.head_dim,
+        qkv=[a.qkv_proj] if hasattr(a, 'qkv_proj') else [a.q_proj, a.k_proj, a.v_proj],
+        up=[f.gate_up_proj] if hasattr(f, 'gate_up_proj') else [f.gate_proj, f.up_proj],
+        act=getattr(f, 'act_fn', None) or f.activation_fn,
+        q_norm=getattr(a, 'q_norm', None),
+        k_norm=getattr(a, 'k_norm', None),
+        turns=bool(getattr(a, 'use_rope', True)),
+    )
+
 
 def neox_block(block) -> dict:
     "The modules of a GPT-NeoX block."
     a, f = block.attention, block.mlp
-    return dict(norm1=block.input_layernorm, norm2=block.post_attention_layernorm, qkv=[a.query_key_value], out=a.dense, up=[f.dense_h_to_4h], down=f.dense_4h_to_h,
-                act=f.act, scale=a.scaling, width=a.head_size, gated=False, by_head=True, parallel=block.use_parallel_residual)
+    return dict(
+        norm1=block.input_layernorm,
+        norm2=block.post_attention_layernorm,
+        qkv=[a.query_key_value],
+        out=a.dense,
+        up=[f.dense_h_to_4h],
+        down=f.dense_4h_to_h,
+        act=f.act,
+        scale=a.scaling,
+        width=a.head_size,
+        gated=False,
+        by_head=True,
+        parallel=block.use_parallel_residual,
+    )
+
 
 def gpt2_block(block) -> dict:
     "The modules of a GPT-2 block."
     a, f = block.attn, block.mlp
-    return dict(norm1=block.ln_1, norm2=block.ln_2, qkv=[a.c_attn], out=a.c_proj, up=[f.c_fc], down=f.c_proj, act=f.act, scale=a.scaling, width=a.head_dim, gated=False)
+    return dict(
+        norm1=block.ln_1,
+        norm2=block.ln_2,
+        qkv=[a.c_attn],
+        out=a.c_proj,
+        up=[f.c_fc],
+        down=f.c_proj,
+        act=f.act,
+        scale=a.scaling,
+        width=a.head_dim,
+        gated=False,
+    )
 
-LLAMA = ('model', 'embed_tokens', 'layers', 'norm', 'lm_head', llama_block) # body, embedding, blocks, last norm, head, and the block's modules
-ARCHITECTURES = {f'{name}ForCausalLM': LLAMA for name in ('Llama', 'Mistral', 'Phi3', 'Qwen2', 'Qwen3', 'SmolLM3')} | dict(
-    GPTNeoXForCausalLM=('gpt_neox', 'embed_in', 'layers', 'final_layer_norm', 'lm_head', neox_block),
-    GPT2LMHeadModel=('transformer', 'wte', 'h', 'ln_f', 'lm_head', gpt2_block))
+
+LLAMA = (
+    'model',
+    'embed_tokens',
+    'layers',
+    'norm',
+    'lm_head',
+    llama_block,
+)  # body, embedding, blocks, last norm, head, and the block's modules
+ARCHITECTURES = {
+    f'{name}ForCausalLM': LLAMA
+    for name in ('Llama', 'Mistral', 'Phi3', 'Qwen2', 'Qwen3', 'SmolLM3')
+} | dict(
+    GPTNeoXForCausalLM=(
+        'gpt_neox',
+        'embed_in',
+        'layers',
+        'final_layer_norm',
+        'lm_head',
+        neox_block,
+    ),
+    GPT2LMHeadModel=('transformer', 'wte', 'h', 'ln_f', 'lm_head', gpt2_block),
+)
 ROPES = {'default', 'linear', 'llama3', 'yarn', 'dynamic'}
 
 # %% ../../nbs/02_models/04_weights.ipynb #1d6def08
 def unsupported_reason(model) -> str:
     "Why the lean forward cannot stand in for a loaded model, in words; an empty string if nothing speaks against it so far."
     config, name = model.config, type(model).__name__
-    if name not in ARCHITECTURES or not type(model).__module__.startswith('transformers.'): return f'{name} is not one of {", ".join(sorted(ARCHITECTURES))}'
-    if getattr(model, 'hf_device_map', None): return 'it is spread over devices'
-    if (n := getattr(model, 'tp_size', None) or 1) > 1: return f'its weights are cut over {n} processes'
-    if len({(p.device, p.dtype) for p in model.parameters() if p.is_floating_point()}) > 1: return 'its weights are on several devices or of several types'
-    if any(p.is_inference() for p in model.parameters()): return 'its weights are inference tensors: load it outside torch.inference_mode()'
-    if any('forward' in vars(m) or m._compiled_call_impl for m in model.modules()): return 'its forward was replaced or compiled'
-    if config._attn_implementation != 'sdpa': return f'its attention is {config._attn_implementation}'
-    if strange := set(layer_kinds(model)) - LAYER_KINDS: return f'it has layers of the kind {", ".join(sorted(strange))}'
+    if name not in ARCHITECTURES or not type(model).__module__.startswith('transformers.'):
+        return f'{name} is not one of {", ".join(sorted(ARCHITECTURES))}'
+    if getattr(model, 'hf_device_map', None):
+        return 'it is spread over devices'
+    if (n := getattr(model, 'tp_size', None) or 1) > 1:
+        return f'its weights are cut over {n} processes'
+    if len({(p.device, p.dtype) for p in model.parameters() if p.is_floating_point()}) > 1:
+        return 'its weights are on several devices or of several types'
+    if any(p.is_inference() for p in model.parameters()):
+        return 'its weights are inference tensors: load it outside torch.inference_mode()'
+    if any('forward' in vars(m) or m._compiled_call_impl for m in model.modules()):
+        return 'its forward was replaced or compiled'
+    if config._attn_implementation != 'sdpa':
+        return f'its attention is {config._attn_implementation}'
+    if strange := set(layer_kinds(model)) - LAYER_KINDS:
+        return f'it has layers of the kind {", ".join(sorted(strange))}'
     rope = (getattr(config, 'rope_parameters', None) or {}).get('rope_type', 'default')
-    if rope not in ROPES: return f'its rotary tables are {rope}'
-    if getattr(config, 'add_cross_attention', False): return 'it has cross-attention'
-    return 'its config asks for attentions or hidden states' if config.output_attentions or config.output_hidden_states else ''
+    if rope not in ROPES:
+        return f'its rotary tables are {rope}'
+    if getattr(config, 'add_cross_attention', False):
+        return 'it has cross-attention'
+    return (
+        'its config asks for attentions or hidden states'
+        if config.output_attentions or config.output_hidden_states
+        else ''
+    )
+
 
 def layer_kinds(model) -> list[str]:
     "The kind of each layer."
     from transformers.cache_utils import get_layer_types_and_kwargs
+
     return list(get_layer_types_and_kwargs(model.config)[0])
 
 # %% ../../nbs/02_models/04_weights.ipynb #b68b5b2f
-def read_matrix(modules:list) -> tuple:
+def read_matrix(modules: list) -> tuple:
     "One `Matrix` that holds what `modules` hold, their parameters made views of it; or one for each, where a weight is not a plain tensor."
     for m in modules:
-        if not is_plain_linear(m) and not is_quantized_linear(m): raise ValueError(f'one of its parts is a {type(m).__name__}')
-    if any(map(is_quantized_linear, modules)): return tuple(Matrix(m.weight.detach(), None if m.bias is None else m.bias.detach()) for m in modules)
+        if not is_plain_linear(m) and not is_quantized_linear(m):
+            raise ValueError(f'one of its parts is a {type(m).__name__}')
+    if any(map(is_quantized_linear, modules)):
+        return tuple(
+            Matrix(m.weight.detach(), None if m.bias is None else m.bias.detach()) for m in modules
+        )
     weights, biases = [weight_rows(m) for m in modules], [m.bias for m in modules]
-    if len({b is None for b in biases}) > 1: raise ValueError('only some of its query, key and value products have a bias')
+    if len({b is None for b in biases}) > 1:
+        raise ValueError('only some of its query, key and value products have a bias')
     with torch.inference_mode(False), torch.no_grad():
-        whole, bias = input_major(concat_tensors(weights)), None if biases[0] is None else concat_tensors([b.data for b in biases])
+        whole = input_major(concat_tensors(weights))
+        bias = None if biases[0] is None else concat_tensors([b.data for b in biases])
         at = 0
         for m, w in zip(modules, weights):
             part = slice(at, at := at + len(w))
             m.weight.data = whole[part] if type(m) is nn.Linear else whole[part].t()
-            if bias is not None: m.bias.data = bias[part]
+            if bias is not None:
+                m.bias.data = bias[part]
     return (Matrix(whole, bias),)
 
 # %% ../../nbs/02_models/04_weights.ipynb #04c7b353
-def concat_tensors(parts:list) -> torch.Tensor:
+def concat_tensors(parts: list) -> torch.Tensor:
     "Tensors one after the other: as they lie, if they do (as parts of a model that was read before), else a new one."
     first, n = parts[0], sum(map(len, parts))
-    if len(parts) == 1: return first
-    ends = [first.data_ptr() + sum(map(len, parts[:i])) * first.stride(0) * first.element_size() for i in range(len(parts))]
-    one = len({(p.untyped_storage().data_ptr(), p.stride()) for p in parts}) == 1 and [p.data_ptr() for p in parts] == ends
+    if len(parts) == 1:
+        return first
+    ends = [
+        first.data_ptr() + sum(map(len, parts[:i])) * first.stride(0) * first.element_size()
+        for i in range(len(parts))
+    ]
+    one = (
+        len({(p.untyped_storage().data_ptr(), p.stride()) for p in parts}) == 1
+        and [p.data_ptr() for p in parts] == ends
+    )
     return first.as_strided((n, *first.shape[1:]), first.stride()) if one else torch.cat(parts)
 
-def input_major(w:torch.Tensor) -> torch.Tensor:
+
+def input_major(w: torch.Tensor) -> torch.Tensor:
     "The same matrix, stored by its input dimension where that is faster."
     return w.t().contiguous().t() if w.device.type == 'cpu' and w.dtype == torch.float32 else w
+
 
 def is_plain_linear(m) -> bool:
     "A linear module as PyTorch or transformers makes it."
     from transformers.pytorch_utils import Conv1D
+
     return type(m) in (nn.Linear, Conv1D) and type(m.weight.data) is torch.Tensor
+
 
 def is_quantized_linear(m) -> bool:
     "A linear module whose weight multiplies by its own rule."
     return type(m) is nn.Linear and type(m.weight.data) is not torch.Tensor
+
 
 def weight_rows(m) -> torch.Tensor:
     "The weight `(o, i)`; Conv1D stores it the other way round."
@@ -113,13 +213,18 @@ def weight_rows(m) -> torch.Tensor:
 def copy_from_file(parameters):
     "Parameters that `by_input` does not copy get memory of their own where it copies all others: one that stayed in the checkpoint's file mapping would keep all of it in memory."
     for p in parameters:
-        if p.device.type == 'cpu' and p.dtype == torch.float32: p.data = p.data.clone()
+        if p.device.type == 'cpu' and p.dtype == torch.float32:
+            p.data = p.data.clone()
+
 
 @functools.cache
 def malloc_trim():
     "glibc's `malloc_trim`, or what does nothing elsewhere."
-    try: return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError): return lambda pad: 0
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return lambda pad: 0
+
 
 def release_memory():
     "Return freed memory to the system: the weights that were copied lay in the heaps of the threads that loaded them, which nobody would use again."
@@ -128,84 +233,169 @@ def release_memory():
 # %% ../../nbs/02_models/04_weights.ipynb #1e441154
 def read_norm(module) -> Norm | None:
     "A normalisation's weights; a `ValueError` for one of an unknown kind."
-    if module is None: return None
-    if type(module) is nn.LayerNorm: return Norm(module.weight.detach(), module.bias.detach(), module.eps)
-    if not type(module).__name__.endswith('RMSNorm'): raise ValueError(f'one of its parts is a {type(module).__name__}')
+    if module is None:
+        return None
+    if type(module) is nn.LayerNorm:
+        return Norm(module.weight.detach(), module.bias.detach(), module.eps)
+    if not type(module).__name__.endswith('RMSNorm'):
+        raise ValueError(f'one of its parts is a {type(module).__name__}')
     return Norm.rms(module.weight.detach(), module.variance_epsilon)
 
-def read_layer(modules:dict, kind:str, config) -> Layer:
+
+def read_layer(modules: dict, kind: str, config) -> Layer:
     "One block from its modules."
-    numbers = {k: v for k, v in modules.items() if not isinstance(v, (nn.Module, list)) and v is not None}
-    heads, products = config.num_attention_heads, sum(len(weight_rows(m)) for m in modules['qkv']) // modules['width'] # of a query, key or value
+    numbers = {
+        k: v for k, v in modules.items() if not isinstance(v, (nn.Module, list)) and v is not None
+    }
+    heads = config.num_attention_heads
+    products = (
+        sum(len(weight_rows(m)) for m in modules['qkv']) // modules['width']
+    )  # of a query, key or value
     norms = {k: read_norm(modules.get(k)) for k in ('norm1', 'norm2', 'q_norm', 'k_norm')}
-    qkv, up, (out,), (down,) = read_matrix(modules['qkv']), read_matrix(modules['up']), read_matrix([modules['out']]), read_matrix([modules['down']])
-    act = nn.functional.silu if type(modules['act']).__name__ in ('SiLU', 'SiLUActivation') else modules['act']
+    qkv, up, (out,), (down,) = (
+        read_matrix(modules['qkv']),
+        read_matrix(modules['up']),
+        read_matrix([modules['out']]),
+        read_matrix([modules['down']]),
+    )
+    act = (
+        nn.functional.silu
+        if type(modules['act']).__name__ in ('SiLU', 'SiLUActivation')
+        else modules['act']
+    )
     release_memory()
-    return Layer(qkv=qkv, out=out, up=up, down=down, heads=heads, groups=(products - heads) // 2, kind=kind, **norms, **numbers | dict(act=act))
+    return Layer(
+        qkv=qkv,
+        out=out,
+        up=up,
+        down=down,
+        heads=heads,
+        groups=(products - heads) // 2,
+        kind=kind,
+        **norms,
+        **numbers | dict(act=act),
+    )
 
 # %% ../../nbs/02_models/04_weights.ipynb #768f8510
 @torch.inference_mode(False)
 @torch.no_grad()
 def read_weights(model) -> Weights:
     "The weights of a loaded model; raises `ValueError` where it is not understood."
-    if why := unsupported_reason(model): raise ValueError(why)
+    if why := unsupported_reason(model):
+        raise ValueError(why)
     body, embedding, blocks, last, head, block = ARCHITECTURES[type(model).__name__]
     base, config = getattr(model, body), model.config
-    found, embedded, out = [block(b) for b in getattr(base, blocks)], getattr(base, embedding).weight, getattr(model, head)
-    rotary, places, tied = getattr(base, 'rotary_emb', None), getattr(base, 'wpe', None), out.weight is embedded
-    if unshare_state_dict not in model._state_dict_hooks.values(): # the first time
+    found = [block(b) for b in getattr(base, blocks)]
+    embedded = getattr(base, embedding).weight
+    out = getattr(model, head)
+    rotary = getattr(base, 'rotary_emb', None)
+    places = getattr(base, 'wpe', None)
+    tied = out.weight is embedded
+    if unshare_state_dict not in model._state_dict_hooks.values():  # the first time
         model.register_state_dict_post_hook(unshare_state_dict)
-        copy_from_file(p for p in model.parameters() if p.dim() < 2 or places is not None and p is places.weight or p is embedded and not tied)
-    if tied: embedded.data = input_major(embedded.data)
+        copy_from_file(
+            p
+            for p in model.parameters()
+            if p.dim() < 2
+            or (places is not None
+            and p is places.weight)
+            or (p is embedded
+            and not tied)
+        )
+    if tied:
+        embedded.data = input_major(embedded.data)
     layers = [read_layer(f, kind, config) for f, kind in zip(found, layer_kinds(model))]
-    windows = {kind: config.sliding_window if kind == 'sliding_attention' else None for kind in layer_kinds(model)}
-    return Weights(embedded.detach(), layers, read_norm(getattr(base, last)), Matrix(embedded.detach(), out.bias) if tied else read_matrix([out])[0],
-                   rotary and RotaryTables(rotary, embedded.detach()[:1]), None if places is None else places.weight.detach(), windows, hook_dicts(model), snapshot_modules(model))
+    windows = {
+        kind: config.sliding_window if kind == 'sliding_attention' else None
+        for kind in layer_kinds(model)
+    }
+    return Weights(
+        embedded.detach(),
+        layers,
+        read_norm(getattr(base, last)),
+        Matrix(embedded.detach(), out.bias) if tied else read_matrix([out])[0],
+        rotary and RotaryTables(rotary, embedded.detach()[:1]),
+        None if places is None else places.weight.detach(),
+        windows,
+        hook_dicts(model),
+        snapshot_modules(model),
+    )
 
 # %% ../../nbs/02_models/04_weights.ipynb #669f5097
 def hook_dicts(model) -> list[dict]:
     "Every dictionary in which hooks on the model or its parts are kept."
     from torch.nn.modules import module
-    return [module._global_forward_hooks, module._global_forward_pre_hooks, *(d for m in model.modules() for d in (m._forward_hooks, m._forward_pre_hooks))]
+
+    return [
+        module._global_forward_hooks,
+        module._global_forward_pre_hooks,
+        *(d for m in model.modules() for d in (m._forward_hooks, m._forward_pre_hooks)),
+    ]
+
 
 def snapshot_modules(model) -> list[tuple]:
     "`(its attributes, its parts, where its weights lie, its own forward)` of every module."
-    return [(d := vars(m), dict(d['_modules']), addresses(d['_parameters']), d.get('forward')) for m in model.modules()]
+    return [
+        (d := vars(m), dict(d['_modules']), addresses(d['_parameters']), d.get('forward'))
+        for m in model.modules()
+    ]
 
 # %% ../../nbs/02_models/04_weights.ipynb #dbd0233b
-def unshare_state_dict(model, state:dict, prefix:str, _):
+def unshare_state_dict(model, state: dict, prefix: str, _):
     "Put a copy of its own in the place of every tensor of a state dict that shares its memory or lies the other way round; what was one tensor stays one."
     copies = {}
     for name, t in state.items():
-        if not name.startswith(prefix) or type(t) is not torch.Tensor or t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes: continue
+        if (
+            not name.startswith(prefix)
+            or type(t) is not torch.Tensor
+            or (t.is_contiguous()
+            and t.untyped_storage().nbytes() == t.nbytes)
+        ):
+            continue
         key = t.data_ptr(), t.shape, t.stride()
-        if key not in copies: copies[key] = t.clone(memory_format=torch.contiguous_format)
+        if key not in copies:
+            copies[key] = t.clone(memory_format=torch.contiguous_format)
         state[name] = copies[key]
 
 # %% ../../nbs/02_models/04_weights.ipynb #96b9de15
 def native_forward(model) -> NativeForward:
     "The lean forward of a loaded model; raises `ValueError` with the reason where there is none."
     found = NativeForward(read_weights(model))
-    with without_hooks(model): off = relative_difference(model, found)
-    if not off <= ROUNDING.get(model.dtype, .1): raise ValueError(f'the lean forward is off by {off:.1g} of its largest logit: it does something its config does not say')
+    with without_hooks(model):
+        off = relative_difference(model, found)
+    if not off <= ROUNDING.get(model.dtype, 0.1):
+        raise ValueError(
+            f'the lean forward is off by {off:.1g} of its largest logit: it does something its config does not say'
+        )
     return found
 
+
 @torch.no_grad()
-def relative_difference(model, native:NativeForward, n:int=5) -> float:
+def relative_difference(model, native: NativeForward, n: int = 5) -> float:
     "The largest difference of logits on a few tokens, as a share of the largest logit."
     from transformers import DynamicCache
-    ids, cache = torch.arange(1, n + 1, device=model.device)[None] % len(native.weights.embed), DynamicCache()
+
+    ids = torch.arange(1, n + 1, device=model.device)[None] % len(native.weights.embed)
+    cache = DynamicCache()
     want = model(input_ids=ids, use_cache=False).logits.double()
-    got = torch.cat([native(ids[:, :-1], cache, 0, n - 1), native(ids[:, -1:], cache, n - 1, 1)], 1).double()
+    got = torch.cat(
+        [native(ids[:, :-1], cache, 0, n - 1), native(ids[:, -1:], cache, n - 1, 1)], 1
+    ).double()
     return ((got - want).abs().max() / want.abs().max()).item()
 
 # %% ../../nbs/02_models/04_weights.ipynb #9a2ad379
-NATIVE_FORWARDS = weakref.WeakKeyDictionary() # model → (what it says of itself, its lean forward)
+NATIVE_FORWARDS = weakref.WeakKeyDictionary()  # model → (what it says of itself, its lean forward)
+
 
 def config_fingerprint(model) -> tuple:
     "What a model's configuration and the plain attributes of its parts say; equal as long as nobody changes one."
     plain = lambda d: {k: v for k, v in d.items() if isinstance(v, (bool, int, float, str))}
-    return model.config.to_dict(), model.config._attn_implementation, [plain(vars(m)) for m in model.modules()]
+    return (
+        model.config.to_dict(),
+        model.config._attn_implementation,
+        [plain(vars(m)) for m in model.modules()],
+    )
+
 
 def cached_native_forward(model) -> NativeForward:
     "As `lean`, but not found again for a model that is as it was."
@@ -217,27 +407,40 @@ def cached_native_forward(model) -> NativeForward:
     return found
 
 # %% ../../nbs/02_models/04_weights.ipynb #b5a7b80c
-MIN_PACKED = 150_000 # numbers below which a matrix is not packed
+MIN_PACKED = 150_000  # numbers below which a matrix is not packed
 
-def pack_matrices(model, native:NativeForward):
+
+def pack_matrices(model, native: NativeForward):
     "Keep the matrices of a lean forward as oneDNN's blocks only; raises `ValueError` where they cannot be."
     w = native.weights
-    if not w.layers[0].down.fast: raise ValueError('only float32 weights on a CPU can be packed, by a PyTorch with oneDNN')
+    if not w.layers[0].down.fast:
+        raise ValueError('only float32 weights on a CPU can be packed, by a PyTorch with oneDNN')
     lies = lambda t: t.untyped_storage().data_ptr()
+
     def block(m):
-        if not m.fast or m.size < MIN_PACKED or lies(m.weight) == lies(w.embed): return m
+        if not m.fast or m.size < MIN_PACKED or lies(m.weight) == lies(w.embed):
+            return m
         new = Matrix(torch.ops.mkldnn._reorder_linear_weight(m.weight, 4), m.bias)
         for p in model.parameters():
-            if lies(p) == lies(m.weight): p.data = torch.empty(0)
+            if lies(p) == lies(m.weight):
+                p.data = torch.empty(0)
         return new
+
     with torch.inference_mode(False), torch.no_grad():
         for l in w.layers:
-            l.qkv, l.out, l.up, l.down = tuple(map(block, l.qkv)), block(l.out), tuple(map(block, l.up)), block(l.down)
+            l.qkv = tuple(map(block, l.qkv))
+            l.out = block(l.out)
+            l.up = tuple(map(block, l.up))
+            l.down = block(l.down)
             release_memory()
         w.head = block(w.head)
 
     @functools.wraps(model.forward)
-    def refuse(*args, **kwargs): raise RuntimeError('the weights of this model were packed for the lean forward, which is all that can read them now: load the model again')
+    def refuse(*args, **kwargs):
+        raise RuntimeError(
+            'the weights of this model were packed for the lean forward, which is all that can read them now: load the model again'
+        )
+
     model.forward = refuse
     w.snapshots = snapshot_modules(model)
-    NATIVE_FORWARDS.pop(model, None) # its lean forward holds it from now on
+    NATIVE_FORWARDS.pop(model, None)  # its lean forward holds it from now on

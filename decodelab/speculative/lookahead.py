@@ -7,132 +7,185 @@ __all__ = ['check_int', 'check_fraction', 'check_finite', 'PositionAcceptance', 
            'ConfidenceLookahead', 'RocLookahead', 'best_threshold', 'EntropyLookahead', 'CumulativeLookahead']
 
 # %% ../../nbs/07_speculative/05_lookahead.ipynb #ed09e058
-import copy, math
+import copy
+import math
 
 from ..core.driver import Request
 from ..core.trace import Step
 from .protocol import DraftProbs
 
 # %% ../../nbs/07_speculative/05_lookahead.ipynb #dc2dc654
-def check_int(name:str, value, minimum:int=1) -> int:
+def check_int(name: str, value, minimum: int = 1) -> int:
     "`value`, if it is a whole number of `least` or more; else a `ValueError`."
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum: raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
     return value
 
-def check_fraction(name:str, value) -> float:
+
+def check_fraction(name: str, value) -> float:
     "`value`, if it is a number from 0 to 1; else a `ValueError`."
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1: raise ValueError(f'{name} is {value!r}: give a number from 0 to 1')
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f'{name} is {value!r}: give a number from 0 to 1')
     return float(value)
 
-def check_finite(x:float) -> float:
+
+def check_finite(x: float) -> float:
     "`x`, if it is a number; a `ValueError` for NaN."
-    if math.isnan(x): raise ValueError("the drafter's row is NaN: its logits are unusable, try another dtype")
+    if math.isnan(x):
+        raise ValueError("the drafter's row is NaN: its logits are unusable, try another dtype")
     return x
+
 
 class PositionAcceptance:
     "How often a token at each place in the draft was accepted, among those that were judged."
-    def __init__(self): self.accepted, self.judged = [], []
 
-    def update(self, step:Step):
+    def __init__(self):
+        self.accepted, self.judged = [], []
+
+    def update(self, step: Step):
         "Count one step: what was accepted, and the token that was refused."
         n = step.accepted + step.rejected
         self.accepted += [0] * (n - len(self.accepted))
         self.judged += [0] * (n - len(self.judged))
-        for i in range(n): self.judged[i] += 1
-        for i in range(step.accepted): self.accepted[i] += 1
+        for i in range(n):
+            self.judged[i] += 1
+        for i in range(step.accepted):
+            self.accepted[i] += 1
 
-    def rate(self, i:int) -> float:
+    def rate(self, i: int) -> float:
         "The share at place `i` (from 0), as if one of two had been accepted before."
-        return (self.accepted[i] + 1) / (self.judged[i] + 2) if i < len(self.judged) else .5
+        return (self.accepted[i] + 1) / (self.judged[i] + 2) if i < len(self.judged) else 0.5
 
 # %% ../../nbs/07_speculative/05_lookahead.ipynb #2b42079c
 class LookaheadRule:
     "A lookahead of at most `k` tokens that has a look at each."
-    def __init__(self, k:int=20): self.k = check_int('k', k)
 
-    def start(self, request:Request|None=None) -> 'LookaheadRule':
+    def __init__(self, k: int = 20):
+        self.k = check_int('k', k)
+
+    def start(self, request: Request | None = None) -> 'LookaheadRule':
         "A copy with nothing learned, for one text."
         new = copy.copy(self)
         new.positions = PositionAcceptance()
         new.reset(request)
         return new
 
-    def reset(self, request:Request|None): "What a rule has to set up for a text."
-    def update(self, step:Step): self.positions.update(step)
+    def reset(self, request: Request | None):
+        "What a rule has to set up for a text."
 
-    def keep_drafting(self, n:int, probs:DraftProbs|None, token:int|None) -> bool:
+    def update(self, step: Step):
+        self.positions.update(step)
+
+    def keep_drafting(self, n: int, probs: DraftProbs | None, token: int | None) -> bool:
         "Draft token number `i` (from 0)?"
         return n < self.k and (n == 0 or self.accepts(n - 1, probs, token))
 
-    def accepts(self, i:int, probs:DraftProbs|None, token:int) -> bool:
+    def accepts(self, i: int, probs: DraftProbs | None, token: int) -> bool:
         "Is the token at place `i` good enough to draft another one after it?"
         return True
 
-    def confidence(self, i:int, probs:DraftProbs|None, token:int) -> float:
+    def confidence(self, i: int, probs: DraftProbs | None, token: int) -> float:
         "The drafter's probability of the token at place `i`, or how often that place was right; raises `ValueError` for NaN."
         return self.positions.rate(i) if probs is None else check_finite(probs.prob(token))
 
-    def __repr__(self): return f'{type(self).__name__}({", ".join(f"{k}={v!r}" for k, v in self.params().items())})'
-    def params(self) -> dict: return dict(k=self.k)
+    def __repr__(self):
+        return f'{type(self).__name__}({", ".join(f"{k}={v!r}" for k, v in self.params().items())})'
+
+    def params(self) -> dict:
+        return dict(k=self.k)
 
 # %% ../../nbs/07_speculative/05_lookahead.ipynb #bf3c9883
 class HeuristicLookahead(LookaheadRule):
     "`k` tokens; `up` more after a draft that was accepted whole, `down` fewer after another (transformers' `heuristic`)."
-    def __init__(self,
-        k:int=5, # to begin with
-        up:int=2, # more tokens after a whole draft
-        down:int=1, # fewer after another
-        max_k:int|None=None, # never more than so many; None: no limit, as in transformers
-        carry:bool=False, # go on from one text to the next with the number reached, as transformers' `heuristic` does; else its `heuristic_transient`
+
+    def __init__(
+        self,
+        k: int = 5,  # to begin with
+        up: int = 2,  # more tokens after a whole draft
+        down: int = 1,  # fewer after another
+        max_k: int | None = None,  # never more than so many; None: no limit, as in transformers
+        carry: bool = False,  # go on from one text to the next with the number reached, as transformers' `heuristic` does; else its `heuristic_transient`
     ):
         super().__init__(k)
-        if max_k is not None and check_int('max_k', max_k) < k: raise ValueError(f'most is {max_k} and k is {k}: give a limit that allows the first draft')
-        self.up, self.down, self.max_k, self.carry, self.reached_ = check_int('up', up, 0), check_int('down', down, 0), max_k, carry, [k]
+        if max_k is not None and check_int('max_k', max_k) < k:
+            raise ValueError(
+                f'most is {max_k} and k is {k}: give a limit that allows the first draft'
+            )
+        self.up = check_int('up', up, 0)
+        self.down = check_int('down', down, 0)
+        self.max_k = max_k
+        self.carry = carry
+        self.reached_ = [k]
 
     def reset(self, request):
-        if not self.carry: self.reached_ = [self.k]
+        if not self.carry:
+            self.reached_ = [self.k]
 
-    def keep_drafting(self, n, probs, token): return n < self.reached_[0]
+    def keep_drafting(self, n, probs, token):
+        return n < self.reached_[0]
+
     def update(self, step):
-        if step.drafted: self.reached_[0] = min(self.max_k or math.inf, max(1, self.reached_[0] + (self.up if step.accepted == step.drafted else -self.down)))
-    def params(self): return dict(k=self.k, up=self.up, down=self.down) | {k: v for k, v in dict(max_k=self.max_k, carry=self.carry).items() if v}
+        if step.drafted:
+            self.reached_[0] = min(
+                self.max_k or math.inf,
+                max(
+                    1, self.reached_[0] + (self.up if step.accepted == step.drafted else -self.down)
+                ),
+            )
+
+    def params(self):
+        return dict(k=self.k, up=self.up, down=self.down) | {
+            k: v for k, v in dict(max_k=self.max_k, carry=self.carry).items() if v
+        }
 
 # %% ../../nbs/07_speculative/05_lookahead.ipynb #6fe3214d
 class ConfidenceLookahead(LookaheadRule):
     "Draft on while the last token's probability is `threshold` or more (transformers' `assistant_confidence_threshold`)."
-    def __init__(self, threshold:float=.4, k:int=20):
+
+    def __init__(self, threshold: float = 0.4, k: int = 20):
         super().__init__(k)
         self.threshold = check_fraction('threshold', threshold)
 
-    def accepts(self, i, probs, token): return self.confidence(i, probs, token) >= self.threshold
-    def params(self): return dict(threshold=self.threshold, k=self.k)
+    def accepts(self, i, probs, token):
+        return self.confidence(i, probs, token) >= self.threshold
+
+    def params(self):
+        return dict(threshold=self.threshold, k=self.k)
 
 # %% ../../nbs/07_speculative/05_lookahead.ipynb #c4ce403a
 class RocLookahead(ConfidenceLookahead):
     "A confidence threshold that follows the text: the one with the least FPR + `weight` · FNR on the tokens judged so far (transformers' dynamic speculation)."
-    def __init__(self, threshold:float=.4, k:int=20, weight:float=3.):
+
+    def __init__(self, threshold: float = 0.4, k: int = 20, weight: float = 3.0):
         super().__init__(threshold, k)
-        if not weight > 0: raise ValueError(f'weight is {weight!r}: give a number above 0')
+        if not weight > 0:
+            raise ValueError(f'weight is {weight!r}: give a number above 0')
         self.weight = float(weight)
 
-    def reset(self, request): self.probs, self.correct = [], []
+    def reset(self, request):
+        self.probs, self.correct = [], []
 
     def update(self, step):
         super().update(step)
         judged = step.accepted + step.rejected
-        if len(step.draft_probs) < judged: return # copied guesses have none
+        if len(step.draft_probs) < judged:
+            return  # copied guesses have none
         self.probs += step.draft_probs[:judged]
         self.correct += [1] * step.accepted + [0] * step.rejected
-        if len(self.correct) > 5 and 0 < sum(self.correct) < len(self.correct): self.threshold = best_threshold(self.correct, self.probs, self.weight)
+        if len(self.correct) > 5 and 0 < sum(self.correct) < len(self.correct):
+            self.threshold = best_threshold(self.correct, self.probs, self.weight)
 
-    def params(self): return super().params() | (dict(weight=self.weight) if self.weight != 3 else {})
+    def params(self):
+        return super().params() | (dict(weight=self.weight) if self.weight != 3 else {})
 
-def best_threshold(right:list[int], probs:list[float], weight:float=3.) -> float:
+
+def best_threshold(right: list[int], probs: list[float], weight: float = 3.0) -> float:
     "The probability from which to trust, with the least FPR + `weight` · FNR; among equals the highest."
     import numpy as np
+
     order = np.argsort(probs)[::-1]
     p, good = np.asarray(probs, float)[order], np.asarray(right)[order]
-    last = np.append(p[1:] != p[:-1], True) # where a threshold can lie: behind all that are equal
+    last = np.append(p[1:] != p[:-1], True)  # where a threshold can lie: behind all that are equal
     hits, misses = good.cumsum()[last], (1 - good).cumsum()[last]
     costs = misses / misses[-1] + weight * (1 - hits / hits[-1])
     return float(p[last][costs.argmin()])
@@ -140,57 +193,84 @@ def best_threshold(right:list[int], probs:list[float], weight:float=3.) -> float
 # %% ../../nbs/07_speculative/05_lookahead.ipynb #73759f2d
 class EntropyLookahead(LookaheadRule):
     "Draft on while 1 − √(γ H) of the last token's row is λ or more; λ adapts to the acceptance rate (AdaEDL, arXiv 2410.18351)."
-    def __init__(self,
-        threshold:float=.3, # λ to begin with
-        k:int=20,
-        gamma:float=.2, # γ, of the bound
-        target_rate:float=.9, # the acceptance rate to aim at
-        step:float=.01, # ε: how far λ moves at a time; 0: it stays
-        betas:tuple[float, float]=(.5, .9), # β₁ of the rate, β₂ of λ
+
+    def __init__(
+        self,
+        threshold: float = 0.3,  # λ to begin with
+        k: int = 20,
+        gamma: float = 0.2,  # γ, of the bound
+        target_rate: float = 0.9,  # the acceptance rate to aim at
+        step: float = 0.01,  # ε: how far λ moves at a time; 0: it stays
+        betas: tuple[float, float] = (0.5, 0.9),  # β₁ of the rate, β₂ of λ
     ):
         super().__init__(k)
-        if not gamma > 0: raise ValueError(f'gamma is {gamma!r}: give a number above 0')
-        self.threshold, self.gamma, self.target_rate, self.step = check_fraction('threshold', threshold), float(gamma), check_fraction('target_rate', target_rate), check_fraction('step', step)
+        if not gamma > 0:
+            raise ValueError(f'gamma is {gamma!r}: give a number above 0')
+        self.threshold = check_fraction('threshold', threshold)
+        self.gamma = float(gamma)
+        self.target_rate = check_fraction('target_rate', target_rate)
+        self.step = check_fraction('step', step)
         self.betas = tuple(check_fraction('betas', s) for s in betas)
 
-    def reset(self, request): self.rate = self.target_rate
+    def reset(self, request):
+        self.rate = self.target_rate
 
     def accepts(self, i, probs, token):
-        bound = self.positions.rate(i) if probs is None else 1 - math.sqrt(max(0., self.gamma * check_finite(probs.entropy())))
+        bound = (
+            self.positions.rate(i)
+            if probs is None
+            else 1 - math.sqrt(max(0.0, self.gamma * check_finite(probs.entropy())))
+        )
         return bound >= self.threshold
 
     def update(self, step):
         super().update(step)
-        if not step.drafted: return
+        if not step.drafted:
+            return
         b1, b2 = self.betas
         self.rate = b1 * self.rate + (1 - b1) * step.accepted / step.drafted
         moved = self.threshold + (self.step if self.rate <= self.target_rate else -self.step)
-        self.threshold = min(1., max(0., b2 * self.threshold + (1 - b2) * moved))
+        self.threshold = min(1.0, max(0.0, b2 * self.threshold + (1 - b2) * moved))
 
-    def params(self): return dict(threshold=self.threshold, k=self.k, gamma=self.gamma, target_rate=self.target_rate, step=self.step, betas=self.betas)
+    def params(self):
+        return dict(
+            threshold=self.threshold,
+            k=self.k,
+            gamma=self.gamma,
+            target_rate=self.target_rate,
+            step=self.step,
+            betas=self.betas,
+        )
 
 # %% ../../nbs/07_speculative/05_lookahead.ipynb #61f75a23
 class CumulativeLookahead(LookaheadRule):
     "Draft on while the chance that any token of the draft is wrong is `h` or less (SpecDec++, arXiv 2405.19715)."
-    def __init__(self,
-        h:float=.7,
-        k:int=20,
-        min_k:int=1, # draft at least so many (the paper: 2)
+
+    def __init__(
+        self,
+        h: float = 0.7,
+        k: int = 20,
+        min_k: int = 1,  # draft at least so many (the paper: 2)
     ):
         super().__init__(k)
         self.h, self.min_k = check_fraction('h', h), check_int('min_k', min_k)
-        if min_k > k: raise ValueError(f'least is {min_k} and k is {k}: draft at least 1 and at most k')
+        if min_k > k:
+            raise ValueError(f'least is {min_k} and k is {k}: draft at least 1 and at most k')
 
-    def reset(self, request): self.all_right_prob, self.last_position = 1., 0
+    def reset(self, request):
+        self.all_right_prob, self.last_position = 1.0, 0
 
     def keep_drafting(self, n, probs, token):
-        if n == 0: self.all_right_prob = 1.
-        elif n > self.last_position or probs is not None: self.all_right_prob *= self.accepted(n - 1, probs, token)
+        if n == 0:
+            self.all_right_prob = 1.0
+        elif n > self.last_position or probs is not None:
+            self.all_right_prob *= self.accepted(n - 1, probs, token)
         self.last_position = n
         return n < self.k and (n < self.min_k or 1 - self.all_right_prob <= self.h)
 
-    def accepted(self, i:int, probs, token) -> float:
+    def accepted(self, i: int, probs, token) -> float:
         "The predicted probability that the token at place `i` is accepted, given those before it."
         return self.confidence(i, probs, token)
 
-    def params(self): return dict(h=self.h, k=self.k) | (dict(min_k=self.min_k) if self.min_k > 1 else {})
+    def params(self):
+        return dict(h=self.h, k=self.k) | (dict(min_k=self.min_k) if self.min_k > 1 else {})

@@ -12,25 +12,49 @@ from functools import partial
 
 from ..core.driver import Request
 from ..core.trace import Step
-from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead, KeepDrafting, Lookahead, Verifier
+from decodelab.speculative.protocol import (
+    Draft,
+    Drafter,
+    ExactMatchVerifier,
+    FixedLookahead,
+    KeepDrafting,
+    Lookahead,
+    Verifier,
+)
 from ..strategies.deterministic import DeterministicScorer
 from ..strategies.sampling import Base, scores_by_paths, Greedy
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #2b7e5fbb
 class Speculative:
     "Says what `base` says, faster: a drafter proposes, the target verifies several tokens in one pass."
-    def __init__(self,
-        drafter:Drafter, # proposes tokens: `AssistantDrafter(lm)`, `PromptLookupDrafter()`, …
-        base:Base=Greedy(), # the decoding that is kept: `Greedy(rules)` or `Sample(rules)`
-        verifier:Verifier|None=None, # None: `ExactMatchVerifier` for a greedy base, `TokenVerifier` for a sampling one
-        lookahead:Lookahead=FixedLookahead(5), # how many tokens to draft
-        deterministic:bool=False, # greedy text to the last bit in low precision: close decisions are read again, one token a pass (`strategies.deterministic`)
-    ): self.drafter, self.base, self.verifier, self.lookahead, self.deterministic = drafter, base, verifier, lookahead, deterministic
 
-    def decode(self, request:Request) -> Iterator[Step]:
+    def __init__(
+        self,
+        drafter: Drafter,  # proposes tokens: `AssistantDrafter(lm)`, `PromptLookupDrafter()`, …
+        base: Base = Greedy(),  # the decoding that is kept: `Greedy(rules)` or `Sample(rules)`
+        verifier: Verifier
+        | None = None,  # None: `ExactMatchVerifier` for a greedy base, `TokenVerifier` for a sampling one
+        lookahead: Lookahead = FixedLookahead(5),  # how many tokens to draft
+        deterministic: bool = False,  # greedy text to the last bit in low precision: close decisions are read again, one token a pass (`strategies.deterministic`)
+    ):
+        self.drafter, self.base, self.verifier, self.lookahead, self.deterministic = (
+            drafter,
+            base,
+            verifier,
+            lookahead,
+            deterministic,
+        )
+
+    def decode(self, request: Request) -> Iterator[Step]:
         "One step per target pass."
-        verifier, lookahead, rng = resolve_verifier(self), self.lookahead.start(request), self.base.sampler(request.rng)
-        target = DeterministicScorer(self.base, request) if self.deterministic else self.base.bind(request)
+        verifier = resolve_verifier(self)
+        lookahead = self.lookahead.start(request)
+        rng = self.base.sampler(request.rng)
+        target = (
+            DeterministicScorer(self.base, request)
+            if self.deterministic
+            else self.base.bind(request)
+        )
         drafting = self.drafter.start(request, self.base, target)
         ids, end = list(request.prompt), len(request.prompt) + request.max_new_tokens
         ends = frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
@@ -49,49 +73,109 @@ def speculate_once(ids, target, drafting, verifier, keep_drafting, rng, request)
     "Draft, read and verify once after the committed `ids`."
     clock, passes = request.clock, target.passes
     start = clock()
-    draft, drafted_at = (drafting.draft(ids, keep_drafting, rng), clock()) if keep_drafting(0, None, None) else (Draft([], []), start)
-    k, draft.request, draft.committed = len(draft.tokens), request, ids
-    if draft.parents is not None: return speculate_tree_once(ids, target, drafting, draft, verifier, rng, passes, (start, drafted_at))
-    p = target.scores(ids + draft.tokens, k + 1) # (k+1, V)
+    draft, drafted_at = (
+        (drafting.draft(ids, keep_drafting, rng), clock())
+        if keep_drafting(0, None, None)
+        else (Draft([], []), start)
+    )
+    k = len(draft.tokens)
+    draft.request = request
+    draft.committed = ids
+    if draft.parents is not None:
+        return speculate_tree_once(
+            ids, target, drafting, draft, verifier, rng, passes, (start, drafted_at)
+        )
+    p = target.scores(ids + draft.tokens, k + 1)  # (k+1, V)
     verdict = verifier.verify(p, draft, rng)
-    return Step(draft.tokens[:verdict.accepted] + [verdict.token], k, verdict.accepted, verdict.accepted < k, draft.tokens,
-                draft.draft_probs, target.passes - passes, draft.passes, drafted_at - start, clock() - drafted_at, info=draft.info)
+    return Step(
+        draft.tokens[: verdict.accepted] + [verdict.token],
+        k,
+        verdict.accepted,
+        verdict.accepted < k,
+        draft.tokens,
+        draft.draft_probs,
+        target.passes - passes,
+        draft.passes,
+        drafted_at - start,
+        clock() - drafted_at,
+        info=draft.info,
+    )
 
-def within_budget(lookahead:Lookahead, room:int, ends:frozenset) -> KeepDrafting:
+
+def within_budget(lookahead: Lookahead, room: int, ends: frozenset) -> KeepDrafting:
     "The lookahead's rule, within `room` tokens and not beyond one that ends the text."
-    return lambda i, row, token: i < room and token not in ends and lookahead.keep_drafting(i, row, token)
+    return lambda i, row, token: (
+        i < room and token not in ends and lookahead.keep_drafting(i, row, token)
+    )
 
-def default_verifier(base:Base, drafter:Drafter|None=None) -> Verifier:
+
+def default_verifier(base: Base, drafter: Drafter | None = None) -> Verifier:
     "`ExactMatchVerifier` for a greedy base, `TokenVerifier` for a sampling one, `MultiDraftVerifier` if the drafter makes trees."
     from decodelab.speculative.verifiers import TokenVerifier
     from decodelab.speculative.verifiers import MultiDraftVerifier
-    return ExactMatchVerifier() if getattr(base, 'greedy', True) else MultiDraftVerifier() if getattr(drafter, 'trees', False) else TokenVerifier()
+
+    return (
+        ExactMatchVerifier()
+        if getattr(base, 'greedy', True)
+        else MultiDraftVerifier()
+        if getattr(drafter, 'trees', False)
+        else TokenVerifier()
+    )
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #5ed132c3
 def speculate_tree_once(ids, target, drafting, draft, verifier, rng, passes, times) -> Step:
     "Read and verify a tree of guesses; raises `ValueError` where the verifier walks along chains only."
-    if not getattr(verifier, 'trees', False): raise ValueError(f'{verifier!r} walks along a chain and the draft is a tree: use MultiDraftVerifier() with a base that samples, or ExactMatchVerifier()')
+    if not getattr(verifier, 'trees', False):
+        raise ValueError(
+            f'{verifier!r} walks along a chain and the draft is a tree: use MultiDraftVerifier() with a base that samples, or ExactMatchVerifier()'
+        )
     read = getattr(target, 'tree_scores', None) or partial(scores_by_paths, target)
-    p = read(ids, draft.tokens, draft.parents) # (1 + n, V)
+    p = read(ids, draft.tokens, draft.parents)  # (1 + n, V)
     verdict = verifier.verify(p, draft, rng)
-    if draft.window_nodes: drafting.update_window(draft, p)
+    if draft.window_nodes:
+        drafting.update_window(draft, p)
     path, more = verdict.path, draft.children(verdict.path[-1] if verdict.path else -1)
-    if hasattr(target, 'accept_path'): target.accept_path(path)
-    shown = path + draft.first_branch(more)                               # what was taken, and what stood first where it ended
+    if hasattr(target, 'accept_path'):
+        target.accept_path(path)
+    shown = path + draft.first_branch(more)  # what was taken, and what stood first where it ended
     info = draft.info | dict(tree=dict(tokens=draft.tokens, parents=draft.parents, path=path))
     sure = [draft.draft_probs[j] for j in shown] if draft.draft_probs else []
-    return Step([draft.tokens[j] for j in path] + [verdict.token], max(draft.depths(), default=0), len(path), bool(more), [draft.tokens[j] for j in shown],
-                sure, target.passes - passes, draft.passes, times[1] - times[0], draft.request.clock() - times[1], info=info)
+    return Step(
+        [draft.tokens[j] for j in path] + [verdict.token],
+        max(draft.depths(), default=0),
+        len(path),
+        bool(more),
+        [draft.tokens[j] for j in shown],
+        sure,
+        target.passes - passes,
+        draft.passes,
+        times[1] - times[0],
+        draft.request.clock() - times[1],
+        info=info,
+    )
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #ed58b002
-PARTS = (('drafter', 'start', 'AssistantDrafter(lm)'), ('base', 'start', 'Greedy()'), ('verifier', 'verify', 'TokenVerifier()'), ('lookahead', 'keep_drafting', 'FixedLookahead(4)'))
+PARTS = (
+    ('drafter', 'start', 'AssistantDrafter(lm)'),
+    ('base', 'bind', 'Greedy()'),
+    ('verifier', 'verify', 'TokenVerifier()'),
+    ('lookahead', 'keep_drafting', 'FixedLookahead(4)'),
+)
 
-def resolve_verifier(strategy:Speculative) -> Verifier:
+
+def resolve_verifier(strategy: Speculative) -> Verifier:
     "The strategy's verifier; raises `TypeError` for what is no part, `ValueError` where the verifier weighs probabilities and the base has none."
     for name, method, like in PARTS:
         part = getattr(strategy, name)
-        if isinstance(part, type) or not callable(getattr(part, method, None)) and not (name == 'verifier' and part is None):
+        if (
+            isinstance(part, type)
+            or (not callable(getattr(part, method, None))
+            and not (name == 'verifier' and part is None))
+        ):
             raise TypeError(f'{name} is {part!r}: give an object such as {like}')
     verifier = strategy.verifier or default_verifier(strategy.base, strategy.drafter)
-    if not strategy.base.greedy or getattr(verifier, 'greedy', True): return verifier
-    raise ValueError(f'{verifier!r} weighs probabilities and {strategy.base!r} has none: use a base that samples, or ExactMatchVerifier()')
+    if not strategy.base.greedy or getattr(verifier, 'greedy', True):
+        return verifier
+    raise ValueError(
+        f'{verifier!r} weighs probabilities and {strategy.base!r} has none: use a base that samples, or ExactMatchVerifier()'
+    )

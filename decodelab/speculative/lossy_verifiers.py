@@ -17,52 +17,83 @@ from .verifiers import acceptance_ratios, residual, draft_probs
 # %% ../../nbs/07_speculative/03_lossy_verifiers.ipynb #0e1e7ac1
 class LenientVerifier:
     "LOSSY for l < 1: rejection with the drafter's probabilities scaled by `l` (arXiv 2211.17192, A.5); no token more than 1/l times too often."
+
     greedy = False
-    def __init__(self,
-        lenience:float, # in (0, 1]; 1 is token verification
+
+    def __init__(
+        self,
+        lenience: float,  # in (0, 1]; 1 is token verification
     ):
-        if not 0 < lenience <= 1: raise ValueError(f'lenience is {lenience}: give a number above 0, at most 1 (1 is strict)')
+        if not 0 < lenience <= 1:
+            raise ValueError(
+                f'lenience is {lenience}: give a number above 0, at most 1 (1 is strict)'
+            )
         self.lenience = lenience
 
     @property
-    def lossless(self) -> bool: return self.lenience == 1
+    def lossless(self) -> bool:
+        return self.lenience == 1
 
-    def verify(self, p, draft:Draft, rng:Rng) -> Verification:
+    def verify(self, p, draft: Draft, rng: Rng) -> Verification:
         "`p` `(k+1, V)`: the target's probabilities before each drafted token and after the last."
-        for i, (x, q, ratio) in enumerate(zip(draft.tokens, draft_probs(draft), acceptance_ratios(p, draft))):
-            if not rng.uniform() < ratio / self.lenience: return Verification(i, rng.categorical(residual(p[i], q, x)))
+        for i, (x, q, ratio) in enumerate(
+            zip(draft.tokens, draft_probs(draft), acceptance_ratios(p, draft))
+        ):
+            if not rng.uniform() < ratio / self.lenience:
+                return Verification(i, rng.categorical(residual(p[i], q, x)))
         return Verification(len(draft.tokens), rng.categorical(p[len(draft.tokens)]))
 
-    def __repr__(self): return f'LenientVerifier({self.lenience})'
+    def __repr__(self):
+        return f'LenientVerifier({self.lenience})'
 
 # %% ../../nbs/07_speculative/03_lossy_verifiers.ipynb #a33f4549
 def entropy(row) -> float:
     "Entropy of a row `(V,)` of probabilities in nats: a float also for fractions, since it only sets a threshold."
-    if not torch.is_tensor(row): row = torch.tensor([float(x) for x in row], dtype=torch.float64)
+    if not torch.is_tensor(row):
+        row = torch.tensor([float(x) for x in row], dtype=torch.float64)
     return torch.special.entr(row).sum().item()
+
 
 class TypicalAcceptanceVerifier:
     "LOSSY: keep a drafted token where p(x) > min(ε, δ·exp(−H(p))), whatever its q (Medusa, arXiv 2401.10774)."
-    greedy, lossless, trees = False, False, True
-    def __init__(self,
-        epsilon:float=.09, # the hard threshold ε
-        delta:float=.3, # the entropy-dependent one, δ
+
+    greedy = False
+    lossless = False
+    trees = True
+
+    def __init__(
+        self,
+        epsilon: float = 0.09,  # the hard threshold ε
+        delta: float = 0.3,  # the entropy-dependent one, δ
     ):
-        if not (epsilon >= 0 and delta >= 0): raise ValueError(f'thresholds are epsilon={epsilon}, delta={delta}: give numbers of 0 or more')
+        if not (epsilon >= 0 and delta >= 0):
+            raise ValueError(
+                f'thresholds are epsilon={epsilon}, delta={delta}: give numbers of 0 or more'
+            )
         self.epsilon, self.delta = epsilon, delta
 
-    def verify(self, p, draft:Draft, rng:Rng) -> Verification:
+    def verify(self, p, draft: Draft, rng: Rng) -> Verification:
         "`p` `(1 + n, V)`: the target's probabilities after the text and after each guess. Of a tree the longest path of tokens that may stay, the likeliest of several."
-        kept, parents = {-1: (0, 0., [])}, draft.parents or range(-1, len(draft.tokens)) # node → length of its path, log p of the path, the path
-        for j, (x, at) in enumerate(zip(draft.tokens[:len(draft.tokens) - draft.window_nodes], parents)):
+        kept, parents = (
+            {-1: (0, 0.0, [])},
+            draft.parents or range(-1, len(draft.tokens)),
+        )  # node → length of its path, log p of the path, the path
+        for j, (x, at) in enumerate(
+            zip(draft.tokens[: len(draft.tokens) - draft.window_nodes], parents)
+        ):
             if at in kept and p[at + 1][x] > self.threshold(p[at + 1]):
                 length, log_p, path = kept[at]
                 kept[j] = length + 1, log_p + math.log(p[at + 1][x]), path + [j]
         length, _, path = max(kept.values(), key=lambda k: k[:2])
-        return Verification(length, rng.categorical(p[path[-1] + 1 if path else 0]), None if draft.parents is None else path)
+        return Verification(
+            length,
+            rng.categorical(p[path[-1] + 1 if path else 0]),
+            None if draft.parents is None else path,
+        )
 
     def threshold(self, row) -> float:
         "What a probability must exceed, after a row `(V,)`."
         return min(self.epsilon, self.delta * math.exp(-entropy(row)))
 
-    def __repr__(self): return f'TypicalAcceptanceVerifier(epsilon={self.epsilon}, delta={self.delta})'
+    def __repr__(self):
+        return f'TypicalAcceptanceVerifier(epsilon={self.epsilon}, delta={self.delta})'

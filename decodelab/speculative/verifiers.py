@@ -15,78 +15,107 @@ from .protocol import Draft, Verification
 pass
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #0854bd34
-def unnormalized_residual(p, q, x:int):
+def unnormalized_residual(p, q, x: int):
     "What `p` `(V,)` has more than `q` `(V,)`, not normalised; `q` None stands for all weight on `x`."
-    if q is not None: return (p - q).clip(min=0)
+    if q is not None:
+        return (p - q).clip(min=0)
     rest = p * 1
     rest[x] = 0
     return rest
 
-def residual(p, q, x:int):
+
+def residual(p, q, x: int):
     "`leftover`, or `p` where they agree to the last bit: nothing is left over then, and `p` is as good."
     rest = unnormalized_residual(p, q, x)
     return rest if rest.sum() > 0 else p
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #8fd91938
-def acceptance_ratios(p, draft:Draft) -> list:
+def acceptance_ratios(p, draft: Draft) -> list:
     "p(x) / q(x) of each drafted token, in floats, or in fractions where `p` holds fractions; q is 1 for a guess without chance."
     ours = [row[x] for row, x in zip(p, draft.tokens)]
     theirs = None if draft.q is None else [row[x] for row, x in zip(draft.q, draft.tokens)]
-    if not ours or not torch.is_tensor(ours[0]): return ours if theirs is None else [a / b for a, b in zip(ours, theirs)]
+    if not ours or not torch.is_tensor(ours[0]):
+        return ours if theirs is None else [a / b for a, b in zip(ours, theirs)]
     ours = torch.stack(ours).double()
     return (ours if theirs is None else ours / torch.stack(theirs)).tolist()
 
-def draft_probs(draft:Draft) -> list:
+
+def draft_probs(draft: Draft) -> list:
     "The drafter's row for each token; None for each where it guessed without chance."
     return [None] * len(draft.tokens) if draft.q is None else draft.q
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #54a30b12
 class TokenVerifier:
     "Rejection at each position in turn; lossless for a sampling base (arXiv 2211.17192, algorithm 1)."
+
     greedy, lossless = False, True
-    def verify(self, p, draft:Draft, rng:Rng) -> Verification:
+
+    def verify(self, p, draft: Draft, rng: Rng) -> Verification:
         "`p` `(k+1, V)`: the target's probabilities before each drafted token and after the last."
-        for i, (x, q, ratio) in enumerate(zip(draft.tokens, draft_probs(draft), acceptance_ratios(p, draft))):
-            if not rng.uniform() < ratio: return Verification(i, rng.categorical(residual(p[i], q, x)))
+        for i, (x, q, ratio) in enumerate(
+            zip(draft.tokens, draft_probs(draft), acceptance_ratios(p, draft))
+        ):
+            if not rng.uniform() < ratio:
+                return Verification(i, rng.categorical(residual(p[i], q, x)))
         return Verification(len(draft.tokens), rng.categorical(p[len(draft.tokens)]))
-    def __repr__(self): return 'TokenVerifier()'
+
+    def __repr__(self):
+        return 'TokenVerifier()'
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #16c342fe
 class BlockVerifier:
     "Keep the longest prefix that passes, of all of them; lossless for a sampling base (arXiv 2403.10444, algorithm 2)."
+
     greedy, lossless = False, True
-    def verify(self, p, draft:Draft, rng:Rng) -> Verification:
+
+    def verify(self, p, draft: Draft, rng: Rng) -> Verification:
         "`p` `(k+1, V)`: the target's probabilities before each drafted token and after the last."
-        k, w, q = len(draft.tokens), [1], draft_probs(draft)
-        for ratio in acceptance_ratios(p, draft): w.append(min(w[-1] * ratio, 1))
-        if rng.uniform() < w[k]: return Verification(k, rng.categorical(p[k]))
+        k = len(draft.tokens)
+        w = [1]
+        q = draft_probs(draft)
+        for ratio in acceptance_ratios(p, draft):
+            w.append(min(w[-1] * ratio, 1))
+        if rng.uniform() < w[k]:
+            return Verification(k, rng.categorical(p[k]))
         for i in reversed(range(k)):
-            rest = unnormalized_residual(w[i] * p[i], q[i], draft.tokens[i]) # (V,)
+            rest = unnormalized_residual(w[i] * p[i], q[i], draft.tokens[i])  # (V,)
             left = rest.sum()
             h = left / (left + 1 - w[i]) if w[i] < 1 else 1
-            if rng.uniform() < h: return Verification(i, rng.categorical(rest if left > 0 else p[i]))
-    def __repr__(self): return 'BlockVerifier()'
+            if rng.uniform() < h:
+                return Verification(i, rng.categorical(rest if left > 0 else p[i]))
+
+    def __repr__(self):
+        return 'BlockVerifier()'
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #ee363c47
 class MultiDraftVerifier:
     "Rejection at each guess for a position in turn, each against what earlier refusals left; lossless for a sampling base, chains and trees (arXiv 2305.09781, algorithm 2)."
-    greedy, lossless, trees = False, True, True
-    def verify(self, p, draft:Draft, rng:Rng) -> Verification:
+
+    greedy = False
+    lossless = True
+    trees = True
+
+    def verify(self, p, draft: Draft, rng: Rng) -> Verification:
         "`p` `(1 + n, V)`: the target's probabilities after the text and after each node."
         path = []
         while True:
             at = path[-1] if path else -1
             child, here = self.choose(p[at + 1], draft, draft.children(at), rng)
-            if child is None: return Verification(len(path), rng.categorical(here), None if draft.parents is None else path)
+            if child is None:
+                return Verification(
+                    len(path), rng.categorical(here), None if draft.parents is None else path
+                )
             path.append(child)
 
-    def choose(self, here, draft:Draft, children:list[int], rng:Rng) -> tuple:
+    def choose(self, here, draft: Draft, children: list[int], rng: Rng) -> tuple:
         "`(child, None)` for the guess that stays, or `(None, what is left of here (V,))`."
         for j in children:
             x, q = draft.tokens[j], None if draft.q is None else draft.q[j]
-            if rng.uniform() < (here[x] if q is None else here[x] / q[x]): return j, None
+            if rng.uniform() < (here[x] if q is None else here[x] / q[x]):
+                return j, None
             here = residual(here, q, x)
             here = here / here.sum()
         return None, here
 
-    def __repr__(self): return 'MultiDraftVerifier()'
+    def __repr__(self):
+        return 'MultiDraftVerifier()'

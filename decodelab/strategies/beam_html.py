@@ -9,40 +9,74 @@ __all__ = ['PLAIN', 'LINES', 'DRAWN', 'STYLE', 'LEGEND', 'SCRIPT', 'EVENTS', 'VI
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #e33cb1fe
 import base64
 
-from .beam_plot import CHAR, COLORS, ROW, TOP, Edge, display_width, layout_columns, labelled_frame, layout_runs, display_text
+from decodelab.strategies.beam_plot import (
+    CHAR,
+    COLORS,
+    ROW,
+    TOP,
+    Edge,
+    display_width,
+    layout_columns,
+    labelled_frame,
+    layout_runs,
+    display_text,
+)
 from ..core.trace import Trace
 from ..core.plot import PAGE, escape, write_atomic
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #0fe218bc
 PLAIN = dict.fromkeys(map(ord, '·↵⇥…×■□'))
 
-def text_svg(x:float, y:float, text:str, kind:str='') -> str:
+
+def text_svg(x: float, y: float, text: str, kind: str = '') -> str:
     "One text; what is not plain is fitted into its cells."
-    fit = '' if text.translate(PLAIN).isascii() else f' textLength="{7.2 * display_width(text):.0f}" lengthAdjust="spacingAndGlyphs"'
+    fit = (
+        ''
+        if text.translate(PLAIN).isascii()
+        else f' textLength="{7.2 * display_width(text):.0f}" lengthAdjust="spacingAndGlyphs"'
+    )
     return f'<text{kind} x="{x:.0f}" y="{y:.0f}"{fit}>{escape(text)}</text>'
 
-def edge_svg(e:Edge, px:float, py:float, inner:bool, first:bool, still:bool) -> str:
+
+def edge_svg(e: Edge, px: float, py: float, inner: bool, first: bool, still: bool) -> str:
     "An edge from its parent's end (px, py); `inner`: others follow; `still`: without what needs a living page."
-    y, stop = TOP + ROW * e.y, e.x + CHAR * max(display_width(e.text), .84 * display_width(e.caption))
+    y = TOP + ROW * e.y
+    stop = e.x + CHAR * max(display_width(e.text), 0.84 * display_width(e.caption))
     bend, end = (px + e.x) / 2, e.end if inner else stop
     live = f' data-n="{e.node}" data-p="{e.parent}" role="treeitem" aria-level="{e.step}" tabindex="{0 if first else -1}"><title>{escape(e.tooltip)}</title>'
     way = f'<path d="M{px:.0f} {py:.0f}C{bend:.0f} {py:.0f} {bend:.0f} {y:.0f} {e.x:.0f} {y:.0f}H{end:.0f}"/>'
     marks = text_svg(stop + CHAR, y + 4, e.end_label, ' class="dl-mark"') if e.end_label else ''
-    said = text_svg(e.x + 2, y - 5, e.text) + text_svg(e.x + 2, y + 12, e.caption, ' class="dl-sum"') + marks
+    said = (
+        text_svg(e.x + 2, y - 5, e.text)
+        + text_svg(e.x + 2, y + 12, e.caption, ' class="dl-sum"')
+        + marks
+    )
     return f'<g class="{e.classes}"' + ('>' if still else live) + way + said + '</g>'
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #90a5e213
-def tree_svg(edges:list[Edge], label:str, ruler:bool=True, still:bool=False) -> str:
+def tree_svg(edges: list[Edge], label: str, ruler: bool = True, still: bool = False) -> str:
     "The picture of a tree; `ruler`: numbers of the steps on top; `still`: to be shown as an image, with its own style."
-    at, inner, shelf = {e.node: (e.end, TOP + ROW * e.y) for e in edges}, {e.parent for e in edges}, {e.step: e.x for e in edges}
+    at = {e.node: (e.end, TOP + ROW * e.y) for e in edges}
+    inner = {e.parent for e in edges}
+    shelf = {e.step: e.x for e in edges}
     best = next(e for e in edges if 'dl-best' in e.classes)
     root = TOP * 2, TOP + ROW * best.y
-    width, height = max(e.end for e in edges) + 8, TOP + ROW * max(e.y for e in edges) + 22
+    width = max(e.end for e in edges) + 8
+    height = TOP + ROW * max(e.y for e in edges) + 22
     drawn = [edge_svg(e, *at.get(e.parent, root), e.node in inner, e is best, still) for e in edges]
-    marks = [text_svg(x + 2, 12, str(step), ' class="dl-sum"') for step, x in shelf.items()] if ruler else []
-    start = f'<g class="dl-root"><path d="M4 {root[1]:.0f}H{root[0]:.0f}"/>' + text_svg(6, root[1] - 5, 'prompt') + '</g>'
+    marks = (
+        [text_svg(x + 2, 12, str(step), ' class="dl-sum"') for step, x in shelf.items()]
+        if ruler
+        else []
+    )
+    start = (
+        f'<g class="dl-root"><path d="M4 {root[1]:.0f}H{root[0]:.0f}"/>'
+        + text_svg(6, root[1] - 5, 'prompt')
+        + '</g>'
+    )
     head = f'xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    if still: return f'<svg class="decodelab-beams" {head}><style>{DRAWN}</style>{"".join(marks)}{start}{"".join(drawn)}</svg>'
+    if still:
+        return f'<svg class="decodelab-beams" {head}><style>{DRAWN}</style>{"".join(marks)}{start}{"".join(drawn)}</svg>'
     return f'<svg {head} role="tree" aria-label="{escape(label)}">{"".join(marks)}{start}{"".join(drawn)}</svg>'
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #4cb66fdb
@@ -57,7 +91,10 @@ LINES = '''
 .decodelab-beams .dl-pruned text{opacity:.7}
 .decodelab-beams .dl-best path{stroke-width:4.5}
 '''
-DRAWN = ''.join(f'.decodelab-beams .dl-g{i} path{{stroke:{color}}}\n' for i, color in enumerate(COLORS)) + LINES
+DRAWN = (
+    ''.join(f'.decodelab-beams .dl-g{i} path{{stroke:{color}}}\n' for i, color in enumerate(COLORS))
+    + LINES
+)
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #95d3e29e
 STYLE = '''
@@ -78,8 +115,10 @@ STYLE = '''
 .decodelab-beams output{display:block;min-height:4.5em;white-space:pre-wrap;overflow-wrap:anywhere}
 .decodelab-beams .dl-legend{opacity:.75}
 '''
-LEGEND = ('Thick: the best hypothesis. Medium: led to something that finished, ■ returned (with its score), □ not. Thin: went on, and was dropped later. '
-    'Dashed and ×: dropped at once. Under each token: the sum of log-probabilities. Arrow keys walk, + and - zoom, 0 fits.')
+LEGEND = (
+    'Thick: the best hypothesis. Medium: led to something that finished, ■ returned (with its score), □ not. Thin: went on, and was dropped later. '
+    'Dashed and ×: dropped at once. Under each token: the sum of log-probabilities. Arrow keys walk, + and - zoom, 0 fits.'
+)
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #a3ee88ad
 SCRIPT = '''
@@ -137,44 +176,89 @@ EVENTS = '''
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #9e314426
 class BeamView:
     "A search tree that shows itself in a notebook."
-    def __init__(self, html:str, title:str): self.html, self.title = html, title
-    def __repr__(self): return f'BeamView({self.title!r}, {len(self.html):,} characters)'
-    def _repr_html_(self) -> str: return self.html
+
+    def __init__(self, html: str, title: str):
+        self.html, self.title = html, title
+
+    def __repr__(self):
+        return f'BeamView({self.title!r}, {len(self.html):,} characters)'
+
+    def _repr_html_(self) -> str:
+        return self.html
 
     def save(self, path):
         "Write a page that needs no other file, whole or not at all."
         wide = '<style>body{max-width:none!important}</style>'
         write_atomic(path, PAGE.format(title=escape(self.title), body=wide + self.html))
 
-VIEWS = dict(all='all {} candidates', beams='the {} that were not pruned at once', hypotheses='what finished ({}), as runs of text')
 
-def form_html(show:str, many:dict) -> str:
+VIEWS = dict(
+    all='all {} candidates',
+    beams='the {} that were not pruned at once',
+    hypotheses='what finished ({}), as runs of text',
+)
+
+
+def form_html(show: str, many: dict) -> str:
     "The switch between the views, and the buttons that zoom."
-    inputs = [f'<label><input type="radio" name="view" value="{k}"{" checked" * (k == show)}> {escape(words.format(many[k]))}</label>' for k, words in VIEWS.items()]
-    zoom = ''.join(f'<button type="button" data-by="{by}" title="{words}">{sign}</button>' for sign, by, words in (('−', .8, 'smaller'), ('+', 1.25, 'larger'), ('fit', 0, 'fit the width')))
-    return f'<form method="dialog">{"".join(inputs)}<span class="dl-zoom" hidden>{zoom}</span></form>'
+    inputs = [
+        f'<label><input type="radio" name="view" value="{k}"{" checked" * (k == show)}> {escape(words.format(many[k]))}</label>'
+        for k, words in VIEWS.items()
+    ]
+    zoom = ''.join(
+        f'<button type="button" data-by="{by}" title="{words}">{sign}</button>'
+        for sign, by, words in (
+            ('−', 0.8, 'smaller'),
+            ('+', 1.25, 'larger'),
+            ('fit', 0, 'fit the width'),
+        )
+    )
+    return (
+        f'<form method="dialog">{"".join(inputs)}<span class="dl-zoom" hidden>{zoom}</span></form>'
+    )
 
-def page_html(pictures:dict, still:str, form:str, label:str) -> str:
+
+def page_html(pictures: dict, still: str, form: str, label: str) -> str:
     "The parts of the view put together."
-    views = ''.join(f'<div class="dl-view dl-{k}"><div class="dl-scroll" tabindex="-1">{svg}</div></div>' for k, svg in pictures.items())
+    views = ''.join(
+        f'<div class="dl-view dl-{k}"><div class="dl-scroll" tabindex="-1">{svg}</div></div>'
+        for k, svg in pictures.items()
+    )
     image = f'<div class="dl-still" style="overflow: auto"><img style="background-color: #fff; max-width: none" alt="{escape(label)}" src="data:image/svg+xml;base64,{base64.b64encode(still.encode()).decode()}"></div>'
     live = f'<div class="dl-live" style="display: none">{form}{views}<output aria-live="polite">{escape(label)}</output><div class="dl-legend">{escape(LEGEND)}</div></div>'
     return f'<style>{DRAWN}{STYLE}</style><div class="decodelab-beams">{image}{live}</div><script>{SCRIPT}{EVENTS}</script>'
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #ba7c8142
 def beam_html(
-    trace:Trace, # of a beam search
-    decode=None, # a model, or ids → text; without it, ids are shown
-    show:str='all', # what shows first: `all` candidates, `beams` (not the pruned ones) or `hypotheses`
-    max_width:int=12, # longer tokens are cut to this many cells; hovering shows them whole
+    trace: Trace,  # of a beam search
+    decode=None,  # a model, or ids → text; without it, ids are shown
+    show: str = 'all',  # what shows first: `all` candidates, `beams` (not the pruned ones) or `hypotheses`
+    max_width: int = 12,  # longer tokens are cut to this many cells; hovering shows them whole
 ) -> BeamView:
     "The search tree of a trace as an interactive page that needs no other file; raises `ValueError` for a trace without one."
-    if show not in VIEWS: raise ValueError(f'show is {show!r}: give one of {", ".join(map(repr, VIEWS))}')
-    if not isinstance(max_width, int) or max_width < 2: raise ValueError(f'max_width is {max_width!r}: give a whole number of cells, 2 or more')
-    frame, name = labelled_frame(trace, decode), str(trace.metadata.get('strategy', 'beam search'))
-    edges = dict(all=layout_columns(frame, max_width), beams=layout_columns(frame[frame.kind != 'pruned'], max_width), hypotheses=layout_runs(frame))
+    if show not in VIEWS:
+        raise ValueError(f'show is {show!r}: give one of {", ".join(map(repr, VIEWS))}')
+    if not isinstance(max_width, int) or max_width < 2:
+        raise ValueError(f'max_width is {max_width!r}: give a whole number of cells, 2 or more')
+    frame = labelled_frame(trace, decode)
+    name = str(trace.metadata.get('strategy', 'beam search'))
+    edges = dict(
+        all=layout_columns(frame, max_width),
+        beams=layout_columns(frame[frame.kind != 'pruned'], max_width),
+        hypotheses=layout_runs(frame),
+    )
     best = frame[frame.on_best]
     label = f'{name}: {len(frame)} candidates in {frame.step.max()} steps; the best text, score {best.final.iloc[-1]:.4f}: {display_text("".join(best.text))}'
     pictures = {k: tree_svg(e, label, ruler=k != 'hypotheses') for k, e in edges.items()}
-    many = {k: len(e) for k, e in edges.items()} | dict(hypotheses=int((frame.kind == 'finished').sum()))
-    return BeamView(page_html(pictures, tree_svg(edges[show], label, show != 'hypotheses', still=True), form_html(show, many), label), name)
+    many = {k: len(e) for k, e in edges.items()} | dict(
+        hypotheses=int((frame.kind == 'finished').sum())
+    )
+    return BeamView(
+        page_html(
+            pictures,
+            tree_svg(edges[show], label, show != 'hypotheses', still=True),
+            form_html(show, many),
+            label,
+        ),
+        name,
+    )

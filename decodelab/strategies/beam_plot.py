@@ -20,67 +20,112 @@ from ..core.trace import Trace, detokenize
 from ..core.plot import VISIBLE_SIGNS, axes
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #91692412
-def path_to(parents, node:int) -> list[int]:
+def path_to(parents, node: int) -> list[int]:
     "The nodes from the first token to `node`."
     out = []
-    while node >= 0: out, node = [*out, node], parents[node]
+    while node >= 0:
+        out, node = [*out, node], parents[node]
     return out[::-1]
 
-def search_nodes(trace:Trace) -> pd.DataFrame:
+
+def search_nodes(trace: Trace) -> pd.DataFrame:
     "All candidates of a search with their step, group and rank; raises `ValueError` for a trace without a search tree."
-    nodes = [dict(step=i, group=0) | n for i, s in enumerate(trace.steps, 1) for n in s.info.get('nodes', ())]
-    if not nodes: raise ValueError('this trace holds no search tree: decode with BeamSearch, DiverseBeamSearch, …')
-    frame = pd.DataFrame(nodes, columns=['step', 'parent', 'token', 'logp', 'score', 'kind', 'group']).rename_axis('node')
-    if (frame.parent >= frame.index).any() or (frame.parent < -1).any(): raise ValueError('a node of this trace has no parent before it: is the trace whole?')
-    return frame.assign(rank=frame.groupby(['step', 'group']).score.rank(ascending=False, method='first').astype(int))
+    nodes = [
+        dict(step=i, group=0) | n
+        for i, s in enumerate(trace.steps, 1)
+        for n in s.info.get('nodes', ())
+    ]
+    if not nodes:
+        raise ValueError(
+            'this trace holds no search tree: decode with BeamSearch, DiverseBeamSearch, …'
+        )
+    frame = pd.DataFrame(
+        nodes, columns=['step', 'parent', 'token', 'logp', 'score', 'kind', 'group']
+    ).rename_axis('node')
+    if (frame.parent >= frame.index).any() or (frame.parent < -1).any():
+        raise ValueError('a node of this trace has no parent before it: is the trace whole?')
+    return frame.assign(
+        rank=frame.groupby(['step', 'group'])
+        .score.rank(ascending=False, method='first')
+        .astype(int)
+    )
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #f7110463
 def beam_frame(
-    trace:Trace, # of a beam search
-    decode=None, # a model, or ids → text, for the column `text`
+    trace: Trace,  # of a beam search
+    decode=None,  # a model, or ids → text, for the column `text`
 ) -> pd.DataFrame:
     "The search tree, a row for each candidate; raises `ValueError` for a trace without one."
     frame, found = search_nodes(trace), hypotheses(trace)
-    parents, tokens, finished = frame.parent.tolist(), frame.token.tolist(), frame.index[frame.kind == 'finished']
+    parents = frame.parent.tolist()
+    tokens = frame.token.tolist()
+    finished = frame.index[frame.kind == 'finished']
     lines = {n: path_to(parents, n) for n in finished}
     where = {(frame.group[n], *(tokens[i] for i in l)): n for n, l in lines.items()}
     ends = [where.get((h.get('group', 0), *h['tokens'])) for h in found]
-    if None in ends: raise ValueError(f'hypothesis {ends.index(None) + 1} is not in the search tree: is the trace whole?')
+    if None in ends:
+        raise ValueError(
+            f'hypothesis {ends.index(None) + 1} is not in the search tree: is the trace whole?'
+        )
     through = [[] for _ in parents]
     for number, n in enumerate(ends, 1):
-        for i in lines[n]: through[i].append(number)
-    frame['hypothesis'] = pd.Series(range(1, len(ends) + 1), ends, dtype=int).reindex(frame.index, fill_value=0)
+        for i in lines[n]:
+            through[i].append(number)
+    frame['hypothesis'] = pd.Series(range(1, len(ends) + 1), ends, dtype=int).reindex(
+        frame.index, fill_value=0
+    )
     frame['final'] = frame.hypothesis.map({i: h['score'] for i, h in enumerate(found, 1)})
     frame['hypotheses'], frame['on_best'] = [tuple(t) for t in through], [1 in t for t in through]
     frame['lives'] = frame.index.isin([i for l in lines.values() for i in l])
-    return frame if decode is None else frame.assign(text=node_texts(trace, parents, tokens, getattr(decode, 'decode', decode)))
+    return (
+        frame
+        if decode is None
+        else frame.assign(
+            text=node_texts(trace, parents, tokens, getattr(decode, 'decode', decode))
+        )
+    )
 
-def node_texts(trace:Trace, parents:list[int], tokens:list[int], decode) -> list[str]:
+
+def node_texts(trace: Trace, parents: list[int], tokens: list[int], decode) -> list[str]:
     "What each node's token completes."
-    if not callable(decode): raise TypeError(f'decode is {decode!r}: give a model, or a function ids → text')
+    if not callable(decode):
+        raise TypeError(f'decode is {decode!r}: give a model, or a function ids → text')
     before = [trace.prompt[-8:] + [tokens[i] for i in path_to(parents, p)][-8:] for p in parents]
-    return [detokenize(decode, ids, [t])[0].removesuffix('\ufffd') for ids, t in zip(before, tokens)]
+    return [
+        detokenize(decode, ids, [t])[0].removesuffix('\ufffd') for ids, t in zip(before, tokens)
+    ]
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #4a58b59f
-DISPLAY_SIGNS = VISIBLE_SIGNS | {ord('\n'): '↵', ord('\t'): '⇥', ord(' '): '·'} | {c: f'⟨U+{c:04X}⟩' for c in (0xfffe, 0xffff)}
+DISPLAY_SIGNS = (
+    VISIBLE_SIGNS
+    | {ord('\n'): '↵', ord('\t'): '⇥', ord(' '): '·'}
+    | {c: f'⟨U+{c:04X}⟩' for c in (0xFFFE, 0xFFFF)}
+)
 
-def display_text(text:str, max_width:int=10**6) -> str:
+
+def display_text(text: str, max_width: int = 10**6) -> str:
     "The text with signs for what cannot be seen, cut to `most` cells."
     text = text.translate(DISPLAY_SIGNS)
-    if display_width(text) <= max_width: return text
-    while display_width(text) > max_width - 1: text = text[:-1]
+    if display_width(text) <= max_width:
+        return text
+    while display_width(text) > max_width - 1:
+        text = text[:-1]
     return text + '…'
 
-def display_width(text:str) -> int:
+
+def display_width(text: str) -> int:
     "How many columns of a fixed-width font a text takes."
-    if text.isascii(): return len(text)
-    return sum(2 if east_asian_width(c) in 'WF' else category(c) not in ('Mn', 'Me', 'Cf') for c in text)
+    if text.isascii():
+        return len(text)
+    return sum(
+        2 if east_asian_width(c) in 'WF' else category(c) not in ('Mn', 'Me', 'Cf') for c in text
+    )
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #d39ea56e
 def spread_positions(
-    positions:list[float], # where each would like to be
-    weights:list[float], # how much it matters
-    rows:float, # places are from 0 to rows - 1
+    positions: list[float],  # where each would like to be
+    weights: list[float],  # how much it matters
+    rows: float,  # places are from 0 to rows - 1
 ) -> list[float]:
     "The nearest places in the same order, at least 1 apart, in weighted least squares (pool adjacent violators)."
     pools = []
@@ -93,102 +138,166 @@ def spread_positions(
     return [place + i for i, place in enumerate(flat)]
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #6a75448e
-WEIGHTS = (1., 3., 30., 1000.) # pruned, a beam that is dropped later, one that lives, the best
+WEIGHTS = (1.0, 3.0, 30.0, 1000.0)  # pruned, a beam that is dropped later, one that lives, the best
 
-def node_rows(frame:pd.DataFrame) -> dict[int, float]:
+
+def node_rows(frame: pd.DataFrame) -> dict[int, float]:
     "The row of each node; no two of a column nearer than 1, no edges that cross."
-    place, top = {}, 0.
-    weight = dict(zip(frame.index, (WEIGHTS[3 if b else 2 if l else k != 'pruned'] for b, l, k in zip(frame.on_best, frame.lives, frame.kind))))
+    place, top = {}, 0.0
+    weight = dict(
+        zip(
+            frame.index,
+            (
+                WEIGHTS[3 if b else 2 if l else k != 'pruned']
+                for b, l, k in zip(frame.on_best, frame.lives, frame.kind)
+            ),
+        )
+    )
     parent, rank = frame.parent.to_dict(), frame['rank'].to_dict()
     for _, band in frame.groupby('group'):
         rows = band.groupby('step').size().max()
         for _, column in band.groupby('step'):
-            order = sorted(column.index, key=lambda n: (place.get(parent[n], 0.), rank[n]))
+            order = sorted(column.index, key=lambda n: (place.get(parent[n], 0.0), rank[n]))
             wanted = [place.get(parent[n], top + (rows - 1) / 2) - top for n in order]
-            place |= {n: top + y for n, y in zip(order, spread_positions(wanted, [weight[n] for n in order], rows))}
-        top += rows + .5
+            place |= {
+                n: top + y
+                for n, y in zip(order, spread_positions(wanted, [weight[n] for n in order], rows))
+            }
+        top += rows + 0.5
     return place
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #0f1cb1cf
-CHAR, LINK, ROW, TOP = 7.4, 20, 36, 34 # pixels: a character, a link, a row, what stands above the first row
+CHAR = 7.4
+LINK = 20
+ROW = 36
+TOP = 34  # pixels: a character, a link, a row, what stands above the first row
+
 
 @dataclass
 class Edge:
     "A candidate, or a run of them, with its place in the picture; lengths in pixels."
+
     node: int
     parent: int
     step: int
     text: str
     caption: str
-    end_label: str # behind a finished one
+    end_label: str  # behind a finished one
     tooltip: str
     classes: str
     y: float
-    x: float = 0. # where the flat stretch begins
-    end: float = 0. # where the next column begins
+    x: float = 0.0  # where the flat stretch begins
+    end: float = 0.0  # where the next column begins
+
     @property
-    def size(self) -> float: return CHAR * (max(display_width(self.text), .84 * display_width(self.caption)) + 1 + (display_width(self.end_label) + 1 if self.end_label else 0))
+    def size(self) -> float:
+        return CHAR * (
+            max(display_width(self.text), 0.84 * display_width(self.caption))
+            + 1
+            + (display_width(self.end_label) + 1 if self.end_label else 0)
+        )
+
 
 def css_classes(n) -> str:
     "The classes of a node (a row of the frame)."
-    return f'dl-n dl-{n.kind} dl-g{n.group % 6}' + ' dl-best' * n.on_best + ' dl-kept' * bool(n.hypotheses) + ' dl-lost' * (not n.lives and n.kind == 'beam')
+    return (
+        f'dl-n dl-{n.kind} dl-g{n.group % 6}'
+        + ' dl-best' * n.on_best
+        + ' dl-kept' * bool(n.hypotheses)
+        + ' dl-lost' * (not n.lives and n.kind == 'beam')
+    )
 
-def group_label(frame:pd.DataFrame, n) -> str:
+
+def group_label(frame: pd.DataFrame, n) -> str:
     "The group's name, where its band begins."
     return f' group {n.group}' if n.parent < 0 and n.rank == 1 and frame.group.iat[-1] else ''
 
-def caption_of(frame:pd.DataFrame, n) -> str:
+
+def caption_of(frame: pd.DataFrame, n) -> str:
     "What stands under a node: the sum of log-probabilities, a cross if it was pruned."
     return f'{n.score:.2f}' + ' ×' * (n.kind == 'pruned') + group_label(frame, n)
 
+
 def end_label_of(n) -> str:
     "The mark of a finished node: its number and final score if it was returned."
-    return f'■ #{n.hypothesis} {n.final:.2f}' if n.hypothesis else '□' if n.kind == 'finished' else ''
+    return (
+        f'■ #{n.hypothesis} {n.final:.2f}' if n.hypothesis else '□' if n.kind == 'finished' else ''
+    )
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #6a777e3a
-def labelled_frame(trace:Trace, decode) -> pd.DataFrame:
+def labelled_frame(trace: Trace, decode) -> pd.DataFrame:
     "The frame with texts (ids where there is no `decode`) and, as `of`, the number of candidates in a node's group and step."
-    frame = beam_frame(trace, decode if decode is not None else lambda ids: ''.join(f' {t}' for t in ids))
+    frame = beam_frame(
+        trace, decode if decode is not None else lambda ids: ''.join(f' {t}' for t in ids)
+    )
     return frame.assign(of=frame.groupby(['step', 'group']).token.transform('size'))
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #b25b40af
 def outcome(n) -> str:
     "What became of a node, in words."
-    if n.kind == 'pruned': return 'dropped at once'
-    if n.hypothesis: return f'finished: hypothesis {n.hypothesis}, score {n.final:.4f}'
-    if n.kind == 'finished': return 'finished, not among those returned'
-    return 'on the way to hypothesis ' + ', '.join(map(str, n.hypotheses)) if n.hypotheses else 'went on, and finished unreturned' if n.lives else 'went on, and was dropped later'
+    if n.kind == 'pruned':
+        return 'dropped at once'
+    if n.hypothesis:
+        return f'finished: hypothesis {n.hypothesis}, score {n.final:.4f}'
+    if n.kind == 'finished':
+        return 'finished, not among those returned'
+    return (
+        'on the way to hypothesis ' + ', '.join(map(str, n.hypotheses))
+        if n.hypotheses
+        else 'went on, and finished unreturned'
+        if n.lives
+        else 'went on, and was dropped later'
+    )
+
 
 def tooltip_of(n) -> str:
     "The whole text of a node, and on a second line its figures."
     return f'{display_text(n.text)}\nstep {n.step} · id {n.token} · log p {n.logp:.4f} · sum {n.score:.4f} · rank {n.rank} of {n.of} · group {n.group} · {outcome(n)}'
 
+
 def layout_columns(
-    frame:pd.DataFrame, # from `labelled`, whole or without the pruned
-    max_width:int, # longer tokens are cut to this many cells
+    frame: pd.DataFrame,  # from `labelled`, whole or without the pruned
+    max_width: int,  # longer tokens are cut to this many cells
 ) -> list[Edge]:
     "An edge for each node, a column for each step."
-    place, x = node_rows(frame), TOP * 2. # the first column is for the prompt
-    out = [Edge(n.Index, n.parent, n.step, display_text(n.text or f'⟨{n.token}⟩', max_width), caption_of(frame, n), end_label_of(n), tooltip_of(n), css_classes(n), place[n.Index])
-        for n in frame.itertuples()]
+    place, x = node_rows(frame), TOP * 2.0  # the first column is for the prompt
+    out = [
+        Edge(
+            n.Index,
+            n.parent,
+            n.step,
+            display_text(n.text or f'⟨{n.token}⟩', max_width),
+            caption_of(frame, n),
+            end_label_of(n),
+            tooltip_of(n),
+            css_classes(n),
+            place[n.Index],
+        )
+        for n in frame.itertuples()
+    ]
     for _, column in groupby(out, key=lambda e: e.step):
         column = list(column)
         width = LINK + max(e.size for e in column)
-        for e in column: e.x, e.end = x + LINK, x + width
+        for e in column:
+            e.x, e.end = x + LINK, x + width
         x += width
     return out
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #f57825c7
-def layout_runs(frame:pd.DataFrame) -> list[Edge]:
+def layout_runs(frame: pd.DataFrame) -> list[Edge]:
     "An edge for each unbranched run of tokens that leads to something finished; the best hypothesis is the first row."
-    below, out, taken = {}, [], set()
-    for n in frame[frame.lives].itertuples(): below.setdefault(n.parent, []).append(n)
+    below = {}
+    out = []
+    taken = set()
+    for n in frame[frame.lives].itertuples():
+        below.setdefault(n.parent, []).append(n)
     first = lambda n: (min(n.hypotheses, default=len(frame)), -n.score)
     stack = [(n, None) for n in sorted(below[-1], key=first, reverse=True)]
     while stack:
         n, above = stack.pop()
         run = [n]
-        while len(after := below.get(run[-1].Index, ())) == 1: run += after
+        while len(after := below.get(run[-1].Index, ())) == 1:
+            run += after
         e = run_edge(frame, run, above)
         e.y = above.y if above and above.node not in taken else len({o.y for o in out})
         out.append(e)
@@ -196,67 +305,141 @@ def layout_runs(frame:pd.DataFrame) -> list[Edge]:
         stack += [(k, e) for k in sorted(after, key=first, reverse=True)]
     return out
 
-def run_edge(frame:pd.DataFrame, run:list, above:Edge|None) -> Edge:
+
+def run_edge(frame: pd.DataFrame, run: list, above: Edge | None) -> Edge:
     "The edge of a run of nodes, right of the edge `above`."
-    a, z, text, many = run[0], run[-1], display_text(''.join(n.text for n in run)), f'{len(run)} token' + 's' * (len(run) > 1)
+    a = run[0]
+    z = run[-1]
+    text = display_text(''.join(n.text for n in run))
+    many = f'{len(run)} token' + 's' * (len(run) > 1)
     told = f'{text}\nsteps {a.step} to {z.step} · {many} · sum {z.score:.4f} · group {z.group} · {outcome(z)}'
-    e = Edge(a.Index, above.node if above else -1, above.step + 1 if above else 1, text, f'{many}, {z.score:.2f}' + group_label(frame, a), end_label_of(z), told, css_classes(z), 0.)
+    e = Edge(
+        a.Index,
+        above.node if above else -1,
+        above.step + 1 if above else 1,
+        text,
+        f'{many}, {z.score:.2f}' + group_label(frame, a),
+        end_label_of(z),
+        told,
+        css_classes(z),
+        0.0,
+    )
     e.x = (above.end if above else TOP * 2) + LINK
     e.end = e.x + e.size
     return e
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #ae1524e1
-COLORS = ('#0072b2', '#d55e00', '#008f68', '#b0609a', '#8a6d00', '#6a6fb5') # of groups; all of them show on white and on black
-WIDTHS = {'dl-best': 3.4, 'dl-pruned': .75, 'dl-lost': .75} # points; the first that applies, or 1.5
+COLORS = (
+    '#0072b2',
+    '#d55e00',
+    '#008f68',
+    '#b0609a',
+    '#8a6d00',
+    '#6a6fb5',
+)  # of groups; all of them show on white and on black
+WIDTHS = {
+    'dl-best': 3.4,
+    'dl-pruned': 0.75,
+    'dl-lost': 0.75,
+}  # points; the first that applies, or 1.5
 
-def line_style(e:Edge) -> dict:
+
+def line_style(e: Edge) -> dict:
     "How matplotlib draws the line of an edge."
     said, gone = e.classes.split(), 'dl-pruned' in e.classes
     color = '#888888' if gone else next(c for i, c in enumerate(COLORS) if f'dl-g{i}' in said)
-    return dict(fc='none', ec=color, ls='--' if gone else '-', lw=next((w for k, w in WIDTHS.items() if k in said), 1.5), gid=e.classes, capstyle='butt' if gone else 'round')
+    return dict(
+        fc='none',
+        ec=color,
+        ls='--' if gone else '-',
+        lw=next((w for k, w in WIDTHS.items() if k in said), 1.5),
+        gid=e.classes,
+        capstyle='butt' if gone else 'round',
+    )
 
-def printable(text:str, family:str='DejaVu Sans Mono') -> str:
+
+def printable(text: str, family: str = 'DejaVu Sans Mono') -> str:
     "The text with a box for each character that the font lacks."
     from matplotlib.font_manager import findfont, get_font
+
     has = get_font(findfont(family)).get_charmap()
     return ''.join(c if ord(c) in has else '□' for c in text)
 
-def new_axes(width:float, height:float):
+
+def new_axes(width: float, height: float):
     "New axes for a picture of this size in pixels."
     import matplotlib.pyplot as plt
-    return plt.subplots(figsize=(width / 96 + .2, height / 96 + .6), dpi=80, layout='constrained')[1]
 
-def draw_edge(ax, e:Edge, px:float, py:float, inner:bool, size:float):
+    return plt.subplots(
+        figsize=(width / 96 + 0.2, height / 96 + 0.6), dpi=80, layout='constrained'
+    )[1]
+
+
+def draw_edge(ax, e: Edge, px: float, py: float, inner: bool, size: float):
     "The line and the texts of one edge; `size`: of the font, in points."
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
-    y, bend, stop = TOP + ROW * e.y, (px + e.x) / 2, e.x + CHAR * max(display_width(e.text), .84 * display_width(e.caption))
-    ax.add_patch(PathPatch(Path([(px, py), (bend, py), (bend, y), (e.x, y), (e.end if inner else stop, y)], [1, 4, 4, 4, 2]), **line_style(e)))
-    said = dict(family='DejaVu Sans Mono', parse_math=False, weight='bold' if 'dl-best' in e.classes else 'normal', alpha=.7 if 'dl-pruned' in e.classes else 1)
-    for x, down, text, share in ((e.x + 2, -5, e.text, 1), (e.x + 2, 13, e.caption, .83), (stop + CHAR, 4, e.end_label, 1)): ax.text(x, y + down, printable(text), fontsize=size * share, **said)
+
+    y = TOP + ROW * e.y
+    bend = (px + e.x) / 2
+    stop = e.x + CHAR * max(display_width(e.text), 0.84 * display_width(e.caption))
+    ax.add_patch(
+        PathPatch(
+            Path(
+                [(px, py), (bend, py), (bend, y), (e.x, y), (e.end if inner else stop, y)],
+                [1, 4, 4, 4, 2],
+            ),
+            **line_style(e),
+        )
+    )
+    said = dict(
+        family='DejaVu Sans Mono',
+        parse_math=False,
+        weight='bold' if 'dl-best' in e.classes else 'normal',
+        alpha=0.7 if 'dl-pruned' in e.classes else 1,
+    )
+    for x, down, text, share in (
+        (e.x + 2, -5, e.text, 1),
+        (e.x + 2, 13, e.caption, 0.83),
+        (stop + CHAR, 4, e.end_label, 1),
+    ):
+        ax.text(x, y + down, printable(text), fontsize=size * share, **said)
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #294d0989
 def plot_beams(
-    trace:Trace, # of a small beam search
-    decode=None, # a model, or ids → text; without it, ids are shown
+    trace: Trace,  # of a small beam search
+    decode=None,  # a model, or ids → text; without it, ids are shown
     ax=None,
-    pruned:bool=True, # draw the candidates that were dropped at once, too?
-    max_width:int=10, # longer tokens are cut to this many characters
+    pruned: bool = True,  # draw the candidates that were dropped at once, too?
+    max_width: int = 10,  # longer tokens are cut to this many characters
 ):
     "The search tree as a figure; raises `ValueError` for more than 200 candidates."
     frame = labelled_frame(trace, decode)
     best = frame[frame.on_best]
     frame = frame if pruned else frame[frame.kind != 'pruned']
-    if len(frame) > 200: raise ValueError(f'{len(frame)} candidates are too many for a figure: use beam_html' + ', or leave out the pruned ones (pruned=False)' * pruned)
+    if len(frame) > 200:
+        raise ValueError(
+            f'{len(frame)} candidates are too many for a figure: use beam_html'
+            + ', or leave out the pruned ones (pruned=False)' * pruned
+        )
     edges = layout_columns(frame, max_width)
-    width, height = max(e.end for e in edges) + 8, ROW * max(e.y for e in edges) + TOP + 24
+    width = max(e.end for e in edges) + 8
+    height = ROW * max(e.y for e in edges) + TOP + 24
     others = 'the others of its group' if frame.group.any() else 'all others'
-    ax = axes(ax or new_axes(width, height), f'The best text was ahead of {others} at {(best["rank"] == 1).sum()} of {len(best)} steps', 'step', '')
+    ax = axes(
+        ax or new_axes(width, height),
+        f'The best text was ahead of {others} at {(best["rank"] == 1).sum()} of {len(best)} steps',
+        'step',
+        '',
+    )
     ax.set(xlim=(0, width), ylim=(height, 8), yticks=[])
-    box, ends = ax.get_window_extent(), {e.node: (e.end, TOP + ROW * e.y) for e in edges}
-    size, inner = 9 * min(1, 96 / ax.figure.dpi * min(box.width / width, box.height / height)), {e.parent for e in edges}
+    box = ax.get_window_extent()
+    ends = {e.node: (e.end, TOP + ROW * e.y) for e in edges}
+    size = 9 * min(1, 96 / ax.figure.dpi * min(box.width / width, box.height / height))
+    inner = {e.parent for e in edges}
     root = TOP * 2, next(ends[e.node][1] for e in edges if e.node == best.index[0])
-    for e in edges: draw_edge(ax, e, *ends.get(e.parent, root), e.node in inner, size)
+    for e in edges:
+        draw_edge(ax, e, *ends.get(e.parent, root), e.node in inner, size)
     ax.plot([8, root[0]], [root[1]] * 2, color='#888888', lw=3)
     ax.text(8, root[1] - 5, 'prompt', fontsize=size, family='DejaVu Sans Mono')
     starts = {e.step: e.x for e in edges}

@@ -4,88 +4,130 @@
 
 # %% auto #0
 __all__ = ['Constraint', 'PhrasalConstraint', 'DisjunctiveConstraint', 'OrderedConstraint', 'from_force_words_ids', 'Automaton',
-           'Progress', 'Tracker', 'begins_at_boundary', 'complete', 'partial_words', 'words_through', 'bank',
-           'open_words', 'helpful_tokens', 'tokens_needed', 'stage_tokens_needed', 'word_boundaries',
-           'phrase_constraint', 'fulfilled_at']
+           'Progress', 'Tracker', 'begins_at_boundary', 'stage_tokens_needed', 'word_boundaries', 'phrase_constraint',
+           'fulfilled_at']
 
 # %% ../../nbs/04_strategies/05_constraints.ipynb #c025f7ae
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fastcore.basics import patch
+
 # %% ../../nbs/04_strategies/05_constraints.ipynb #c2e32d9e
 @dataclass(frozen=True)
 class Constraint:
     "Stages of alternative words; raises `ValueError` for a word that cannot be said."
+
     stages: tuple[tuple[tuple[int, ...], ...], ...]
-    boundary: frozenset[int] | None = None # ids that begin a new word; None: parts of words will do
-    after: frozenset[int] = frozenset() # ids after which a word may begin that does not begin by itself
+    boundary: frozenset[int] | None = (
+        None  # ids that begin a new word; None: parts of words will do
+    )
+    after: frozenset[int] = (
+        frozenset()
+    )  # ids after which a word may begin that does not begin by itself
 
     def __post_init__(self):
-        if not self.stages or not all(self.stages): raise ValueError('a constraint is empty: give at least one phrase')
+        if not self.stages or not all(self.stages):
+            raise ValueError('a constraint is empty: give at least one phrase')
         for word in (w for stage in self.stages for w in stage):
-            if not word: raise ValueError('a phrase is empty: every text says it, so leave it out')
-            if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in word): raise ValueError(f'the phrase {list(word)} holds something that is no token id: give whole numbers of 0 or more')
+            if not word:
+                raise ValueError('a phrase is empty: every text says it, so leave it out')
+            if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in word):
+                raise ValueError(
+                    f'the phrase {list(word)} holds something that is no token id: give whole numbers of 0 or more'
+                )
 
     def __repr__(self):
         said = ', then '.join(' or '.join(str(list(w)) for w in stage) for stage in self.stages)
         return f'<say {said}{" as whole words" if self.boundary is not None else ""}>'
 
 # %% ../../nbs/04_strategies/05_constraints.ipynb #3293844c
-def PhrasalConstraint(token_ids:Sequence[int]) -> Constraint:
+def PhrasalConstraint(token_ids: Sequence[int]) -> Constraint:
     "These tokens in a row."
     return Constraint(((tuple(token_ids),),))
 
-def DisjunctiveConstraint(nested_token_ids:Sequence[Sequence[int]], boundary=None, after=frozenset()) -> Constraint:
+
+def DisjunctiveConstraint(
+    nested_token_ids: Sequence[Sequence[int]], boundary=None, after=frozenset()
+) -> Constraint:
     "One of several phrases; one may be the beginning of another."
     return Constraint((tuple(dict.fromkeys(map(tuple, nested_token_ids))),), boundary, after)
 
-def OrderedConstraint(parts:Sequence[Constraint]) -> Constraint:
+
+def OrderedConstraint(parts: Sequence[Constraint]) -> Constraint:
     "Several constraints one after the other, without overlap."
-    if len({p.boundary for p in parts}) > 1: raise ValueError('some parts are whole words and some are not: build all of them alike')
-    return Constraint(tuple(stage for p in parts for stage in p.stages), *((parts[0].boundary, parts[0].after) if parts else ()))
+    if len({p.boundary for p in parts}) > 1:
+        raise ValueError('some parts are whole words and some are not: build all of them alike')
+    return Constraint(
+        tuple(stage for p in parts for stage in p.stages),
+        *((parts[0].boundary, parts[0].after) if parts else ()),
+    )
 
 # %% ../../nbs/04_strategies/05_constraints.ipynb #04590fd5
-def from_force_words_ids(force_words_ids:Sequence) -> list[Constraint]:
+def from_force_words_ids(force_words_ids: Sequence) -> list[Constraint]:
     "Constraints from transformers' `force_words_ids`: a list of ids is a phrase, a list of lists a choice."
-    if not isinstance(force_words_ids, (list, tuple)) or not force_words_ids: raise ValueError('force_words_ids is empty: give a list of phrases')
-    def nested(words): return isinstance(words, (list, tuple)) and bool(words) and all(isinstance(w, (list, tuple)) for w in words)
+    if not isinstance(force_words_ids, (list, tuple)) or not force_words_ids:
+        raise ValueError('force_words_ids is empty: give a list of phrases')
+
+    def nested(words):
+        return (
+            isinstance(words, (list, tuple))
+            and bool(words)
+            and all(isinstance(w, (list, tuple)) for w in words)
+        )
+
     bad = next((w for w in force_words_ids if not isinstance(w, (list, tuple))), None)
-    if bad is not None: raise ValueError(f'force_words_ids holds {bad!r}: give a list of phrases, each a list of ids')
-    return [DisjunctiveConstraint(w) if nested(w) else PhrasalConstraint(w) for w in force_words_ids]
+    if bad is not None:
+        raise ValueError(
+            f'force_words_ids holds {bad!r}: give a list of phrases, each a list of ids'
+        )
+    return [
+        DisjunctiveConstraint(w) if nested(w) else PhrasalConstraint(w) for w in force_words_ids
+    ]
 
 # %% ../../nbs/04_strategies/05_constraints.ipynb #ce547d72
 class Automaton:
     "Aho and Corasick's machine over the words of all constraints."
-    def __init__(self, words:Iterable[tuple[int, ...]]):
-        self.children, self.fail, self.depth, self.word = [{}], [0], [0], [None] # of each node; word: the one that ends here
+
+    def __init__(self, words: Iterable[tuple[int, ...]]):
+        self.children = [{}]
+        self.fail = [0]
+        self.depth = [0]
+        self.word = [None]  # of each node; word: the one that ends here
         for word in words:
             node = 0
             for token in word:
                 if token not in self.children[node]:
                     self.children[node][token] = len(self.children)
-                    self.children.append({}), self.fail.append(0), self.depth.append(self.depth[node] + 1), self.word.append(None)
+                    (
+                        self.children.append({}),
+                        self.fail.append(0),
+                        self.depth.append(self.depth[node] + 1),
+                        self.word.append(None),
+                    )
                 node = self.children[node][token]
             self.word[node] = word
         queue = deque(self.children[0].values())
-        while queue: # breadth first: links lead to nodes that are done
+        while queue:  # breadth first: links lead to nodes that are done
             node = queue.popleft()
             for token, child in self.children[node].items():
                 self.fail[child] = self.step(self.fail[node], token)
                 queue.append(child)
 
-    def step(self, node:int, token:int) -> int:
+    def step(self, node: int, token: int) -> int:
         "The node of the longest end of the text that begins a word."
-        while node and token not in self.children[node]: node = self.fail[node]
+        while node and token not in self.children[node]:
+            node = self.fail[node]
         return self.children[node].get(token, 0)
 
-    def suffix_nodes(self, node:int) -> Iterable[int]:
+    def suffix_nodes(self, node: int) -> Iterable[int]:
         "The node and all that it links to, longest first, without the root."
         while node:
             yield node
             node = self.fail[node]
 
-    def words_ending_at(self, node:int) -> list[tuple[int, ...]]:
+    def words_ending_at(self, node: int) -> list[tuple[int, ...]]:
         "The words that end here, the longest first."
         return [self.word[n] for n in self.suffix_nodes(node) if self.word[n]]
 
@@ -93,20 +135,26 @@ class Automaton:
 @dataclass(frozen=True)
 class Progress:
     "How far a text has come."
+
     node: int
-    stages: tuple[int, ...] # of each constraint, the stage that is asked for now
-    since: tuple[int, ...] # of each, the tokens that were said when that stage began
-    pending: tuple[bool, ...] # of each: was a whole word said that may still go on?
-    length: int = 0 # tokens so far
-    tail: tuple[int, ...] = () # the last of them
+    stages: tuple[int, ...]  # of each constraint, the stage that is asked for now
+    since: tuple[int, ...]  # of each, the tokens that were said when that stage began
+    pending: tuple[bool, ...]  # of each: was a whole word said that may still go on?
+    length: int = 0  # tokens so far
+    tail: tuple[int, ...] = ()  # the last of them
 
 # %% ../../nbs/04_strategies/05_constraints.ipynb #f9b92a2e
 class Tracker:
     "Follows constraints through texts: `start()`, then `step(progress, token)` for each new token."
-    def __init__(self, constraints:Sequence[Constraint]):
+
+    def __init__(self, constraints: Sequence[Constraint]):
         self.constraints = list(constraints)
-        if not self.constraints: raise ValueError('there is no constraint: give at least one, or use BeamSearch')
-        if bad := [c for c in self.constraints if not isinstance(c, Constraint)]: raise ValueError(f'{bad[0]!r} is no constraint: use PhrasalConstraint, DisjunctiveConstraint, OrderedConstraint, from_force_words_ids or phrase_constraint')
+        if not self.constraints:
+            raise ValueError('there is no constraint: give at least one, or use BeamSearch')
+        if bad := [c for c in self.constraints if not isinstance(c, Constraint)]:
+            raise ValueError(
+                f'{bad[0]!r} is no constraint: use PhrasalConstraint, DisjunctiveConstraint, OrderedConstraint, from_force_words_ids or phrase_constraint'
+            )
         self.machine = Automaton(w for c in self.constraints for stage in c.stages for w in stage)
         self.longest = max(len(w) for c in self.constraints for stage in c.stages for w in stage)
 
@@ -115,109 +163,210 @@ class Tracker:
         n = len(self.constraints)
         return Progress(0, (0,) * n, (0,) * n, (False,) * n)
 
-    def step(self, p:Progress, token:int) -> Progress:
+    def step(self, p: Progress, token: int) -> Progress:
         "Progress with one token more."
-        node, length, tail = self.machine.step(p.node, token), p.length + 1, (*p.tail[-self.longest:], token)
-        stages, since, waits = list(p.stages), list(p.since), list(p.pending)
+        node = self.machine.step(p.node, token)
+        length = p.length + 1
+        tail = (*p.tail[-self.longest :], token)
+        stages = list(p.stages)
+        since = list(p.since)
+        waits = list(p.pending)
         for i, c in enumerate(self.constraints):
             if waits[i]:
                 waits[i] = False
-                if token in c.boundary: stages[i], since[i] = stages[i] + 1, p.length # the word ended before this token
+                if token in c.boundary:
+                    stages[i], since[i] = (
+                        stages[i] + 1,
+                        p.length,
+                    )  # the word ended before this token
         for word in self.machine.words_ending_at(node):
-            i = next((i for i, c in enumerate(self.constraints) if stages[i] < len(c.stages) and not waits[i] and word in c.stages[stages[i]] and length - len(word) >= since[i] and begins_at_boundary(c, tail[-len(word) - 1:-len(word)], word[0])), None)
-            if i is None: continue
-            if self.constraints[i].boundary is None: stages[i], since[i] = stages[i] + 1, length
-            else: waits[i] = True
+            i = next(
+                (
+                    i
+                    for i, c in enumerate(self.constraints)
+                    if stages[i] < len(c.stages)
+                    and not waits[i]
+                    and word in c.stages[stages[i]]
+                    and length - len(word) >= since[i]
+                    and begins_at_boundary(c, tail[-len(word) - 1 : -len(word)], word[0])
+                ),
+                None,
+            )
+            if i is None:
+                continue
+            if self.constraints[i].boundary is None:
+                stages[i], since[i] = stages[i] + 1, length
+            else:
+                waits[i] = True
         return Progress(node, tuple(stages), tuple(since), tuple(waits), length, tail)
 
-def begins_at_boundary(c:Constraint, before:Sequence[int], first:int) -> bool:
+
+def begins_at_boundary(c: Constraint, before: Sequence[int], first: int) -> bool:
     "Whether a word of `c` that begins with the id `first` after the ids `before` begins as a word."
     return c.boundary is None or not before or first in c.boundary or before[-1] in c.after
 
 # %% ../../nbs/04_strategies/05_constraints.ipynb #34b58c0e
-def complete(tracker:Tracker, p:Progress) -> bool:
+@patch
+def complete(self: Tracker, p: Progress) -> bool:
     "Whether a text that ends here has said everything; its end ends a word."
-    return all(s + w == len(c.stages) for s, w, c in zip(p.stages, p.pending, tracker.constraints))
+    return all(s + w == len(c.stages) for s, w, c in zip(p.stages, p.pending, self.constraints))
 
-def partial_words(tracker:Tracker, p:Progress) -> list[tuple[int, int]]:
+
+@patch
+def partial_words(self: Tracker, p: Progress) -> list[tuple[int, int]]:
     "`(constraint, node)` for the beginnings of words that are asked for and that the text ends with, longest first."
     out = []
-    for node in tracker.machine.suffix_nodes(p.node):
-        depth = tracker.machine.depth[node]
-        for i, c in enumerate(tracker.constraints):
-            if p.stages[i] < len(c.stages) and not p.pending[i] and p.length - depth >= p.since[i] and begins_at_boundary(c, p.tail[:len(p.tail) - depth], p.tail[-depth]) and any(len(w) > depth for w in tracker.words_through(node, c.stages[p.stages[i]])): out.append((i, node))
+    for node in self.machine.suffix_nodes(p.node):
+        depth = self.machine.depth[node]
+        for i, c in enumerate(self.constraints):
+            if (
+                p.stages[i] < len(c.stages)
+                and not p.pending[i]
+                and p.length - depth >= p.since[i]
+                and begins_at_boundary(c, p.tail[: len(p.tail) - depth], p.tail[-depth])
+                and any(len(w) > depth for w in self.words_through(node, c.stages[p.stages[i]]))
+            ):
+                out.append((i, node))
     return out
 
-def words_through(tracker:Tracker, node:int, words) -> list[tuple[int, ...]]:
+
+@patch
+def words_through(self: Tracker, node: int, words) -> list[tuple[int, ...]]:
     "Those of `words` whose beginning is the path to `node`."
-    depth = tracker.machine.depth[node]
+    depth = self.machine.depth[node]
+
     def goes(word):
         at = 0
-        for token in word[:depth]: at = tracker.machine.children[at].get(token, 0)
+        for token in word[:depth]:
+            at = self.machine.children[at].get(token, 0)
         return at == node and len(word) >= depth
+
     return [w for w in words if goes(w)]
 
-Tracker.complete, Tracker.partial_words, Tracker.words_through = complete, partial_words, words_through
-
 # %% ../../nbs/04_strategies/05_constraints.ipynb #087f06d2
-def bank(tracker:Tracker, p:Progress) -> int:
+@patch
+def bank(self: Tracker, p: Progress) -> int:
     "The bank: finished stages in units of the longest word, and what is said of a word that is not."
-    half = [tracker.longest - max(map(len, tracker.open_words(p, i))) + tracker.machine.depth[node] for i, node in tracker.partial_words(p)]
-    return (sum(p.stages) + sum(p.pending)) * tracker.longest + max(half, default=0)
+    half = [
+        self.longest - max(map(len, self.open_words(p, i))) + self.machine.depth[node]
+        for i, node in self.partial_words(p)
+    ]
+    return (sum(p.stages) + sum(p.pending)) * self.longest + max(half, default=0)
 
-def open_words(tracker:Tracker, p:Progress, i:int) -> tuple:
+
+@patch
+def open_words(self: Tracker, p: Progress, i: int) -> tuple:
     "The words that constraint `i` asks for now."
-    return tracker.constraints[i].stages[p.stages[i]]
+    return self.constraints[i].stages[p.stages[i]]
 
-def helpful_tokens(tracker:Tracker, p:Progress) -> list[int]:
+
+@patch
+def helpful_tokens(self: Tracker, p: Progress) -> list[int]:
     "Tokens that go on with the longest word that is half said, or, if there is none, that begin one."
-    if half := tracker.partial_words(p):
-        node, depth = half[0][1], tracker.machine.depth[half[0][1]]
-        return list(dict.fromkeys(w[depth] for i, n in half if n == node for w in tracker.words_through(n, tracker.open_words(p, i)) if len(w) > depth))
-    open_ = [i for i, c in enumerate(tracker.constraints) if p.stages[i] < len(c.stages) and not p.pending[i]]
-    return list(dict.fromkeys(w[0] for i in open_ for w in tracker.open_words(p, i) if begins_at_boundary(tracker.constraints[i], p.tail, w[0])))
+    if half := self.partial_words(p):
+        node, depth = half[0][1], self.machine.depth[half[0][1]]
+        return list(
+            dict.fromkeys(
+                w[depth]
+                for i, n in half
+                if n == node
+                for w in self.words_through(n, self.open_words(p, i))
+                if len(w) > depth
+            )
+        )
+    open_ = [
+        i
+        for i, c in enumerate(self.constraints)
+        if p.stages[i] < len(c.stages) and not p.pending[i]
+    ]
+    return list(
+        dict.fromkeys(
+            w[0]
+            for i in open_
+            for w in self.open_words(p, i)
+            if begins_at_boundary(self.constraints[i], p.tail, w[0])
+        )
+    )
 
-def tokens_needed(tracker:Tracker, p:Progress) -> int:
+
+@patch
+def tokens_needed(self: Tracker, p: Progress) -> int:
     "A number of tokens that is enough to complete the text."
-    left = [[stage_tokens_needed(c, stage) for stage in c.stages[s + w:]] for c, s, w in zip(tracker.constraints, p.stages, p.pending)]
-    saved = [stage_tokens_needed(tracker.constraints[i], tracker.open_words(p, i)) - (tracker.constraints[i].boundary is not None) - min(len(w) - tracker.machine.depth[n] for w in tracker.words_through(n, tracker.open_words(p, i)) if len(w) > tracker.machine.depth[n]) for i, n in tracker.partial_words(p)]
-    last = any(c.boundary is not None for c in tracker.constraints) and any(left) # the end of the text ends the last word
+    left = [
+        [stage_tokens_needed(c, stage) for stage in c.stages[s + w :]]
+        for c, s, w in zip(self.constraints, p.stages, p.pending)
+    ]
+    saved = [
+        stage_tokens_needed(self.constraints[i], self.open_words(p, i))
+        - (self.constraints[i].boundary is not None)
+        - min(
+            len(w) - self.machine.depth[n]
+            for w in self.words_through(n, self.open_words(p, i))
+            if len(w) > self.machine.depth[n]
+        )
+        for i, n in self.partial_words(p)
+    ]
+    last = any(c.boundary is not None for c in self.constraints) and any(
+        left
+    )  # the end of the text ends the last word
     return sum(map(sum, left)) - max(saved, default=0) - last
 
-def stage_tokens_needed(c:Constraint, stage) -> int:
-    "Tokens that are enough for one of the words of a stage, wherever it begins, and for what must follow it."
-    return min(map(len, stage)) if c.boundary is None else 1 + min(len(w) + (w[0] not in c.boundary) for w in stage)
 
-Tracker.bank, Tracker.open_words, Tracker.helpful_tokens, Tracker.tokens_needed = bank, open_words, helpful_tokens, tokens_needed
+def stage_tokens_needed(c: Constraint, stage) -> int:
+    "Tokens that are enough for one of the words of a stage, wherever it begins, and for what must follow it."
+    return (
+        min(map(len, stage))
+        if c.boundary is None
+        else 1 + min(len(w) + (w[0] not in c.boundary) for w in stage)
+    )
 
 # %% ../../nbs/04_strategies/05_constraints.ipynb #acbe5c2a
 def word_boundaries(lm) -> tuple[frozenset[int], frozenset[int]]:
     "The ids that cannot go on with a word, and those that no word goes on from: their text begins, or ends, with a sign that is no letter, digit or underscore."
-    if 'word_boundaries_' in vars(lm): return lm.word_boundaries_ # a decoding for each id of the vocabulary: once for a model, not for each phrase
-    before = lm.encode('a')[-1:] # decoded behind a letter, a space shows
+    if 'word_boundaries_' in vars(lm):
+        return (
+            lm.word_boundaries_
+        )  # a decoding for each id of the vocabulary: once for a model, not for each phrase
+    before = lm.encode('a')[-1:]  # decoded behind a letter, a space shows
     n, sign = len(lm.decode(before)), lambda c: not (c.isalnum() or c == '_')
     texts = [lm.decode(before + [i])[n:] for i in range(lm.vocab_size)]
-    lm.word_boundaries_ = frozenset(i for i, t in enumerate(texts) if t and sign(t[0])) | frozenset(lm.eos), frozenset(i for i, t in enumerate(texts) if t and sign(t[-1]))
+    lm.word_boundaries_ = (
+        frozenset(i for i, t in enumerate(texts) if t and sign(t[0])) | frozenset(lm.eos),
+        frozenset(i for i, t in enumerate(texts) if t and sign(t[-1])),
+    )
     return lm.word_boundaries_
 
+
 def phrase_constraint(
-    lm, # whose tokenizer to use
-    *texts:str, # one, or several of which one is to be said
-    whole_words:bool=False, # do not count a word that goes on
+    lm,  # whose tokenizer to use
+    *texts: str,  # one, or several of which one is to be said
+    whole_words: bool = False,  # do not count a word that goes on
 ) -> Constraint:
     "A constraint from text, in all its spellings; raises `ValueError` for an empty text."
-    if not texts or not all(isinstance(t, str) and t.strip() for t in texts): raise ValueError('a phrase is empty: give at least one text with a letter in it')
-    if lm.tokenizer is None: raise ValueError(f'{lm.name} was wrapped without a tokenizer: give ids with PhrasalConstraint')
-    spelled = [tuple(lm.tokenizer(s, add_special_tokens=False, verbose=False)['input_ids']) for t in texts for s in (' ' + t.strip(), t.strip())]
+    if not texts or not all(isinstance(t, str) and t.strip() for t in texts):
+        raise ValueError('a phrase is empty: give at least one text with a letter in it')
+    if lm.tokenizer is None:
+        raise ValueError(
+            f'{lm.name} was wrapped without a tokenizer: give ids with PhrasalConstraint'
+        )
+    spelled = [
+        tuple(lm.tokenizer(s, add_special_tokens=False, verbose=False)['input_ids'])
+        for t in texts
+        for s in (' ' + t.strip(), t.strip())
+    ]
     return DisjunctiveConstraint(spelled, *(word_boundaries(lm) if whole_words else ()))
 
 # %% ../../nbs/04_strategies/05_constraints.ipynb #0307cd11
-def fulfilled_at(constraints:Sequence[Constraint], ids:Sequence[int]) -> list[int | None]:
+def fulfilled_at(constraints: Sequence[Constraint], ids: Sequence[int]) -> list[int | None]:
     "For each constraint the number of tokens after which it was complete, or None."
     tracker = Tracker(constraints)
     p, out = tracker.start(), [None] * len(constraints)
     for n, token in enumerate(ids, 1):
         p = tracker.step(p, token)
         for i, c in enumerate(constraints):
-            if out[i] is None and p.stages[i] == len(c.stages): out[i] = n - (c.boundary is not None)
-    return [len(ids) if at is None and w and s + 1 == len(c.stages) else at for at, s, w, c in zip(out, p.stages, p.pending, constraints)]
+            if out[i] is None and p.stages[i] == len(c.stages):
+                out[i] = n - (c.boundary is not None)
+    return [
+        len(ids) if at is None and w and s + 1 == len(c.stages) else at
+        for at, s, w, c in zip(out, p.stages, p.pending, constraints)
+    ]

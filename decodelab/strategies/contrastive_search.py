@@ -20,115 +20,160 @@ from ..logits.warpers import TopP
 from ..logits.processor_list import LogitsProcessorList
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #a0bf7eaf
-def unit_vectors(states:torch.Tensor) -> torch.Tensor:
+def unit_vectors(states: torch.Tensor) -> torch.Tensor:
     "States `(n, D)` at length one, in float32 (float64 if they are); a state of zeros stays as it is."
     return torch.nn.functional.normalize(upcast(states), dim=-1)
 
+
 class TokenStates:
     "Directions `(n, D)` of the tokens of a text, in a buffer with room to spare."
-    def __init__(self, units:torch.Tensor):
+
+    def __init__(self, units: torch.Tensor):
         self.n, self.buffer = 0, units.new_empty(0, units.shape[-1])
         self.add(units)
-    def __len__(self): return self.n
 
-    def add(self, units:torch.Tensor):
+    def __len__(self):
+        return self.n
+
+    def add(self, units: torch.Tensor):
         "Remember `(m, D)` more."
         start, self.n = self.n, self.n + len(units)
         if self.n > len(self.buffer):
             wide = units.new_empty(max(64, 2 * self.n), units.shape[-1])
             wide[:start] = self.buffer[:start]
             self.buffer = wide
-        self.buffer[start:self.n] = units
+        self.buffer[start : self.n] = units
 
-    def max_cosine(self, units:torch.Tensor) -> torch.Tensor:
+    def max_cosine(self, units: torch.Tensor) -> torch.Tensor:
         "The largest cosine `(k,)` of each of `(k, D)` directions with any that are remembered."
-        return (units @ self.buffer[:self.n].T).amax(-1)
+        return (units @ self.buffer[: self.n].T).amax(-1)
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #3737ebf6
-def top_candidates(scores:torch.Tensor, k:int) -> tuple[list[int], torch.Tensor]:
+def top_candidates(scores: torch.Tensor, k: int) -> tuple[list[int], torch.Tensor]:
     "`(tokens, p (n,))`: the at most `k` best of a row of scores `(V,)` that are possible at all, best first; raises `ValueError` for a row without any."
     best, tokens = scores.topk(k)
     values = best.tolist()
-    if not math.isfinite(values[0]): raise ValueError(f'the largest score of a row is {values[0]}: the model gave no usable logits, or the rules forbid every token')
+    if not math.isfinite(values[0]):
+        raise ValueError(
+            f'the largest score of a row is {values[0]}: the model gave no usable logits, or the rules forbid every token'
+        )
     n = sum(v > -math.inf for v in values)
     return tokens[:n].tolist(), scores.softmax(-1)[tokens[:n]]
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #86305f51
 class ContrastiveSearch:
     "Contrastive search (Su et al. 2022, arXiv 2202.06417): confidence against similarity with what was said, one pass a token."
-    def __init__(self,
-        penalty_alpha:float=.6, # weight of the similarity, 0 (greedy search) to 1
-        top_k:int=4, # candidates at each step, from 1 (greedy search) to the size of the vocabulary
-        processors=(), # logits rules, applied in this order before the candidates are taken
-    ):
-        if not 0 <= penalty_alpha <= 1: raise ValueError(f'penalty_alpha is {penalty_alpha}: give a number from 0 to 1')
-        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1: raise ValueError(f'top_k is {top_k!r}: give a whole number of 1 or more')
-        self.penalty_alpha, self.top_k, self.processors = penalty_alpha, top_k, processors if isinstance(processors, LogitsProcessorList) else LogitsProcessorList(list(processors))
 
-    def candidates(self, scores:torch.Tensor, new:int, rng:Rng) -> tuple[list[int], torch.Tensor]:
+    def __init__(
+        self,
+        penalty_alpha: float = 0.6,  # weight of the similarity, 0 (greedy search) to 1
+        top_k: int = 4,  # candidates at each step, from 1 (greedy search) to the size of the vocabulary
+        processors=(),  # logits rules, applied in this order before the candidates are taken
+    ):
+        if not 0 <= penalty_alpha <= 1:
+            raise ValueError(f'penalty_alpha is {penalty_alpha}: give a number from 0 to 1')
+        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
+            raise ValueError(f'top_k is {top_k!r}: give a whole number of 1 or more')
+        self.penalty_alpha = penalty_alpha
+        self.top_k = top_k
+        self.processors = (
+            processors
+            if isinstance(processors, LogitsProcessorList)
+            else LogitsProcessorList(list(processors))
+        )
+
+    def candidates(
+        self, scores: torch.Tensor, new: int, rng: Rng
+    ) -> tuple[list[int], torch.Tensor]:
         "`(tokens, p)`: what the next token is chosen from after `new` new ones; `scores` `(V,)` are those after the rules."
         return top_candidates(scores, self.top_k)
 
-    def decode(self, request:Request) -> Iterator[Step]:
+    def decode(self, request: Request) -> Iterator[Step]:
         "One token a step; `info`: the candidates, best first, with their probability, penalty and score."
-        if self.top_k > request.lm.vocab_size: raise ValueError(f'top_k is {self.top_k} and {request.lm.name} has {request.lm.vocab_size} tokens: give fewer candidates')
-        text, applied, ids, passes = CandidateScorer(request), self.processors.bind(request), list(request.prompt), 0
+        if self.top_k > request.lm.vocab_size:
+            raise ValueError(
+                f'top_k is {self.top_k} and {request.lm.name} has {request.lm.vocab_size} tokens: give fewer candidates'
+            )
+        text = CandidateScorer(request)
+        applied = self.processors.bind(request)
+        ids = list(request.prompt)
+        passes = 0
         while True:
-            tokens, p = self.candidates(applied(ids, text.logits[None])[0], len(ids) - len(request.prompt), request.rng)
+            tokens, p = self.candidates(
+                applied(ids, text.logits[None])[0], len(ids) - len(request.prompt), request.rng
+            )
             best, info = text.choose(tokens, p, self.penalty_alpha)
             ids.append(tokens[best])
             before, passes = passes, text.branches.passes + applied.passes
             yield Step(ids[-1:], target_passes=passes - before, info=info)
 
     def __repr__(self):
-        said = ', '.join(f'{k}={list(v) if k == "processors" else v!r}' for k, v in vars(self).items() if k != 'processors' or v)
+        said = ', '.join(
+            f'{k}={list(v) if k == "processors" else v!r}'
+            for k, v in vars(self).items()
+            if k != 'processors' or v
+        )
         return f'{type(self).__name__}({said})'
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #7ce072bf
 class CandidateScorer:
     "One text and its candidates: `row` `(V,)` holds the logits after the text."
-    def __init__(self, request:Request):
-        self.branches, self.last = Branches(request.session(), states=True), 0 # last: the leaf that is the text's end
+
+    def __init__(self, request: Request):
+        self.branches, self.last = (
+            Branches(request.session(), states=True),
+            0,
+        )  # last: the leaf that is the text's end
         self.logits = self.branches.first(request.prompt)
         self.states = TokenStates(unit_vectors(self.branches.states))
 
-    def choose(self, tokens:list[int], p:torch.Tensor, alpha:float) -> tuple[int, dict]:
+    def choose(self, tokens: list[int], p: torch.Tensor, alpha: float) -> tuple[int, dict]:
         "Read the candidates in one pass and go on with the best: `(its number, what was weighed)`; the first one on a tie."
-        rows = self.branches.step([self.last] * len(tokens), tokens) # (k, V)
+        rows = self.branches.step([self.last] * len(tokens), tokens)  # (k, V)
         units = unit_vectors(self.branches.states)
         penalty = self.states.max_cosine(units)
         score = (1 - alpha) * p - alpha * penalty
         self.last = int(score.argmax())
         self.logits = rows[self.last]
-        self.states.add(units[self.last:self.last + 1])
+        self.states.add(units[self.last : self.last + 1])
         weighed = torch.stack([p.to(score), penalty.to(score), score]).tolist()
         return self.last, dict(candidates=tokens) | dict(zip(('p', 'penalty', 'score'), weighed))
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #ee2be1f4
 class DiverseContrastiveSearch(ContrastiveSearch):
     "Contrastive search after a few tokens drawn by nucleus sampling (the authors' library, SimCTG)."
-    def __init__(self,
-        sampled_first:int=2, # new tokens that are drawn
-        top_p:float=.95, # the nucleus they are drawn from, after the rules
-        penalty_alpha:float=.6,
-        top_k:int=4,
+
+    def __init__(
+        self,
+        sampled_first: int = 2,  # new tokens that are drawn
+        top_p: float = 0.95,  # the nucleus they are drawn from, after the rules
+        penalty_alpha: float = 0.6,
+        top_k: int = 4,
         processors=(),
     ):
-        if isinstance(sampled_first, bool) or not isinstance(sampled_first, int) or sampled_first < 1: raise ValueError(f'sampled_first is {sampled_first!r}: give a whole number of 1 or more, or use ContrastiveSearch')
+        if (
+            isinstance(sampled_first, bool)
+            or not isinstance(sampled_first, int)
+            or sampled_first < 1
+        ):
+            raise ValueError(
+                f'sampled_first is {sampled_first!r}: give a whole number of 1 or more, or use ContrastiveSearch'
+            )
         super().__init__(penalty_alpha, top_k, processors)
-        self.sampled_first, self.top_p = sampled_first, TopP(top_p).top_p # checked by the rule
+        self.sampled_first, self.top_p = sampled_first, TopP(top_p).top_p  # checked by the rule
 
     def candidates(self, scores, new, rng):
         "One drawn token at first, then the likeliest."
-        if new >= self.sampled_first: return super().candidates(scores, new, rng)
+        if new >= self.sampled_first:
+            return super().candidates(scores, new, rng)
         token = rng.categorical(TopP(self.top_p)(None, scores[None])[0].softmax(-1))
         return [token], scores.softmax(-1)[token][None]
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #b0caadfa
 def final_hidden_states(
     lm,
-    ids:list[int], # the whole text; of an encoder–decoder, what its decoder reads
-    encoder:dict|None=None, # what an encoder reads
+    ids: list[int],  # the whole text; of an encoder–decoder, what its decoder reads
+    encoder: dict | None = None,  # what an encoder reads
 ) -> torch.Tensor:
     "Hidden states `(n, D)` of a text after the model's final norm, by which contrastive search compares tokens."
     fan = Branches(lm.session(encoder) if encoder else lm.session(), states=True)

@@ -13,11 +13,18 @@ from ..core.driver import Request, Rng
 from .sampling import Base
 
 # %% ../../nbs/04_strategies/02_deterministic.ipynb #720f96cc
-BLOCK_WIDTHS, PROMPT_LENGTHS = (2, 3, 5, 8), (1, 8, 24, 48) # of the blocks, and of the prompts, that the rounding is measured with
+BLOCK_WIDTHS, PROMPT_LENGTHS = (
+    (2, 3, 5, 8),
+    (1, 8, 24, 48),
+)  # of the blocks, and of the prompts, that the rounding is measured with
 
-def max_margin_shift(base:Base, request:Request) -> float:
+
+def max_margin_shift(base: Base, request: Request) -> float:
     "The largest change of the margin between the two best scores, over a greedy text read again in blocks of several widths."
-    plain, ids, rows, largest = base.bind(request), list(request.prompt), [], 0.
+    plain = base.bind(request)
+    ids = list(request.prompt)
+    rows = []
+    largest = 0.0
     for _ in range(request.max_new_tokens):
         rows.append(plain.next_scores(ids))
         ids.append(int(rows[-1].argmax()))
@@ -25,61 +32,105 @@ def max_margin_shift(base:Base, request:Request) -> float:
     margin = lambda z: z.gather(1, best[:, :1]) - z.gather(1, best[:, 1:])
     for width in BLOCK_WIDTHS:
         blocks, at = base.bind(request), range(len(request.prompt), len(ids), width)
-        again = torch.cat([blocks.scores(ids[:min(i + width, len(ids)) - 1], min(width, len(ids) - i)) for i in at]) # (n, V)
-        largest = max(largest, (margin(rows) - margin(again)).abs().nan_to_num(0.).max().item()) # two scores of -inf: no margin
+        again = torch.cat(
+            [
+                blocks.scores(ids[: min(i + width, len(ids)) - 1], min(width, len(ids) - i))
+                for i in at
+            ]
+        )  # (n, V)
+        largest = max(
+            largest, (margin(rows) - margin(again)).abs().nan_to_num(0.0).max().item()
+        )  # two scores of -inf: no margin
     return largest
 
-def random_requests(request:Request, n:int=32) -> list[Request]:
+
+def random_requests(request: Request, n: int = 32) -> list[Request]:
     "Requests for `n` tokens after random prompts, that end as `request` does."
     lm, draw = request.lm, torch.Generator().manual_seed(0)
     lengths = [k for k in PROMPT_LENGTHS if not lm.max_length or k + n <= lm.max_length]
-    return [Request(lm, torch.randint(lm.vocab_size, (k,), generator=draw).tolist(), n, Rng(), request.stop) for k in lengths or [1]]
+    return [
+        Request(
+            lm, torch.randint(lm.vocab_size, (k,), generator=draw).tolist(), n, Rng(), request.stop
+        )
+        for k in lengths or [1]
+    ]
 
 # %% ../../nbs/04_strategies/02_deterministic.ipynb #62646cbb
-CACHED_MARGINS = 16 # tolerances, one for each list of rules
+CACHED_MARGINS = 16  # tolerances, one for each list of rules
+
 
 @torch.inference_mode()
-def tie_margin(base:Base, request:Request) -> float:
+def tie_margin(base: Base, request: Request) -> float:
     "Below which margin the request's model is not to be trusted under the rules of `base`; measured once for both and kept with the model."
     known = vars(request.lm).setdefault('tie_margins_', {})
     if repr(base) not in known:
         texts = random_requests(request)
         logit = max(request.lm.session().logits(r.prompt).abs().max().item() for r in texts)
-        try: known[repr(base)] = base, max([2 * torch.finfo(request.lm.dtype).eps * logit] + [2 * max_margin_shift(base, r) for r in texts])
+        try:
+            known[repr(base)] = (
+                base,
+                max(
+                    [2 * torch.finfo(request.lm.dtype).eps * logit]
+                    + [2 * max_margin_shift(base, r) for r in texts]
+                ),
+            )
         except Exception as error:
-            error.add_note('while deterministic=True measured how these processors round, on sequences after random prompts')
+            error.add_note(
+                'while deterministic=True measured how these processors round, on sequences after random prompts'
+            )
             raise
-        if len(known) > CACHED_MARGINS: del known[next(iter(known))]
+        if len(known) > CACHED_MARGINS:
+            del known[next(iter(known))]
     return known[repr(base)][1]
 
 # %% ../../nbs/04_strategies/02_deterministic.ipynb #52ff9a7f
 class DeterministicScorer:
     "A greedy base's reading whose close decisions are those of plain decoding; `again` counts the passes this took."
+
     probabilities = False
-    def __init__(self, base:Base, request:Request):
-        if not base.greedy: raise ValueError('deterministic=True keeps greedy texts, bit by bit: use a Greedy base, or leave deterministic out')
-        if request.batcher: raise ValueError('deterministic=True compares with a sequence that is decoded alone: use decode, not decode_batch')
-        self.tie_margin, self.prompt, self.n_plain = tie_margin(base, request), len(request.prompt), 0
+
+    def __init__(self, base: Base, request: Request):
+        if not base.greedy:
+            raise ValueError(
+                'deterministic=True keeps greedy texts, bit by bit: use a Greedy base, or leave deterministic out'
+            )
+        if request.batcher:
+            raise ValueError(
+                'deterministic=True compares with a sequence that is decoded alone: use decode, not decode_batch'
+            )
+        self.tie_margin = tie_margin(base, request)
+        self.prompt = len(request.prompt)
+        self.n_plain = 0
         self.block_scorer, self.plain_scorer = base.bind(request), base.bind(request)
 
     @property
-    def session(self): return self.block_scorer.session
-    @property
-    def extra_passes(self): return self.plain_scorer.passes
-    @property
-    def passes(self): return self.block_scorer.passes + self.extra_passes
+    def session(self):
+        return self.block_scorer.session
 
-    def scores(self, ids:list[int], last:int) -> torch.Tensor:
+    @property
+    def extra_passes(self):
+        return self.plain_scorer.passes
+
+    @property
+    def passes(self):
+        return self.block_scorer.passes + self.extra_passes
+
+    def scores(self, ids: list[int], last: int) -> torch.Tensor:
         "Scores `(last, V)` after each of the last `last` prefixes of `ids`."
         rows = self.block_scorer.scores(ids, last)
-        margins = rows.topk(2).values.diff(dim=1).abs()[:, 0].nan_to_num(torch.inf).tolist() # two scores of -inf: nothing to choose
+        margins = (
+            rows.topk(2).values.diff(dim=1).abs()[:, 0].nan_to_num(torch.inf).tolist()
+        )  # two scores of -inf: nothing to choose
         for j, n in enumerate(range(len(ids) - last + 1, len(ids) + 1)):
-            if margins[j] <= self.tie_margin: rows[j] = self.plain_scores(ids[:n])
-            if j + 1 < last and int(rows[j].argmax()) != ids[n]: break
+            if margins[j] <= self.tie_margin:
+                rows[j] = self.plain_scores(ids[:n])
+            if j + 1 < last and int(rows[j].argmax()) != ids[n]:
+                break
         return rows
 
-    def plain_scores(self, ids:list[int]) -> torch.Tensor:
+    def plain_scores(self, ids: list[int]) -> torch.Tensor:
         "The row `(V,)` after `ids` as plain decoding computes it: the prompt in one pass, then one token a pass."
-        for n in range(max(self.n_plain + 1, self.prompt), len(ids) + 1): row = self.plain_scorer.scores(ids[:n], 1)
+        for n in range(max(self.n_plain + 1, self.prompt), len(ids) + 1):
+            row = self.plain_scorer.scores(ids[:n], 1)
         self.n_plain = len(ids)
         return row[0]

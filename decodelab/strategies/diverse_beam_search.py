@@ -15,50 +15,77 @@ from ..core.driver import Request
 
 # %% ../../nbs/04_strategies/04_diverse_beam_search.ipynb #8e60e521
 def hamming_penalty(
-    scores:torch.Tensor, # `(beams, V)`
-    taken:list[int], # the tokens that earlier groups have chosen at this step
-    penalty:float,
+    scores: torch.Tensor,  # `(beams, V)`
+    taken: list[int],  # the tokens that earlier groups have chosen at this step
+    penalty: float,
 ) -> torch.Tensor:
     "The scores, less `penalty` for each time a token was taken."
-    if not taken: return scores
+    if not taken:
+        return scores
     index = torch.tensor(taken, device=scores.device).expand(len(scores), -1)
     return scores.scatter_add(1, index, scores.new_full(index.shape, -penalty))
 
 # %% ../../nbs/04_strategies/04_diverse_beam_search.ipynb #02fc26e1
 class DiverseBeamSearch(BeamSearch):
     "Groups of beams that choose one after the other and avoid what the others chose (Vijayakumar et al. 2018)."
-    length_ends = False
-    def __init__(self,
-        num_beams:int=4, # in all groups together
-        num_beam_groups:int=2, # divides `num_beams`; as many as beams gives the most diversity
-        diversity_penalty:float=.5, # λ, above 0; .2 to .8 in the paper
-        processors=(), # logits rules, applied to the log-probabilities of each beam after the penalty
-        length_penalty:float=1., # a hypothesis' score is divided by its length to this power
-        early_stopping:bool|str=False, # as in `BeamSearch`, for each group
-        num_return_sequences:int=1, # hypotheses in the trace
-        one_per_group:bool=False, # the best of each group before the second of any
-    ):
-        super().__init__(num_beams, processors, length_penalty, early_stopping, num_return_sequences)
-        check_groups(num_beams, num_beam_groups, diversity_penalty)
-        self.num_beam_groups, self.diversity_penalty, self.one_per_group = num_beam_groups, diversity_penalty, one_per_group
 
-    def groups(self, request:Request) -> list[Group]:
+    length_ends = False
+
+    def __init__(
+        self,
+        num_beams: int = 4,  # in all groups together
+        num_beam_groups: int = 2,  # divides `num_beams`; as many as beams gives the most diversity
+        diversity_penalty: float = 0.5,  # λ, above 0; .2 to .8 in the paper
+        processors=(),  # logits rules, applied to the log-probabilities of each beam after the penalty
+        length_penalty: float = 1.0,  # a hypothesis' score is divided by its length to this power
+        early_stopping: bool | str = False,  # as in `BeamSearch`, for each group
+        num_return_sequences: int = 1,  # hypotheses in the trace
+        one_per_group: bool = False,  # the best of each group before the second of any
+    ):
+        super().__init__(
+            num_beams, processors, length_penalty, early_stopping, num_return_sequences
+        )
+        check_groups(num_beams, num_beam_groups, diversity_penalty)
+        self.num_beam_groups = num_beam_groups
+        self.diversity_penalty = diversity_penalty
+        self.one_per_group = one_per_group
+
+    def groups(self, request: Request) -> list[Group]:
         "Groups that begin with one beam each."
         n, size = self.num_beam_groups, self.num_beams // self.num_beam_groups
-        kept = lambda: Hypotheses(size, self.length_penalty, self.early_stopping, request.max_new_tokens)
+        kept = lambda: Hypotheses(
+            size, self.length_penalty, self.early_stopping, request.max_new_tokens
+        )
         return [Group(size, kept(), [Beam(group=g)]) for g in range(n)]
 
-    def bias(self, scores, taken): return hamming_penalty(scores, taken, self.diversity_penalty)
-    def bound(self, group, candidates): return max((c.score for c in candidates), default=-math.inf) # as the original: what has just ended counts, too
+    def bias(self, scores, taken):
+        return hamming_penalty(scores, taken, self.diversity_penalty)
+
+    def bound(self, group, candidates):
+        return max(
+            (c.score for c in candidates), default=-math.inf
+        )  # as the original: what has just ended counts, too
+
     def select(self, best):
         "All hypotheses by score, or the best of each group, then the second, …"
-        if not self.one_per_group: return best
+        if not self.one_per_group:
+            return best
         nth = [sum(b.group == beam.group for _, b in best[:i]) for i, (_, beam) in enumerate(best)]
         return [pair for _, pair in sorted(zip(nth, best), key=lambda x: x[0])]
 
 # %% ../../nbs/04_strategies/04_diverse_beam_search.ipynb #fab7ff64
-def check_groups(num_beams:int, num_beam_groups:int, diversity_penalty:float):
+def check_groups(num_beams: int, num_beam_groups: int, diversity_penalty: float):
     "Raise `ValueError` for groups that cannot be."
-    if isinstance(num_beam_groups, bool) or not isinstance(num_beam_groups, int) or num_beam_groups < 1 or num_beams % num_beam_groups:
-        raise ValueError(f'num_beam_groups is {num_beam_groups!r}: give a whole number that divides num_beams, which is {num_beams}')
-    if num_beam_groups > 1 and not 0 < diversity_penalty < math.inf: raise ValueError(f'diversity_penalty is {diversity_penalty!r}: give a number above 0, or use BeamSearch')
+    if (
+        isinstance(num_beam_groups, bool)
+        or not isinstance(num_beam_groups, int)
+        or num_beam_groups < 1
+        or num_beams % num_beam_groups
+    ):
+        raise ValueError(
+            f'num_beam_groups is {num_beam_groups!r}: give a whole number that divides num_beams, which is {num_beams}'
+        )
+    if num_beam_groups > 1 and not 0 < diversity_penalty < math.inf:
+        raise ValueError(
+            f'diversity_penalty is {diversity_penalty!r}: give a number above 0, or use BeamSearch'
+        )

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['DIVERGENCES', 'MAX_LOGITS', 'dola_layers', 'explicit_layers', 'log_probs', 'clamp_log_probs', 'jensen_shannon',
-           'original_divergence', 'contrast', 'DoLaScorer', 'logits', 'contrast_scores', 'shared_divergence',
-           'check_head', 'DoLa', 'decode_steps', 'default_penalty', 'check_dola', 'dola_repr']
+           'original_divergence', 'contrast', 'DoLaScorer', 'logits', 'check_head', 'DoLa', 'default_penalty',
+           'check_dola', 'dola_repr']
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #b6b2fd0b
 import math
 from collections.abc import Iterator, Sequence
 
+from fastcore.basics import patch
 import torch
 
 from ..core.driver import Request
@@ -24,87 +25,140 @@ from .sampling import Base, Greedy, Scorer, Sample
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #5c8e7375
 def dola_layers(
-    lm:LM,
-    layers='high', # 'low', 'high', or a list of whole numbers
+    lm: LM,
+    layers='high',  # 'low', 'high', or a list of whole numbers
 ) -> list[int]:
     "The candidates, from 0 (the embedding) to one less than the model's depth; raises `ValueError` where there are none."
     n, tied = lm.depth, lm.model.config.tie_word_embeddings
-    start = min(2, n - 1) if tied else 0 # a tied head undoes the embedding
-    if not isinstance(layers, str): return explicit_layers(lm, layers)
-    if layers == 'low': found = [start] if start == n // 2 else range(start, n // 2 if n <= 40 else 20, 2)
-    elif layers == 'high': found = range(n // 2 if n <= 40 else n - 20, n, 2)
-    else: raise ValueError(f"layers is {layers!r}: give 'low', 'high' or a list of layers")
-    if not found: raise ValueError(f"{lm.name} has {n} layers and a tied head, which leaves 'low' empty: give 'high' or a list of layers")
+    start = min(2, n - 1) if tied else 0  # a tied head undoes the embedding
+    if not isinstance(layers, str):
+        return explicit_layers(lm, layers)
+    if layers == 'low':
+        found = [start] if start == n // 2 else range(start, n // 2 if n <= 40 else 20, 2)
+    elif layers == 'high':
+        found = range(n // 2 if n <= 40 else n - 20, n, 2)
+    else:
+        raise ValueError(f"layers is {layers!r}: give 'low', 'high' or a list of layers")
+    if not found:
+        raise ValueError(
+            f"{lm.name} has {n} layers and a tied head, which leaves 'low' empty: give 'high' or a list of layers"
+        )
     return list(found)
 
-def explicit_layers(lm:LM, layers:Sequence[int]) -> list[int]:
+
+def explicit_layers(lm: LM, layers: Sequence[int]) -> list[int]:
     "Layers given by number, each once; raises `ValueError` for one that cannot be contrasted."
-    if not len(layers): raise ValueError("layers is empty: give 'low', 'high' or at least one layer")
+    if not len(layers):
+        raise ValueError("layers is empty: give 'low', 'high' or at least one layer")
     for j in layers:
         if isinstance(j, bool) or not isinstance(j, int) or not 0 <= j < lm.depth:
-            raise ValueError(f'layer {j!r}: {lm.name} has {lm.depth} layers, so give whole numbers from 0 to {lm.depth - 1}; a draft model of another depth takes a base of its own')
+            raise ValueError(
+                f'layer {j!r}: {lm.name} has {lm.depth} layers, so give whole numbers from 0 to {lm.depth - 1}; a draft model of another depth takes a base of its own'
+            )
     return list(dict.fromkeys(layers))
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #56a775ea
-def log_probs(logits:torch.Tensor) -> torch.Tensor:
+def log_probs(logits: torch.Tensor) -> torch.Tensor:
     "Log-probabilities of logits `(…, V)`; where the probability is zero, the smallest finite number."
     return logits.log_softmax(-1).clamp_(min=torch.finfo(logits.dtype).min)
 
-def clamp_log_probs(log_p:torch.Tensor) -> torch.Tensor:
+
+def clamp_log_probs(log_p: torch.Tensor) -> torch.Tensor:
     "Log-probabilities no smaller than those of numbers so small that nothing counts, and exponentials become slow."
     return log_p.clamp(min=math.log(torch.finfo(log_p.dtype).tiny) + 1)
 
-def jensen_shannon(log_p:torch.Tensor, log_q:torch.Tensor) -> torch.Tensor:
+
+def jensen_shannon(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     "Jensen–Shannon divergences in nats, `(C, n)`, of log-probabilities `(n, V)` and `(C, n, V)`."
     log_p, log_q = clamp_log_probs(log_p), clamp_log_probs(log_q)
     p, q = log_p.exp(), log_q.exp()
-    middle, own = (p + q).mul_(.5), (q * log_q).add_(p * log_p).mul_(.5) # negative entropies, token by token
+    middle, own = (
+        (p + q).mul_(0.5),
+        (q * log_q).add_(p * log_p).mul_(0.5),
+    )  # negative entropies, token by token
     return own.sub_(middle * middle.log()).sum(-1)
 
-def original_divergence(log_p:torch.Tensor, log_q:torch.Tensor) -> torch.Tensor:
+
+def original_divergence(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
     "What the original code computes instead, `(C, n)`: half of KL(m‖p) + KL(m‖q) for the middle m, averaged over the vocabulary."
-    middle = (clamp_log_probs(log_p).exp() + clamp_log_probs(log_q).exp()).mul_(.5)
-    own, cross = middle * middle.log(), middle.mul_(.5) * log_p + middle * log_q
-    return own.sub_(cross.masked_fill_(torch.maximum(log_p, log_q) < math.log(torch.finfo(log_p.dtype).tiny), 0.)).mean(-1) # a token that neither can say
+    middle = (clamp_log_probs(log_p).exp() + clamp_log_probs(log_q).exp()).mul_(0.5)
+    own, cross = middle * middle.log(), middle.mul_(0.5) * log_p + middle * log_q
+    return own.sub_(
+        cross.masked_fill_(
+            torch.maximum(log_p, log_q) < math.log(torch.finfo(log_p.dtype).tiny), 0.0
+        )
+    ).mean(-1)  # a token that neither can say
+
 
 DIVERGENCES = dict(jsd=jensen_shannon, original=original_divergence)
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #4cfdc9c7
 def contrast(
-    log_p:torch.Tensor, # log-probabilities `(n, V)` of the last layer
-    log_q:torch.Tensor, # log-probabilities `(n, V)` of the layer to subtract
-    relative_top:float=.1, # α, from 0 (all tokens) to 1
-    min_tokens_to_keep:int=1,
+    log_p: torch.Tensor,  # log-probabilities `(n, V)` of the last layer
+    log_q: torch.Tensor,  # log-probabilities `(n, V)` of the layer to subtract
+    relative_top: float = 0.1,  # α, from 0 (all tokens) to 1
+    min_tokens_to_keep: int = 1,
 ) -> torch.Tensor:
     "`log_p - log_q` of the plausible tokens, −∞ for the others, `(n, V)`."
-    least = log_p.amax(-1, keepdim=True) + (math.log(relative_top) if relative_top else -math.inf) # (n, 1)
-    if min_tokens_to_keep > 1: least = torch.minimum(least, log_p.topk(min(min_tokens_to_keep, log_p.shape[-1])).values[:, -1:])
-    return (log_p - log_q).masked_fill_(log_p < least.clamp_(min=torch.finfo(log_p.dtype).min / 2), -math.inf) # also what is impossible
+    least = log_p.amax(-1, keepdim=True) + (
+        math.log(relative_top) if relative_top else -math.inf
+    )  # (n, 1)
+    if min_tokens_to_keep > 1:
+        least = torch.minimum(
+            least, log_p.topk(min(min_tokens_to_keep, log_p.shape[-1])).values[:, -1:]
+        )
+    return (log_p - log_q).masked_fill_(
+        log_p < least.clamp_(min=torch.finfo(log_p.dtype).min / 2), -math.inf
+    )  # also what is impossible
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #69614a4f
-MAX_LOGITS = 1 << 22 # logits that are contrasted at a time
+MAX_LOGITS = 1 << 22  # logits that are contrasted at a time
+
 
 class DoLaScorer(Scorer):
     "One text read by one model whose last layer is contrasted with an early one, under rules."
-    def __init__(self, request:Request, dola:'DoLa'):
+
+    def __init__(self, request: Request, dola: 'DoLa'):
         lm = request.lm
-        if lm.decoder_start_ids: raise ValueError(f'{lm.name} is an encoder–decoder: DoLa reads decoder-only models')
-        self.dola, self.layers, self.session = dola, dola_layers(lm, dola.layers), request.session()
+        if lm.decoder_start_ids:
+            raise ValueError(f'{lm.name} is an encoder–decoder: DoLa reads decoder-only models')
+        self.dola = dola
+        self.layers = dola_layers(lm, dola.layers)
+        self.session = request.session()
         self.session.check_layers(self.layers)
         check_head(lm, dola.norm)
-        self.hub = request.batcher if dola.layer_per == 'batch' and isinstance(request.batcher, Batcher) else None # whom to agree with
-        self.processors, self.probabilities, self.chosen, self.divergences = dola.processors.bind(request), not dola.greedy, [], []
+        self.hub = (
+            request.batcher
+            if dola.layer_per == 'batch' and isinstance(request.batcher, Batcher)
+            else None
+        )  # whom to agree with
+        self.processors = dola.processors.bind(request)
+        self.probabilities = not dola.greedy
+        self.chosen = []
+        self.divergences = []
 
-    def scores(self, ids:list[int], last:int) -> torch.Tensor:
+    def scores(self, ids: list[int], last: int) -> torch.Tensor:
         "`(last, V)` after each of the last `last` prefixes of `ids`; `chosen` and `divergences` are those of these rows."
-        if self.hub and last > 1: raise ValueError("layer_per='batch' lets the texts agree token by token: leave out what reads several at once, or use layer_per='token'")
-        hidden = self.session.hidden_states(ids, [*self.layers, self.session.lm.depth], last) # (last, C + 1, D)
+        if self.hub and last > 1:
+            raise ValueError(
+                "layer_per='batch' lets the texts agree token by token: leave out what reads several at once, or use layer_per='token'"
+            )
+        hidden = self.session.hidden_states(
+            ids, [*self.layers, self.session.lm.depth], last
+        )  # (last, C + 1, D)
         self.chosen, self.divergences = [], []
         most = max(1, MAX_LOGITS // (hidden.shape[1] * self.session.lm.vocab_size))
         scores = [self.contrast_scores(part) for part in hidden.split(most)]
         ruled = self.processors(ids, scores[0] if len(scores) == 1 else torch.cat(scores))
-        dead = ruled.amax(-1, keepdim=True) == -float('inf') # the rules forbid every plausible token
-        if dead.any(): ruled = torch.where(dead, self.processors(ids, log_probs(upcast(self.session.head(hidden[:, -1])))), ruled)
+        dead = ruled.amax(-1, keepdim=True) == -float(
+            'inf'
+        )  # the rules forbid every plausible token
+        if dead.any():
+            ruled = torch.where(
+                dead,
+                self.processors(ids, log_probs(upcast(self.session.head(hidden[:, -1])))),
+                ruled,
+            )
         return self.dola.finalize(ruled)
 
     @property
@@ -113,92 +167,161 @@ class DoLaScorer(Scorer):
         return dict(layers=self.layers, layer=self.chosen[-1], divergences=self.divergences[-1])
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #af616195
-def logits(reading:DoLaScorer, hidden:torch.Tensor) -> torch.Tensor:
+def logits(reading: DoLaScorer, hidden: torch.Tensor) -> torch.Tensor:
     "Logits `(C + 1, n, V)` of hidden states `(n, C + 1, D)`, those of the last layer last."
-    session, parts, x = reading.session, reading.session.lm.layers, hidden.transpose(0, 1) # (C + 1, n, D)
-    if reading.dola.norm == 'final': found = session.head(x.flatten(0, 1))
-    elif parts is session.lm.native: found = session.head(torch.cat([x[:-1].flatten(0, 1), parts.final_norm(x[-1:])[0]]), bare=True)
-    else: found = torch.cat([session.head(x[:-1].flatten(0, 1), bare=True), session.head(x[-1])])
+    session = reading.session
+    parts = reading.session.lm.layers
+    x = hidden.transpose(0, 1)  # (C + 1, n, D)
+    if reading.dola.norm == 'final':
+        found = session.head(x.flatten(0, 1))
+    elif parts is session.lm.native:
+        found = session.head(
+            torch.cat([x[:-1].flatten(0, 1), parts.final_norm(x[-1:])[0]]), bare=True
+        )
+    else:
+        found = torch.cat([session.head(x[:-1].flatten(0, 1), bare=True), session.head(x[-1])])
     return upcast(found).unflatten(0, x.shape[:2])
 
-def contrast_scores(reading:DoLaScorer, hidden:torch.Tensor) -> torch.Tensor:
+
+@patch
+def contrast_scores(self: DoLaScorer, hidden: torch.Tensor) -> torch.Tensor:
     "DoLa's scores `(n, V)` of hidden states `(n, C + 1, D)`."
-    dola, known = reading.dola, log_probs(reading.logits(hidden))
+    dola, known = self.dola, log_probs(self.logits(hidden))
     early, final = known[:-1], known[-1]
     found, chosen = [[]] * len(final), [0] * len(final)
     if len(early) > 1:
-        divergence = DIVERGENCES[dola.divergence](final, early) # (C, n)
-        found, chosen = divergence.T.tolist(), reading.shared_divergence(divergence).argmax(0).tolist()
-    reading.divergences += found
-    reading.chosen += [reading.layers[j] for j in chosen]
+        divergence = DIVERGENCES[dola.divergence](final, early)  # (C, n)
+        found = divergence.T.tolist()
+        chosen = self.shared_divergence(divergence).argmax(0).tolist()
+    self.divergences += found
+    self.chosen += [self.layers[j] for j in chosen]
     base = early[chosen[0]] if len(set(chosen)) == 1 else early[chosen, range(len(final))]
     return contrast(final, base, dola.relative_top, dola.min_tokens_to_keep)
 
-def shared_divergence(reading:DoLaScorer, divergence:torch.Tensor) -> torch.Tensor:
-    "The divergences `(C, n)` to choose by: the text's own, or their mean over all texts of the batch."
-    return torch.stack(reading.hub.all_gather(divergence)).mean(0) if reading.hub else divergence
 
-def check_head(lm:LM, norm:str):
+@patch
+def shared_divergence(self: DoLaScorer, divergence: torch.Tensor) -> torch.Tensor:
+    "The divergences `(C, n)` to choose by: the text's own, or their mean over all texts of the batch."
+    return torch.stack(self.hub.all_gather(divergence)).mean(0) if self.hub else divergence
+
+
+def check_head(lm: LM, norm: str):
     "Raise `ValueError` where early layers cannot be read by the model's head."
     head, width = lm.model.get_output_embeddings(), lm.text_config.hidden_size
-    if head is None: raise ValueError(f'{lm.name} has no output embeddings: there is nothing to read early layers with')
-    if norm == 'none' and head.weight.shape[-1] != width: raise ValueError(f"{lm.name}'s layers are {width} wide and its head {head.weight.shape[-1]}: use norm='final', which goes through all that follows the layers")
+    if head is None:
+        raise ValueError(
+            f'{lm.name} has no output embeddings: there is nothing to read early layers with'
+        )
+    if norm == 'none' and head.weight.shape[-1] != width:
+        raise ValueError(
+            f"{lm.name}'s layers are {width} wide and its head {head.weight.shape[-1]}: use norm='final', which goes through all that follows the layers"
+        )
 
-DoLaScorer.logits, DoLaScorer.contrast_scores, DoLaScorer.shared_divergence = logits, contrast_scores, shared_divergence
+
+DoLaScorer.logits = logits
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #38f0a3c2
 class DoLa(Base):
     "Decoding by contrasting layers (Chuang et al. 2024, arXiv 2309.03883)."
-    def __init__(self,
-        layers='high', # candidates to subtract: 'high', 'low' or a list of layers, 0 being the embedding
-        base:Base=Greedy(), # `Greedy(rules)` or `Sample(rules)`: how to choose by the scores
-        divergence:str='jsd', # that chooses among candidates: 'jsd', or 'official', which the original computes
-        layer_per:str='token', # 'row': each text and token for itself; 'batch': one layer for all texts of a batch
-        relative_top:float=.1, # least probability of a token, as a share of the largest; 0: all tokens
-        repetition_penalty:float|None=1.2, # None or 1: none; the base's own, if its rules have one
-        norm:str='none', # before the head, for early layers: 'none', or 'final' for all that follows the last layer
-        min_tokens_to_keep:int=1, # so many of the likeliest tokens are plausible always
+
+    def __init__(
+        self,
+        layers='high',  # candidates to subtract: 'high', 'low' or a list of layers, 0 being the embedding
+        base: Base = Greedy(),  # `Greedy(rules)` or `Sample(rules)`: how to choose by the scores
+        divergence: str = 'jsd',  # that chooses among candidates: 'jsd', or 'official', which the original computes
+        layer_per: str = 'token',  # 'row': each text and token for itself; 'batch': one layer for all texts of a batch
+        relative_top: float = 0.1,  # least probability of a token, as a share of the largest; 0: all tokens
+        repetition_penalty: float
+        | None = 1.2,  # None or 1: none; the base's own, if its rules have one
+        norm: str = 'none',  # before the head, for early layers: 'none', or 'final' for all that follows the last layer
+        min_tokens_to_keep: int = 1,  # so many of the likeliest tokens are plausible always
     ):
-        self.layers, self.base, self.divergence, self.layer_per, self.relative_top = layers, base, divergence, layer_per, relative_top
-        self.repetition_penalty, self.norm, self.min_tokens_to_keep = repetition_penalty, norm, min_tokens_to_keep
+        self.layers = layers
+        self.base = base
+        self.divergence = divergence
+        self.layer_per = layer_per
+        self.relative_top = relative_top
+        self.repetition_penalty = repetition_penalty
+        self.norm = norm
+        self.min_tokens_to_keep = min_tokens_to_keep
         check_dola(self)
         self.processors = LogitsProcessorList(default_penalty(self) + list(base.processors))
 
     @property
-    def greedy(self) -> bool: return self.base.greedy
-    def sampler(self, rng): return self.base.sampler(rng)
-    def bind(self, request:Request) -> DoLaScorer:
+    def greedy(self) -> bool:
+        return self.base.greedy
+
+    def sampler(self, rng):
+        return self.base.sampler(rng)
+
+    def bind(self, request: Request) -> DoLaScorer:
         "Begin to read the request's text; raises `ValueError` where its layers cannot be seen."
         return DoLaScorer(request, self)
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #b104da6b
-def decode_steps(dola:DoLa, request:Request) -> Iterator[Step]:
+@patch
+def decode(self: DoLa, request: Request) -> Iterator[Step]:
     "One step and one target pass per token; `info` says which layer was subtracted."
-    reading, ids, rng = dola.bind(request), list(request.prompt), dola.sampler(request.rng)
+    reading = self.bind(request)
+    ids = list(request.prompt)
+    rng = self.sampler(request.rng)
     while True:
         passes = reading.passes
         ids.append(rng.categorical(reading.next_scores(ids)))
         yield Step(ids[-1:], target_passes=reading.passes - passes, info=reading.info)
 
-def default_penalty(dola:DoLa) -> list:
+
+def default_penalty(dola: DoLa) -> list:
     "The repetition penalty as a rule, if DoLa brings one; raises `ValueError` where both it and the base are given one."
-    own = any('RepetitionPenalty' in type(rule).__name__ and 'Encoder' not in type(rule).__name__ for rule in dola.base.processors)
-    if own and dola.repetition_penalty not in (None, 1, 1.2): raise ValueError(f"repetition_penalty is {dola.repetition_penalty} and the base's rules have one: give it once")
-    return [] if own or dola.repetition_penalty in (None, 1) else [RepetitionPenalty(dola.repetition_penalty)]
+    own = any(
+        'RepetitionPenalty' in type(rule).__name__ and 'Encoder' not in type(rule).__name__
+        for rule in dola.base.processors
+    )
+    if own and dola.repetition_penalty not in (None, 1, 1.2):
+        raise ValueError(
+            f"repetition_penalty is {dola.repetition_penalty} and the base's rules have one: give it once"
+        )
+    return (
+        []
+        if own or dola.repetition_penalty in (None, 1)
+        else [RepetitionPenalty(dola.repetition_penalty)]
+    )
 
-def check_dola(dola:DoLa):
+
+def check_dola(dola: DoLa):
     "Raise `TypeError` or `ValueError` for arguments that mean nothing."
-    if not isinstance(dola.base, (Greedy, Sample)): raise TypeError(f'base is {dola.base!r}: give Greedy(rules) or Sample(rules)')
-    for name, known in dict(divergence=tuple(DIVERGENCES), layer_per=('token', 'batch'), norm=('none', 'final')).items():
-        if getattr(dola, name) not in known: raise ValueError(f'{name} is {getattr(dola, name)!r}: give {known[0]!r} or {known[1]!r}')
-    if not 0 <= dola.relative_top <= 1: raise ValueError(f'relative_top is {dola.relative_top}: give a number from 0 to 1')
-    if isinstance(dola.min_tokens_to_keep, bool) or not isinstance(dola.min_tokens_to_keep, int) or dola.min_tokens_to_keep < 1: raise ValueError(f'min_tokens_to_keep is {dola.min_tokens_to_keep!r}: give a whole number of 1 or more')
+    if not isinstance(dola.base, (Greedy, Sample)):
+        raise TypeError(f'base is {dola.base!r}: give Greedy(rules) or Sample(rules)')
+    for name, known in dict(
+        divergence=tuple(DIVERGENCES), layer_per=('token', 'batch'), norm=('none', 'final')
+    ).items():
+        if getattr(dola, name) not in known:
+            raise ValueError(
+                f'{name} is {getattr(dola, name)!r}: give {known[0]!r} or {known[1]!r}'
+            )
+    if not 0 <= dola.relative_top <= 1:
+        raise ValueError(f'relative_top is {dola.relative_top}: give a number from 0 to 1')
+    if (
+        isinstance(dola.min_tokens_to_keep, bool)
+        or not isinstance(dola.min_tokens_to_keep, int)
+        or dola.min_tokens_to_keep < 1
+    ):
+        raise ValueError(
+            f'min_tokens_to_keep is {dola.min_tokens_to_keep!r}: give a whole number of 1 or more'
+        )
 
-def dola_repr(dola:DoLa) -> str:
+
+def dola_repr(dola: DoLa) -> str:
     "The call that makes it, without what is left at its default."
     import inspect
+
     given = {name: getattr(dola, name) for name in list(inspect.signature(DoLa).parameters)}
-    shown = [f'{n}={v!r}' for n, v in given.items() if n not in ('layers', 'base') and v != inspect.signature(DoLa).parameters[n].default]
+    shown = [
+        f'{n}={v!r}'
+        for n, v in given.items()
+        if n not in ('layers', 'base') and v != inspect.signature(DoLa).parameters[n].default
+    ]
     return f'DoLa({", ".join([repr(dola.layers), f"base={dola.base!r}", *shown])})'
 
-DoLa.decode, DoLa.__repr__ = decode_steps, dola_repr
+
+DoLa.__repr__ = dola_repr

@@ -7,7 +7,8 @@ __all__ = ['IncrementalDetokenizer', 'n_withheld', 'Stream', 'stream_steps', 'ma
            'feed_streamer', 'stream_batch', 'interleave', 'switch_to', 'display_live', 'partial_trace', 'cell_display']
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #d763832a
-import asyncio, sys
+import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,23 +25,31 @@ from ..core.plot import trace_html
 # %% ../../nbs/04_strategies/13_streaming.ipynb #483c9fc2
 class IncrementalDetokenizer:
     "The texts of tokens as they come, without half characters and half stop strings."
-    def __init__(self, decode:Callable[[list[int]], str], prompt:list[int], strings:Sequence[str]=()):
-        self.decode, self.strings, self.ids, self.pending, self.withheld = decode, strings, list(prompt[-8:]), 0, []
+
+    def __init__(
+        self, decode: Callable[[list[int]], str], prompt: list[int], strings: Sequence[str] = ()
+    ):
+        self.decode = decode
+        self.strings = strings
+        self.ids = list(prompt[-8:])
+        self.pending = 0
+        self.withheld = []
         self.decoded = decode(self.ids).rstrip('\ufffd') if self.ids else ''
 
-    def add_token(self, token:int) -> str:
+    def add_token(self, token: int) -> str:
         "What a token completes; inside a character an empty string."
         self.ids.append(token)
         text = self.decode(self.ids)
         self.pending = self.pending + 1 if text.endswith('\ufffd') and self.pending < 8 else 0
-        if self.pending: return ''
-        found, self.decoded = text[len(self.decoded):], text.rstrip('\ufffd')
-        if len(self.ids) > 24: # as in `pieces`: a decoder takes as long as its input
+        if self.pending:
+            return ''
+        found, self.decoded = text[len(self.decoded) :], text.rstrip('\ufffd')
+        if len(self.ids) > 24:  # as in `pieces`: a decoder takes as long as its input
             self.ids = self.ids[-8:]
             self.decoded = self.decode(self.ids).rstrip('\ufffd')
         return found
 
-    def put(self, tokens:list[int]) -> list[str]:
+    def put(self, tokens: list[int]) -> list[str]:
         "The texts, one a token, of all tokens that may be shown now and were not shown before."
         self.withheld += [self.add_token(t) for t in tokens]
         free = len(self.withheld) - max(self.pending, n_withheld(self.withheld, self.strings))
@@ -49,15 +58,26 @@ class IncrementalDetokenizer:
 
     def end(self) -> list[str]:
         "The texts of what was held back, now that the text is over."
-        if self.pending: self.withheld[-1] = self.decode(self.ids)[len(self.decoded):]
-        out, self.withheld, self.pending = self.withheld, [], 0
+        if self.pending:
+            self.withheld[-1] = self.decode(self.ids)[len(self.decoded) :]
+        out = self.withheld
+        self.withheld = []
+        self.pending = 0
         return out
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #3558269e
-def n_withheld(texts:list[str], strings:Sequence[str]) -> int:
+def n_withheld(texts: list[str], strings: Sequence[str]) -> int:
     "How many of the last texts touch what may be the beginning of one of `strings`."
     whole = ''.join(texts)
-    open_ = max((n for s in strings for n in range(1, min(len(s), len(whole) + 1)) if whole.endswith(s[:n])), default=0)
+    open_ = max(
+        (
+            n
+            for s in strings
+            for n in range(1, min(len(s), len(whole) + 1))
+            if whole.endswith(s[:n])
+        ),
+        default=0,
+    )
     count = 0
     while open_ > 0:
         count += 1
@@ -67,134 +87,228 @@ def n_withheld(texts:list[str], strings:Sequence[str]) -> int:
 # %% ../../nbs/04_strategies/13_streaming.ipynb #232c6142
 class Stream:
     "Pieces of text as they are written; `trace` is what was done so far. Closing it stops the work."
-    def __init__(self, request:Request, strategy):
-        reads = {} if request.encoder is None or 'input_ids' not in request.encoder else dict(encoder_ids=torch.as_tensor(request.encoder['input_ids']).flatten().tolist())
-        about = dict(model=request.lm.name, strategy=repr(strategy), seed=request.rng.seed, max_new_tokens=request.max_new_tokens)
-        self.trace, self.closed, self.chunks = Trace(request.prompt, [], metadata=about | reads), False, stream_steps(self, request, strategy)
 
-    def __iter__(self): return self
+    def __init__(self, request: Request, strategy):
+        reads = (
+            {}
+            if request.encoder is None or 'input_ids' not in request.encoder
+            else dict(encoder_ids=torch.as_tensor(request.encoder['input_ids']).flatten().tolist())
+        )
+        about = dict(
+            model=request.lm.name,
+            strategy=repr(strategy),
+            seed=request.rng.seed,
+            max_new_tokens=request.max_new_tokens,
+        )
+        self.trace = Trace(request.prompt, [], metadata=about | reads)
+        self.closed = False
+        self.chunks = stream_steps(self, request, strategy)
+
+    def __iter__(self):
+        return self
+
     def __next__(self) -> str:
         while True:
-            if piece := ''.join(next(self.chunks)): return piece
+            if piece := ''.join(next(self.chunks)):
+                return piece
 
     def close(self):
         "Stop the work; what was written stays in the trace."
         self.closed = True
         self.chunks.close()
 
-    def __enter__(self): return self
-    def __exit__(self, *error): self.close()
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #7e895351
-def stream_steps(stream:Stream, request:Request, strategy) -> Iterator[list[str]]:
+def stream_steps(stream: Stream, request: Request, strategy) -> Iterator[list[str]]:
     "After each step the texts that may be shown now; the trace grows meanwhile."
-    trace, writing, start, steps = stream.trace, IncrementalDetokenizer(request.lm.decode, request.prompt, request.stop.strings), request.clock(), iter_steps(request, strategy)
+    trace = stream.trace
+    writing = IncrementalDetokenizer(request.lm.decode, request.prompt, request.stop.strings)
+    start = request.clock()
+    steps = iter_steps(request, strategy)
     try:
         for step, trace.stopped in steps:
             trace.steps.append(step)
-            trace.token_texts += (texts := writing.put(step.tokens) + (writing.end() if trace.stopped else []))
+            trace.token_texts += (
+                texts := writing.put(step.tokens) + (writing.end() if trace.stopped else [])
+            )
             yield texts
-            if stream.closed: return
-        if texts := writing.end(): # a search may end with a step that has no tokens
+            if stream.closed:
+                return
+        if texts := writing.end():  # a search may end with a step that has no tokens
             trace.token_texts += texts
             yield texts
     finally:
         steps.close()
-        if stream.closed: trace.stopped = trace.stopped or 'closed'
+        if stream.closed:
+            trace.stopped = trace.stopped or 'closed'
         trace.seconds = request.clock() - start
         add_token_texts(trace, request.lm.decode)
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #5e12c05f
-def make_request(lm, prompt, strategy, max_new_tokens:int, seed:int, stop, agreed_only:bool, batcher=None) -> Request:
+def make_request(
+    lm, prompt, strategy, max_new_tokens: int, seed: int, stop, agreed_only: bool, batcher=None
+) -> Request:
     "The request for one text; raises `ValueError` for a search, unless what is certain is all that is wanted."
     if isinstance(strategy, BeamSearch) and not agreed_only:
-        raise ValueError(f'{strategy!r} is not sure of its text until it ends: use decode(), or pass agreed_only=True to get the tokens that all beams share, when they do')
-    return Request(lm, encode_prompt(lm, prompt, max_new_tokens), max_new_tokens, Rng(seed, lm.device), to_stop(stop), batcher=batcher)
+        raise ValueError(
+            f'{strategy!r} is not sure of its text until it ends: use decode(), or pass agreed_only=True to get the tokens that all beams share, when they do'
+        )
+    return Request(
+        lm,
+        encode_prompt(lm, prompt, max_new_tokens),
+        max_new_tokens,
+        Rng(seed, lm.device),
+        to_stop(stop),
+        batcher=batcher,
+    )
+
 
 def stream(
-    lm, # the target, an `LM`
-    prompt, # a string, a list of ids or a 1-D tensor
-    strategy, # any strategy, as for `decode`; a beam search only with `certain`
-    max_new_tokens:int=64,
-    seed:int=0,
-    stop=None, # as for `decode`; the text ends with the token that completes a stop string, which is never shown in halves
-    agreed_only:bool=False, # of a beam search, what all beams share
+    lm,  # the target, an `LM`
+    prompt,  # a string, a list of ids or a 1-D tensor
+    strategy,  # any strategy, as for `decode`; a beam search only with `certain`
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    stop=None,  # as for `decode`; the text ends with the token that completes a stop string, which is never shown in halves
+    agreed_only: bool = False,  # of a beam search, what all beams share
 ) -> Stream:
     "Decode one text piece by piece; the pieces joined are what `decode` with the same arguments says."
-    return Stream(make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only), strategy)
+    return Stream(
+        make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only), strategy
+    )
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #087da997
 class AsyncStream:
     "Pieces of text to await; `trace` is what was done so far. Closing it, or cancelling the reader, stops the work."
-    def __init__(self, stream:Stream): self.stream, self.worker = stream, ThreadPoolExecutor(1, 'decodelab')
+
+    def __init__(self, stream: Stream):
+        self.stream = stream
+        self.worker = ThreadPoolExecutor(1, 'decodelab')
 
     @property
-    def trace(self) -> Trace: return self.stream.trace
-    def __aiter__(self): return self
+    def trace(self) -> Trace:
+        return self.stream.trace
+
+    def __aiter__(self):
+        return self
+
     async def __anext__(self) -> str:
-        if self.stream.closed: raise StopAsyncIteration
-        try: piece = await asyncio.get_running_loop().run_in_executor(self.worker, next, self.stream, None)
-        except BaseException: # the work failed, or the reader was cancelled
+        if self.stream.closed:
+            raise StopAsyncIteration
+        try:
+            piece = await asyncio.get_running_loop().run_in_executor(
+                self.worker, next, self.stream, None
+            )
+        except BaseException:  # the work failed, or the reader was cancelled
             self.stop()
             raise
-        if piece is not None: return piece
+        if piece is not None:
+            return piece
         await self.aclose()
         raise StopAsyncIteration
 
     def stop(self):
         "Let the step that runs be the last one; the thread ends by itself."
-        if self.stream.closed: return None
+        if self.stream.closed:
+            return None
         self.stream.closed, done = True, self.worker.submit(self.stream.close)
         self.worker.shutdown(wait=False)
         return done
 
     async def aclose(self):
         "Stop the work and wait until it has stopped."
-        if done := self.stop(): await asyncio.wrap_future(done)
+        if done := self.stop():
+            await asyncio.wrap_future(done)
 
-    async def __aenter__(self): return self
-    async def __aexit__(self, *error): await self.aclose()
+    async def __aenter__(self):
+        return self
 
-def astream(lm, prompt, strategy, max_new_tokens:int=64, seed:int=0, stop=None, agreed_only:bool=False) -> AsyncStream:
+    async def __aexit__(self, *error):
+        await self.aclose()
+
+
+def astream(
+    lm,
+    prompt,
+    strategy,
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    stop=None,
+    agreed_only: bool = False,
+) -> AsyncStream:
     "As `stream`, for `async for`; each step is taken in a thread, so that the event loop stays free."
     return AsyncStream(stream(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only))
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #1ceca28f
 def feed_streamer(
-    lm, prompt, strategy,
-    streamer, # has `put(ids)` and `end()`: transformers' `TextStreamer`, `TextIteratorStreamer`, …
-    max_new_tokens:int=64, seed:int=0, stop=None, agreed_only:bool=False, # as for `stream`
+    lm,
+    prompt,
+    strategy,
+    streamer,  # has `put(ids)` and `end()`: transformers' `TextStreamer`, `TextIteratorStreamer`, …
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    stop=None,
+    agreed_only: bool = False,  # as for `stream`
 ) -> Trace:
     "Decode one text and give it to a streamer token by token; `end` is called after an error, too."
-    if not all(callable(getattr(streamer, name, None)) for name in ('put', 'end')): raise TypeError(f'streamer is {streamer!r}: give an object with put and end')
-    request, shown = make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only), 0
+    if not all(callable(getattr(streamer, name, None)) for name in ('put', 'end')):
+        raise TypeError(f'streamer is {streamer!r}: give an object with put and end')
+    request = make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only)
+    shown = 0
     try:
-        streamer.put(torch.tensor([request.prompt])) # (1, n)
+        streamer.put(torch.tensor([request.prompt]))  # (1, n)
         with Stream(request, strategy) as flow:
             for texts in flow.chunks:
-                for token in flow.trace.tokens[shown:shown + len(texts)]: streamer.put(torch.tensor([token]))
+                for token in flow.trace.tokens[shown : shown + len(texts)]:
+                    streamer.put(torch.tensor([token]))
                 shown += len(texts)
-    finally: streamer.end()
+    finally:
+        streamer.end()
     return flow.trace
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #8c6fd745
 def stream_batch(
-    lm, prompts:Sequence, strategy,
-    batch_size:int=8, max_new_tokens:int=64, seed:int=0, stop=None, # as for `decode_batch`
-    agreed_only:bool=False, # of a beam search, what all beams share
+    lm,
+    prompts: Sequence,
+    strategy,
+    batch_size: int = 8,
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    stop=None,  # as for `decode_batch`
+    agreed_only: bool = False,  # of a beam search, what all beams share
 ) -> Iterator[tuple[int, str]]:
     "Yield `(number of the prompt, piece of its text)`; joined, text i is what `decode_batch` says. Read it in one thread."
-    if isinstance(prompts, str): raise TypeError('prompts is one string: give a list of prompts, or use stream')
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1: raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')
+    if isinstance(prompts, str):
+        raise TypeError('prompts is one string: give a list of prompts, or use stream')
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')
     hub = Batcher()
-    return interleave(hub, Queue([make_request(lm, p, strategy, max_new_tokens, seed + i, stop, agreed_only, hub) for i, p in enumerate(prompts)], batch_size), strategy)
+    return interleave(
+        hub,
+        Queue(
+            [
+                make_request(lm, p, strategy, max_new_tokens, seed + i, stop, agreed_only, hub)
+                for i, p in enumerate(prompts)
+            ],
+            batch_size,
+        ),
+        strategy,
+    )
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #98479da3
-def interleave(hub:Batcher, queue:Queue, strategy) -> Iterator[tuple[int, str]]:
+def interleave(hub: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, str]]:
     "The pieces of all texts as they come."
     pieces, running = deque(), {}
+
     def write(i):
-        for piece in Stream(queue.requests[i], strategy): pieces.append((i, piece))
+        for piece in Stream(queue.requests[i], strategy):
+            pieces.append((i, piece))
+
     try:
         while True:
             while (i := queue.next_index(list(running.values()))) is not None:
@@ -202,17 +316,23 @@ def interleave(hub:Batcher, queue:Queue, strategy) -> Iterator[tuple[int, str]]:
                 switch_to(hub, running, text, i)
             yield from pieces
             pieces.clear()
-            if not running: return
-            with torch.inference_mode(): ready = hub.run_next()
-            for text, *answer in ready: switch_to(hub, running, text, *answer)
+            if not running:
+                return
+            with torch.inference_mode():
+                ready = hub.run_next()
+            for text, *answer in ready:
+                switch_to(hub, running, text, *answer)
     finally:
-        with torch.inference_mode(): # in which they are, and which they would leave switched on
-            for text in list(running): text.throw(GreenletExit)
+        with torch.inference_mode():  # in which they are, and which they would leave switched on
+            for text in list(running):
+                text.throw(GreenletExit)
+
 
 @torch.inference_mode()
-def switch_to(hub:Batcher, running:dict, text:greenlet, *args):
+def switch_to(hub: Batcher, running: dict, text: greenlet, *args):
     "Let a text run until it waits or ends; an error says whose it is."
-    try: text.switch(*args)
+    try:
+        text.switch(*args)
     except Exception as error:
         error.add_note(f'while decoding prompt number {running[text]}')
         raise
@@ -222,29 +342,43 @@ def switch_to(hub:Batcher, running:dict, text:greenlet, *args):
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #31339c46
 def display_live(
-    lm, prompt, strategy,
-    max_new_tokens:int=64, seed:int=0, stop=None, agreed_only:bool=False, # as for `stream`
-    show:Callable[[str], None]|None=None, # called with HTML; None: the output of the notebook's cell
-    interval:float=.1, # seconds between two views
+    lm,
+    prompt,
+    strategy,
+    max_new_tokens: int = 64,
+    seed: int = 0,
+    stop=None,
+    agreed_only: bool = False,  # as for `stream`
+    show: Callable[[str], None]
+    | None = None,  # called with HTML; None: the output of the notebook's cell
+    interval: float = 0.1,  # seconds between two views
 ) -> Trace:
     "Decode one text and show it in colours as it grows; raises `ValueError` outside a notebook without `show`."
     request = make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only)
     show, last = show or cell_display(), -interval
     with Stream(request, strategy) as flow:
         for _ in flow.chunks:
-            if (now := request.clock()) - last >= interval: last, _ = now, show(trace_html(partial_trace(flow.trace, request, now)))
+            if (now := request.clock()) - last >= interval:
+                last = now
+                _ = show(trace_html(partial_trace(flow.trace, request, now)))
     show(trace_html(flow.trace))
     return flow.trace
 
-def partial_trace(trace:Trace, request:Request, now:float) -> Trace:
+
+def partial_trace(trace: Trace, request: Request, now: float) -> Trace:
     "A trace to be shown while it grows: tokens that may not be shown yet without text."
-    texts, seconds = trace.token_texts + [''] * (len(trace.tokens) - len(trace.token_texts)), sum(s.seconds for s in trace.steps)
+    texts = trace.token_texts + [''] * (len(trace.tokens) - len(trace.token_texts))
+    seconds = sum(s.seconds for s in trace.steps)
     prompt = request.lm.decode(trace.metadata.get('encoder_ids') or trace.prompt)
     return Trace(trace.prompt, trace.steps, 'not yet', seconds, trace.metadata, prompt, texts)
+
 
 def cell_display() -> Callable[[str], None]:
     "What shows HTML in the running notebook cell, each time in place of the last."
     display = sys.modules.get('IPython.display')
-    if display is None: raise ValueError('there is no notebook to show the text in: give show=, a function that is called with HTML')
+    if display is None:
+        raise ValueError(
+            'there is no notebook to show the text in: give show=, a function that is called with HTML'
+        )
     handle = display.display(display.HTML(''), display_id=True)
     return lambda html: handle.update(display.HTML(html))

@@ -17,69 +17,114 @@ from .sampling import Greedy
 
 # %% ../../nbs/04_strategies/14_transcribe.ipynb #9ba372bd
 def decoder_prompt(
-    lm:LM,
-    encoder:dict, # what the encoder reads
-    language:str|None=None, # 'de' or '<|de|>'; None: the configuration's, or what the model hears
-    task:str|None=None, # 'transcribe' or 'translate'; None: the configuration's
+    lm: LM,
+    encoder: dict,  # what the encoder reads
+    language: str
+    | None = None,  # 'de' or '<|de|>'; None: the configuration's, or what the model hears
+    task: str | None = None,  # 'transcribe' or 'translate'; None: the configuration's
 ) -> list[int]:
     "The ids the text begins with, as transformers has them; raises `ValueError` for what the model has no token for."
     c, ids = lm.model.generation_config, list(lm.decoder_start_ids)
-    if not ids: raise ValueError(f'{lm.name} has no encoder and cannot hear: give a speech model')
-    if getattr(c, 'return_timestamps', False): raise ValueError(f'{lm.name} is configured to write times, which is not done here: set generation_config.return_timestamps = False')
-    language, task = language or getattr(c, 'language', None), task or getattr(c, 'task', None)
-    spoken, tasks = getattr(c, 'lang_to_id', None) or {}, getattr(c, 'task_to_id', None) or {}
-    if not (language or task): ids += forced_ids(lm)
-    if language: chosen = special_token_id('language', f'<|{language.strip("<|>")}|>', spoken, lm)
-    else: chosen = detect_language(lm, encoder, spoken) if spoken and ids[1:2] in ([], [None]) else None
-    if chosen is not None: ids[1:2] = [chosen]
-    if task or (language and tasks): ids.append(special_token_id('task', task or 'transcribe', tasks, lm))
+    if not ids:
+        raise ValueError(f'{lm.name} has no encoder and cannot hear: give a speech model')
+    if getattr(c, 'return_timestamps', False):
+        raise ValueError(
+            f'{lm.name} is configured to write times, which is not done here: set generation_config.return_timestamps = False'
+        )
+    language = language or getattr(c, 'language', None)
+    task = task or getattr(c, 'task', None)
+    spoken = getattr(c, 'lang_to_id', None) or {}
+    tasks = getattr(c, 'task_to_id', None) or {}
+    if not (language or task):
+        ids += forced_ids(lm)
+    if language:
+        chosen = special_token_id('language', f'<|{language.strip("<|>")}|>', spoken, lm)
+    else:
+        chosen = (
+            detect_language(lm, encoder, spoken) if spoken and ids[1:2] in ([], [None]) else None
+        )
+    if chosen is not None:
+        ids[1:2] = [chosen]
+    if task or (language and tasks):
+        ids.append(special_token_id('task', task or 'transcribe', tasks, lm))
     untimed = getattr(c, 'no_timestamps_token_id', None)
-    return [i for i in ids if i is not None] + ([untimed] if untimed is not None and ids[-1] != untimed else [])
+    return [i for i in ids if i is not None] + (
+        [untimed] if untimed is not None and ids[-1] != untimed else []
+    )
 
 # %% ../../nbs/04_strategies/14_transcribe.ipynb #cc5d6811
-def forced_ids(lm:LM) -> list[int|None]:
+def forced_ids(lm: LM) -> list[int | None]:
     "What `forced_decoder_ids` puts after the start; raises `ValueError` where it forces later ones."
-    said = getattr(lm.model.generation_config, 'forced_decoder_ids', None) or getattr(lm.model.config, 'forced_decoder_ids', None) or []
-    if [place for place, _ in said] != list(range(1, len(said) + 1)): raise ValueError(f'forced_decoder_ids of {lm.name} are {said}: only the tokens right after the start can be forced')
+    said = (
+        getattr(lm.model.generation_config, 'forced_decoder_ids', None)
+        or getattr(lm.model.config, 'forced_decoder_ids', None)
+        or []
+    )
+    if [place for place, _ in said] != list(range(1, len(said) + 1)):
+        raise ValueError(
+            f'forced_decoder_ids of {lm.name} are {said}: only the tokens right after the start can be forced'
+        )
     return [token for _, token in said]
 
-def special_token_id(kind:str, name:str, ids_by_name:dict, lm:LM) -> int:
+
+def special_token_id(kind: str, name: str, ids_by_name: dict, lm: LM) -> int:
     "The id of a language or task; raises `ValueError` if there is none."
-    if name not in ids_by_name: raise ValueError(f'{lm.name} has no {kind} {name!r}: {"give one of " + ", ".join(sorted(ids_by_name)) if ids_by_name else "leave it out"}')
+    if name not in ids_by_name:
+        raise ValueError(
+            f'{lm.name} has no {kind} {name!r}: {"give one of " + ", ".join(sorted(ids_by_name)) if ids_by_name else "leave it out"}'
+        )
     return ids_by_name[name]
 
-def detect_language(lm:LM, encoder:dict, spoken:dict) -> int:
+
+def detect_language(lm: LM, encoder: dict, spoken: dict) -> int:
     "The language that the model hears, as its token's id."
     ids = sorted(set(spoken.values()))
     return ids[lm.session(encoder).logits(list(lm.decoder_start_ids))[0, ids].argmax()]
 
 # %% ../../nbs/04_strategies/14_transcribe.ipynb #9999bc43
-def suppression_processors(lm:LM) -> list:
+def suppression_processors(lm: LM) -> list:
     "The rules by which the model's configuration forbids tokens."
     c = lm.model.generation_config
-    return [kind(list(ids)) for kind, ids in ((SuppressTokens, getattr(c, 'suppress_tokens', None)), (SuppressTokensAtBegin, getattr(c, 'begin_suppress_tokens', None))) if ids]
+    return [
+        kind(list(ids))
+        for kind, ids in (
+            (SuppressTokens, getattr(c, 'suppress_tokens', None)),
+            (SuppressTokensAtBegin, getattr(c, 'begin_suppress_tokens', None)),
+        )
+        if ids
+    ]
 
-def missing_processors(lm:LM, strategy) -> list:
+
+def missing_processors(lm: LM, strategy) -> list:
     "The forbidding rules of the model's configuration that a strategy lacks."
     has = list(flatten(getattr(getattr(strategy, 'base', strategy), 'processors', ())))
     return [r for r in suppression_processors(lm) if not any(r == h for h in has)]
 
 # %% ../../nbs/04_strategies/14_transcribe.ipynb #c373f307
 def transcribe(
-    lm:LM, # a speech model
-    audio, # samples at 16 kHz, or what `hear` makes of them
-    strategy=None, # None: greedy, with the model's forbidding rules
-    max_new_tokens:int|None=None, # None: as many as the decoder has places for
-    seed:int=0,
-    stop=None, # as for `decode`
-    language:str|None=None, # as for `started`
-    task:str|None=None,
+    lm: LM,  # a speech model
+    audio,  # samples at 16 kHz, or what `hear` makes of them
+    strategy=None,  # None: greedy, with the model's forbidding rules
+    max_new_tokens: int | None = None,  # None: as many as the decoder has places for
+    seed: int = 0,
+    stop=None,  # as for `decode`
+    language: str | None = None,  # as for `started`
+    task: str | None = None,
 ) -> Trace:
     "Write down a recording; raises `ValueError` where a strategy leaves out a rule that the model's configuration asks for."
     encoder = audio if isinstance(audio, dict) else audio_features(lm, audio)
-    prompt, strategy = decoder_prompt(lm, encoder, language, task), strategy or Greedy(suppression_processors(lm))
-    if lacks := missing_processors(lm, strategy): raise ValueError(f'{lm.name} forbids tokens, and {strategy!r} does not: give its base processors=suppression_processors(lm), here {lacks}')
+    prompt = decoder_prompt(lm, encoder, language, task)
+    strategy = strategy or Greedy(suppression_processors(lm))
+    if lacks := missing_processors(lm, strategy):
+        raise ValueError(
+            f'{lm.name} forbids tokens, and {strategy!r} does not: give its base processors=suppression_processors(lm), here {lacks}'
+        )
     room = (lm.max_length or 448) - len(prompt)
     most = room if max_new_tokens is None else max_new_tokens
-    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= room: raise ValueError(f'max_new_tokens is {max_new_tokens!r}: give a whole number from 1 to {room}')
-    return trace_request(Request(lm, prompt, most, Rng(seed, lm.device), to_stop(stop), encoder), strategy)
+    if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= room:
+        raise ValueError(
+            f'max_new_tokens is {max_new_tokens!r}: give a whole number from 1 to {room}'
+        )
+    return trace_request(
+        Request(lm, prompt, most, Rng(seed, lm.device), to_stop(stop), encoder), strategy
+    )

@@ -5,13 +5,15 @@
 # %% auto #0
 __all__ = ['FEATURES', 'features', 'all_features', 'columns', 'RecordFeatures', 'examples', 'from_table', 'from_traces',
            'classifier_parameters', 'calibrated_parameters', 'sigmoid', 'compile_classifier', 'compile_net',
-           'compile_trees', 'compile_calibration', 'ClassifierLookahead', 'fit', 'precompute', 'default_classifier',
-           'compile_probability', 'exact_parameters', 'save_rule', 'load_rule', 'evaluate_classifiers']
+           'compile_trees', 'compile_calibration', 'ClassifierLookahead', 'default_classifier', 'compile_probability',
+           'exact_parameters', 'load_rule', 'evaluate_classifiers']
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #577fa518
-import json, math
+import json
+import math
 from pathlib import Path
 
+from fastcore.basics import patch
 import numpy as np
 
 from ..core.trace import Trace
@@ -23,56 +25,96 @@ from ..speculative.protocol import DraftProbs
 FEATURES = ('chance', 'top 1', 'top 2', 'top 3', 'entropy', 'place')
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #fb8de1ab
-def features(i:int, probs:DraftProbs, token:int, names:tuple=FEATURES) -> list[float]:
+def features(i: int, probs: DraftProbs, token: int, names: tuple = FEATURES) -> list[float]:
     "What is known of the drafted token at place `i`: those of `FEATURES` that are asked for; raises `ValueError` for NaN."
-    chance, top = check_finite(probs.prob(token)), probs.top(3) if any(n.startswith('top') for n in names) else ()
+    chance = check_finite(probs.prob(token))
+    top = probs.top(3) if any(n.startswith('top') for n in names) else ()
     known = dict(chance=chance, place=float(i))
-    return [known[n] if n in known else probs.entropy() if n == 'entropy' else top[int(n[-1]) - 1] if len(top) >= int(n[-1]) else 0. for n in names]
+    return [
+        known[n]
+        if n in known
+        else probs.entropy()
+        if n == 'entropy'
+        else top[int(n[-1]) - 1]
+        if len(top) >= int(n[-1])
+        else 0.0
+        for n in names
+    ]
+
 
 def all_features(places, shown) -> np.ndarray:
     "`features` of many rows of a table at once, `(n, 6)`."
     width = max(min(3, len(s.top_probs)) for s in shown)
     top = np.array([s.top_probs[:width] for s in shown], float).reshape(len(shown), width)
-    return np.column_stack([[check_finite(s.p_token) for s in shown], np.pad(top, ((0, 0), (0, 3 - width))), [s.h for s in shown], places])
+    return np.column_stack(
+        [
+            [check_finite(s.p_token) for s in shown],
+            np.pad(top, ((0, 0), (0, 3 - width))),
+            [s.h for s in shown],
+            places,
+        ]
+    )
+
 
 def columns(names) -> list[int]:
     "Where the named features stand in `FEATURES`; raises `ValueError` for an unknown one."
-    if not names or (unknown := [n for n in names if n not in FEATURES]): raise ValueError(f'features are {names!r}: choose from {", ".join(FEATURES)}')
+    if not names or (unknown := [n for n in names if n not in FEATURES]):
+        raise ValueError(f'features are {names!r}: choose from {", ".join(FEATURES)}')
     return [FEATURES.index(n) for n in names]
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #a0242f34
 class RecordFeatures:
     "The lookahead it wraps, noting what is known of each drafted token in `step.info['features']`."
-    def __init__(self, lookahead): self.lookahead, self.recorded = lookahead, []
-    def start(self, request=None): return RecordFeatures(self.lookahead.start(request))
+
+    def __init__(self, lookahead):
+        self.lookahead, self.recorded = lookahead, []
+
+    def start(self, request=None):
+        return RecordFeatures(self.lookahead.start(request))
 
     def keep_drafting(self, n, probs, token):
-        if n == 0: self.recorded = []
-        if probs is not None and len(self.recorded) < n: self.recorded.append(features(n - 1, probs, token))
+        if n == 0:
+            self.recorded = []
+        if probs is not None and len(self.recorded) < n:
+            self.recorded.append(features(n - 1, probs, token))
         return self.lookahead.keep_drafting(n, probs, token)
 
     def update(self, step):
-        step.info['features'] = self.recorded[:step.drafted]
+        step.info['features'] = self.recorded[: step.drafted]
         self.lookahead.update(step)
 
-    def __repr__(self): return f'RecordFeatures({self.lookahead!r})'
+    def __repr__(self):
+        return f'RecordFeatures({self.lookahead!r})'
+
 
 def examples(data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     "`(features, accepted?, prompt)` of every drafted token that was judged, from a `DraftTable` or from traces made with `Noting`; raises `ValueError` where there is nothing to learn from."
     rows = list(from_table(data) if isinstance(data, DraftTable) else from_traces(data))
-    if not rows: raise ValueError('there are no features to learn from: give a DraftTable of a drafter that has rows, or traces decoded with lookahead=Noting(...)')
+    if not rows:
+        raise ValueError(
+            'there are no features to learn from: give a DraftTable of a drafter that has rows, or traces decoded with lookahead=Noting(...)'
+        )
     x, y, groups = map(np.array, zip(*rows))
-    if len(set(y.tolist())) < 2: raise ValueError(f'every token was {"accepted" if y[0] else "refused"}: a classifier needs both kinds, give more prompts')
+    if len(set(y.tolist())) < 2:
+        raise ValueError(
+            f'every token was {"accepted" if y[0] else "refused"}: a classifier needs both kinds, give more prompts'
+        )
     return x, y, groups
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #0ef4de69
-def from_table(table:DraftTable):
+def from_table(table: DraftTable):
     "Examples of a draft at every position: its accepted tokens and the first that is not."
     for group, (text, places) in enumerate(zip(table.sequences, table.records)):
         for at, place in enumerate(places):
-            last = {i: (shown, token) for i, _, shown, token in place.queries if i and shown is not None}
-            for i in range(min(place.match + 1, len(place.tokens), len(text) - at)): # what lies beyond the text was never judged
-                if i + 1 in last: yield features(i, *last[i + 1]), int(i < place.match), group
+            last = {
+                i: (shown, token) for i, _, shown, token in place.queries if i and shown is not None
+            }
+            for i in range(
+                min(place.match + 1, len(place.tokens), len(text) - at)
+            ):  # what lies beyond the text was never judged
+                if i + 1 in last:
+                    yield features(i, *last[i + 1]), int(i < place.match), group
+
 
 def from_traces(traces):
     "Examples of the steps of live runs."
@@ -80,150 +122,288 @@ def from_traces(traces):
     for trace in [traces] if isinstance(traces, Trace) else traces:
         group = groups.setdefault(tuple(trace.prompt), len(groups))
         for step in trace.steps:
-            for i, noted in enumerate(step.info.get('features', [])[:step.accepted + step.rejected]): yield noted, int(i < step.accepted), group
+            for i, noted in enumerate(
+                step.info.get('features', [])[: step.accepted + step.rejected]
+            ):
+                yield noted, int(i < step.accepted), group
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #8e6d64f5
-def classifier_parameters(estimator) -> dict|None:
+def classifier_parameters(estimator) -> dict | None:
     "What a fitted binary classifier computes, as numbers for JSON; None for a kind that is not known."
     name = type(estimator).__name__
     if name == 'Pipeline':
         *before, (_, last) = estimator.steps
         inner = classifier_parameters(last)
-        if inner is None or any(type(s).__name__ != 'StandardScaler' for _, s in before): return None
-        for _, s in reversed(before): inner = dict(kind='scaled', mean=s.mean_.tolist() if s.with_mean else [0.] * s.n_features_in_, scale=s.scale_.tolist() if s.with_std else [1.] * s.n_features_in_, model=inner)
+        if inner is None or any(type(s).__name__ != 'StandardScaler' for _, s in before):
+            return None
+        for _, s in reversed(before):
+            inner = dict(
+                kind='scaled',
+                mean=s.mean_.tolist() if s.with_mean else [0.0] * s.n_features_in_,
+                scale=s.scale_.tolist() if s.with_std else [1.0] * s.n_features_in_,
+                model=inner,
+            )
         return inner
-    if name == 'LogisticRegression': return dict(kind='logistic', weights=estimator.coef_[0].tolist(), bias=float(estimator.intercept_[0]))
+    if name == 'LogisticRegression':
+        return dict(
+            kind='logistic',
+            weights=estimator.coef_[0].tolist(),
+            bias=float(estimator.intercept_[0]),
+        )
     if name == 'MLPClassifier' and estimator.activation in ('relu', 'tanh', 'logistic', 'identity'):
-        return dict(kind='net', activation=estimator.activation, layers=[[w.T.tolist(), b.tolist()] for w, b in zip(estimator.coefs_, estimator.intercepts_)])
+        return dict(
+            kind='net',
+            activation=estimator.activation,
+            layers=[
+                [w.T.tolist(), b.tolist()] for w, b in zip(estimator.coefs_, estimator.intercepts_)
+            ],
+        )
     if name == 'HistGradientBoostingClassifier' and hasattr(estimator, '_predictors'):
-        trees = [{k: t.nodes[k].tolist() for k in ('feature_idx', 'num_threshold', 'left', 'right', 'value', 'is_leaf')} for (t,) in estimator._predictors]
-        return dict(kind='trees', start=float(np.ravel(estimator._baseline_prediction)[0]), trees=trees)
-    if name == 'CalibratedClassifierCV': return calibrated_parameters(estimator)
+        trees = [
+            {
+                k: t.nodes[k].tolist()
+                for k in ('feature_idx', 'num_threshold', 'left', 'right', 'value', 'is_leaf')
+            }
+            for (t,) in estimator._predictors
+        ]
+        return dict(
+            kind='trees', start=float(np.ravel(estimator._baseline_prediction)[0]), trees=trees
+        )
+    if name == 'CalibratedClassifierCV':
+        return calibrated_parameters(estimator)
 
-def calibrated_parameters(estimator) -> dict|None:
+
+def calibrated_parameters(estimator) -> dict | None:
     "The parameters of a calibrated classifier: the mean of its calibrated parts."
     parts = []
     for part in estimator.calibrated_classifiers_:
         model, (curve,) = classifier_parameters(part.estimator), part.calibrators
-        if model is None: return None
-        how = dict(x=curve.X_thresholds_.tolist(), y=curve.y_thresholds_.tolist()) if estimator.method == 'isotonic' else dict(a=float(curve.a_), b=float(curve.b_))
-        parts.append(dict(model=model, on='margin' if hasattr(part.estimator, 'decision_function') else 'chance') | how)
-    return dict(kind='calibrated', parts=parts) if estimator.method in ('isotonic', 'sigmoid') else None
+        if model is None:
+            return None
+        how = (
+            dict(x=curve.X_thresholds_.tolist(), y=curve.y_thresholds_.tolist())
+            if estimator.method == 'isotonic'
+            else dict(a=float(curve.a_), b=float(curve.b_))
+        )
+        parts.append(
+            dict(
+                model=model,
+                on='margin' if hasattr(part.estimator, 'decision_function') else 'chance',
+            )
+            | how
+        )
+    return (
+        dict(kind='calibrated', parts=parts)
+        if estimator.method in ('isotonic', 'sigmoid')
+        else None
+    )
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #b11142b8
-def sigmoid(x:float) -> float:
+def sigmoid(x: float) -> float:
     "The chance of log-odds."
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
-def compile_classifier(p:dict):
+
+def compile_classifier(p: dict):
     "Features → `(margin, chance)`: the log-odds and the probability that a token is accepted, from `parameters`."
     match p['kind']:
         case 'scaled':
             inner, mean, scale = p['model'], p['mean'], p['scale']
-            if inner['kind'] == 'logistic': # one product
+            if inner['kind'] == 'logistic':  # one product
                 weights = [w / s for w, s in zip(inner['weights'], scale)]
-                return compile_classifier(dict(kind='logistic', weights=weights, bias=inner['bias'] - sum(w * m for w, m in zip(weights, mean))))
+                return compile_classifier(
+                    dict(
+                        kind='logistic',
+                        weights=weights,
+                        bias=inner['bias'] - sum(w * m for w, m in zip(weights, mean)),
+                    )
+                )
             known = compile_classifier(inner)
             return lambda x: known([(a - m) / s for a, m, s in zip(x, mean, scale)])
         case 'logistic':
             weights, bias = p['weights'], p['bias']
+
             def logistic(x):
                 margin = bias + sum(w * a for w, a in zip(weights, x))
                 return margin, sigmoid(margin)
+
             return logistic
-        case 'net': return compile_net(p)
-        case 'trees': return compile_trees(p)
+        case 'net':
+            return compile_net(p)
+        case 'trees':
+            return compile_trees(p)
         case 'calibrated':
-            parts = [(compile_classifier(c['model']), c['on'] == 'chance', compile_calibration(c)) for c in p['parts']]
+            parts = [
+                (compile_classifier(c['model']), c['on'] == 'chance', compile_calibration(c))
+                for c in p['parts']
+            ]
+
             def mean(x):
                 chance = sum(bend(model(x)[on]) for model, on, bend in parts) / len(parts)
                 return math.log(max(chance, 1e-300) / max(1 - chance, 1e-300)), chance
+
             return mean
-    raise ValueError(f'{p["kind"]!r} is no kind of classifier: the file is damaged or from a later version')
+    raise ValueError(
+        f'{p["kind"]!r} is no kind of classifier: the file is damaged or from a later version'
+    )
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #e84ad135
-def compile_net(p:dict):
+def compile_net(p: dict):
     "A neural net: products and bends."
-    bend = dict(relu=lambda z: np.maximum(z, 0), tanh=np.tanh, logistic=lambda z: 1 / (1 + np.exp(-z)), identity=lambda z: z)[p['activation']]
+    bend = dict(
+        relu=lambda z: np.maximum(z, 0),
+        tanh=np.tanh,
+        logistic=lambda z: 1 / (1 + np.exp(-z)),
+        identity=lambda z: z,
+    )[p['activation']]
     layers = [(np.array(w), np.array(b)) for w, b in p['layers']]
+
     def go(x):
         x = np.array(x)
-        for w, b in layers[:-1]: x = bend(w @ x + b)
+        for w, b in layers[:-1]:
+            x = bend(w @ x + b)
         margin = float((layers[-1][0] @ x + layers[-1][1])[0])
         return margin, sigmoid(margin)
+
     return go
 
-def compile_trees(p:dict):
+
+def compile_trees(p: dict):
     "Gradient boosting: a walk down each tree."
-    grown = [list(zip(t['is_leaf'], t['value'], t['feature_idx'], t['num_threshold'], t['left'], t['right'])) for t in p['trees']]
+    grown = [
+        list(
+            zip(
+                t['is_leaf'],
+                t['value'],
+                t['feature_idx'],
+                t['num_threshold'],
+                t['left'],
+                t['right'],
+            )
+        )
+        for t in p['trees']
+    ]
+
     def go(x):
         margin = p['start']
         for nodes in grown:
             leaf, value, f, threshold, left, right = nodes[0]
-            while not leaf: leaf, value, f, threshold, left, right = nodes[left if x[f] <= threshold else right]
+            while not leaf:
+                leaf, value, f, threshold, left, right = nodes[left if x[f] <= threshold else right]
             margin += value
         return margin, sigmoid(margin)
+
     return go
 
-def compile_calibration(p:dict):
+
+def compile_calibration(p: dict):
     "A calibration: Platt's sigmoid, or isotonic regression."
-    if 'a' in p: return lambda m: sigmoid(-(p['a'] * m + p['b']))
+    if 'a' in p:
+        return lambda m: sigmoid(-(p['a'] * m + p['b']))
     xs, ys = p['x'], p['y']
     return lambda m: float(np.interp(m, xs, ys))
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #af97b3d6
 class ClassifierLookahead(LookaheadRule):
     "Draft on while a classifier gives the last token `threshold` or more (DISCO, arXiv 2405.04304); `fit` it first."
-    def __init__(self,
-        estimator=None, # any scikit-learn classifier or pipeline with `predict_proba`; None: a logistic regression
-        threshold:float=.5, # go on while the predicted acceptance is this or more
-        k:int=20,
-        joint:bool=False, # compare the product over the whole draft, as SpecDec++ does, instead of the last token's
-        features:tuple=('chance', 'place'), # what the classifier is shown; DISCO shows all of `FEATURES`
+
+    def __init__(
+        self,
+        estimator=None,  # any scikit-learn classifier or pipeline with `predict_proba`; None: a logistic regression
+        threshold: float = 0.5,  # go on while the predicted acceptance is this or more
+        k: int = 20,
+        joint: bool = False,  # compare the product over the whole draft, as SpecDec++ does, instead of the last token's
+        features: tuple = (
+            'chance',
+            'place',
+        ),  # what the classifier is shown; DISCO shows all of `FEATURES`
     ):
         super().__init__(k)
         self.features, self.columns = tuple(features), columns(features)
-        if estimator is not None and not hasattr(estimator, 'fit'): raise TypeError(f'estimator is {estimator!r}: give a scikit-learn classifier')
-        self.estimator, self.threshold, self.joint, self.predict_prob = estimator, check_fraction('threshold', threshold), joint, None
+        if estimator is not None and not hasattr(estimator, 'fit'):
+            raise TypeError(f'estimator is {estimator!r}: give a scikit-learn classifier')
+        self.estimator = estimator
+        self.threshold = check_fraction('threshold', threshold)
+        self.joint = joint
+        self.predict_prob = None
 
     def reset(self, request):
-        if self.predict_prob is None: raise ValueError('the classifier is not fitted: call fit(table) with a DraftTable, or load one')
-        self.all_right_prob = 1.
+        if self.predict_prob is None:
+            raise ValueError(
+                'the classifier is not fitted: call fit(table) with a DraftTable, or load one'
+            )
+        self.all_right_prob = 1.0
 
     def keep_drafting(self, n, probs, token):
-        if n == 0: self.all_right_prob = 1.
+        if n == 0:
+            self.all_right_prob = 1.0
         return super().keep_drafting(n, probs, token)
 
     def accepts(self, i, probs, token):
-        if probs is None: chance = self.positions.rate(i)
-        else: chance = believed if (believed := getattr(probs, 'classifier_prob', None)) is not None else self.predict_prob(features(i, probs, token, self.features))
+        if probs is None:
+            chance = self.positions.rate(i)
+        else:
+            chance = (
+                believed
+                if (believed := getattr(probs, 'classifier_prob', None)) is not None
+                else self.predict_prob(features(i, probs, token, self.features))
+            )
         self.all_right_prob *= chance
         return (self.all_right_prob if self.joint else chance) >= self.threshold
 
-    def params(self): return dict(estimator=self.estimator, threshold=self.threshold, k=self.k) | ({} if not self.joint else dict(joint=True)) | ({} if self.features == ('chance', 'place') else dict(features=self.features))
+    def params(self):
+        return (
+            dict(estimator=self.estimator, threshold=self.threshold, k=self.k)
+            | ({} if not self.joint else dict(joint=True))
+            | ({} if self.features == ('chance', 'place') else dict(features=self.features))
+        )
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #2224e5cd
-def fit(self, data) -> ClassifierLookahead:
+@patch
+def fit(self: ClassifierLookahead, data) -> ClassifierLookahead:
     "Train on a `DraftTable` or on traces made with `Noting`; `estimator_` is the fitted classifier."
     from sklearn.base import clone
+
     x, y, _ = examples(data)
     x = x[:, self.columns]
-    self.estimator_ = clone(default_classifier() if self.estimator is None else self.estimator).fit(x, y)
-    if not hasattr(self.estimator_, 'predict_proba'): raise TypeError(f'{self.estimator!r} gives no probabilities: choose one with predict_proba, or put it in a CalibratedClassifierCV')
+    self.estimator_ = clone(default_classifier() if self.estimator is None else self.estimator).fit(
+        x, y
+    )
+    if not hasattr(self.estimator_, 'predict_proba'):
+        raise TypeError(
+            f'{self.estimator!r} gives no probabilities: choose one with predict_proba, or put it in a CalibratedClassifierCV'
+        )
     self.parameters_ = exact_parameters(self.estimator_, x[:200])
-    self.predict_prob = compile_probability(self.parameters_) if self.parameters_ else lambda x: float(self.estimator_.predict_proba([x])[0, 1])
+    self.predict_prob = (
+        compile_probability(self.parameters_)
+        if self.parameters_
+        else lambda x: float(self.estimator_.predict_proba([x])[0, 1])
+    )
     return self
 
-def precompute(self, table:DraftTable):
-    "Answer for all of a table at once, so that replaying it needs no call for each token."
-    if self.predict_prob is None: self.reset(None)
-    asked = [(i - 1, shown) for places in table.records for p in places for i, _, shown, _ in p.queries if i and shown is not None]
-    if not asked: return
-    x = all_features(*zip(*asked))[:, self.columns]
-    chances = self.estimator_.predict_proba(x)[:, 1].tolist() if hasattr(self, 'estimator_') and len(x) > 500 else map(self.predict_prob, x.tolist())
-    for (_, shown), chance in zip(asked, chances): shown.classifier_prob = chance
 
-ClassifierLookahead.fit, ClassifierLookahead.precompute = fit, precompute
+@patch
+def precompute(self: ClassifierLookahead, table: DraftTable):
+    "Answer for all of a table at once, so that replaying it needs no call for each token."
+    if self.predict_prob is None:
+        self.reset(None)
+    asked = [
+        (i - 1, shown)
+        for places in table.records
+        for p in places
+        for i, _, shown, _ in p.queries
+        if i and shown is not None
+    ]
+    if not asked:
+        return
+    x = all_features(*zip(*asked))[:, self.columns]
+    chances = (
+        self.estimator_.predict_proba(x)[:, 1].tolist()
+        if hasattr(self, 'estimator_') and len(x) > 500
+        else map(self.predict_prob, x.tolist())
+    )
+    for (_, shown), chance in zip(asked, chances):
+        shown.classifier_prob = chance
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #cd6228f1
 def default_classifier():
@@ -231,52 +411,107 @@ def default_classifier():
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
+
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
 
-def compile_probability(p:dict):
+
+def compile_probability(p: dict):
     "The predicted acceptance by plain arithmetic."
     known = compile_classifier(p)
     return lambda x: known(x)[1]
 
-def exact_parameters(estimator, x:np.ndarray) -> dict|None:
+
+def exact_parameters(estimator, x: np.ndarray) -> dict | None:
     "The estimator's parameters, if plain arithmetic gives what it gives on rows `x`."
-    try: found = classifier_parameters(estimator)
-    except (AttributeError, KeyError, TypeError, ValueError): return None # another version of scikit-learn keeps its numbers elsewhere
-    if found is None: return None
+    try:
+        found = classifier_parameters(estimator)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None  # another version of scikit-learn keeps its numbers elsewhere
+    if found is None:
+        return None
     answer = compile_probability(found)
-    return found if np.allclose([answer(r) for r in x.tolist()], estimator.predict_proba(x)[:, 1], atol=1e-6) else None
+    return (
+        found
+        if np.allclose([answer(r) for r in x.tolist()], estimator.predict_proba(x)[:, 1], atol=1e-6)
+        else None
+    )
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #e0fc23cc
-def save_rule(self, path):
+@patch
+def save(self: ClassifierLookahead, path):
     "Write a fitted rule as JSON; raises `ValueError` where its classifier cannot be written as numbers."
-    if self.predict_prob is None: self.reset(None)
-    if self.parameters_ is None: raise ValueError(f'{self.estimator!r} cannot be written as numbers: use a logistic regression, MLPClassifier or HistGradientBoostingClassifier, scaled or calibrated if you like')
-    write_atomic(path, json.dumps(dict(features=self.features, threshold=self.threshold, k=self.k, joint=self.joint, model=self.parameters_)) + '\n')
+    if self.predict_prob is None:
+        self.reset(None)
+    if self.parameters_ is None:
+        raise ValueError(
+            f'{self.estimator!r} cannot be written as numbers: use a logistic regression, MLPClassifier or HistGradientBoostingClassifier, scaled or calibrated if you like'
+        )
+    write_atomic(
+        path,
+        json.dumps(
+            dict(
+                features=self.features,
+                threshold=self.threshold,
+                k=self.k,
+                joint=self.joint,
+                model=self.parameters_,
+            )
+        )
+        + '\n',
+    )
+
 
 def load_rule(path) -> ClassifierLookahead:
     "A rule from `save`; raises `ValueError` for another file."
     try:
         stored = json.loads(Path(path).read_text(encoding='utf-8'))
-        rule = ClassifierLookahead(None, stored['threshold'], stored['k'], stored['joint'], stored['features'])
-        rule.parameters_, rule.predict_prob = stored['model'], compile_probability(stored['model'])
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error: raise ValueError(f'{path} is no stop rule of this version ({error!r}): give a file that ClassifierLookahead.save wrote') from error
+        rule = ClassifierLookahead(
+            None, stored['threshold'], stored['k'], stored['joint'], stored['features']
+        )
+        rule.parameters_ = stored['model']
+        rule.predict_prob = compile_probability(stored['model'])
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f'{path} is no stop rule of this version ({error!r}): give a file that ClassifierLookahead.save wrote'
+        ) from error
     return rule
 
-ClassifierLookahead.save, ClassifierLookahead.load = save_rule, staticmethod(load_rule)
+
+ClassifierLookahead.load = staticmethod(load_rule)
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #bc1147bf
-def evaluate_classifiers(data, estimators:dict, folds:int=4, names:tuple=FEATURES):
+def evaluate_classifiers(data, estimators: dict, folds: int = 4, names: tuple = FEATURES):
     "DataFrame of `auc`, `brier` and `calibration_error` of classifiers (None: the drafter's confidence), on prompts not trained on."
     import pandas as pd
     from sklearn.base import clone
     from sklearn.metrics import brier_score_loss, roc_auc_score
     from sklearn.model_selection import GroupKFold, cross_val_predict
+
     x, y, groups = examples(data)
-    if len(set(groups.tolist())) < folds: raise ValueError(f'{len(set(groups.tolist()))} prompts are too few for {folds} folds: give more prompts or fewer folds')
+    if len(set(groups.tolist())) < folds:
+        raise ValueError(
+            f'{len(set(groups.tolist()))} prompts are too few for {folds} folds: give more prompts or fewer folds'
+        )
     rows = {}
     for name, estimator in estimators.items():
-        p = x[:, 0] if estimator is None else cross_val_predict(clone(estimator), x[:, columns(names)], y, groups=groups, cv=GroupKFold(folds), method='predict_proba')[:, 1]
+        p = (
+            x[:, 0]
+            if estimator is None
+            else cross_val_predict(
+                clone(estimator),
+                x[:, columns(names)],
+                y,
+                groups=groups,
+                cv=GroupKFold(folds),
+                method='predict_proba',
+            )[:, 1]
+        )
         bins = np.minimum((p * 10).astype(int), 9)
-        error = sum(abs(y[bins == b].mean() - p[bins == b].mean()) * (bins == b).mean() for b in set(bins.tolist()))
-        rows[name] = dict(auc=roc_auc_score(y, p), brier=brier_score_loss(y, p), calibration_error=error)
+        error = sum(
+            abs(y[bins == b].mean() - p[bins == b].mean()) * (bins == b).mean()
+            for b in set(bins.tolist())
+        )
+        rows[name] = dict(
+            auc=roc_auc_score(y, p), brier=brier_score_loss(y, p), calibration_error=error
+        )
     return pd.DataFrame(rows).T

@@ -9,7 +9,8 @@ __all__ = ['walltime_factor', 'operations_factor', 'oracle_tokens', 'check_cost'
            'plot_predicted_speedups']
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #50dd4baf
-import math, time
+import math
+import time
 
 import numpy as np
 import torch
@@ -18,7 +19,14 @@ from ..evaluate.bench import plan
 from ..core.driver import Stop, encode_prompt, decode, synchronize
 from ..speculative.lookahead import check_int
 from ..speculative.cost_aware import RoundCosts
-from ..core.metrics import counts, expected_tokens, ratio_of_totals, position_acceptance, rates, speedup
+from decodelab.core.metrics import (
+    counts,
+    expected_tokens,
+    ratio_of_totals,
+    position_acceptance,
+    rates,
+    speedup,
+)
 from ..core.plot import SERIES, axes
 from .replay import DraftTable, predicted_speedup, replay
 from ..strategies.sampling import Greedy
@@ -27,45 +35,56 @@ from ..speculative.loop import Speculative
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #094d22c2
 def walltime_factor(
-    alpha:float, # token acceptance
-    k:int, # lookahead
-    c:float, # a draft pass, in target passes
+    alpha: float,  # token acceptance
+    k: int,  # lookahead
+    c: float,  # a draft pass, in target passes
 ) -> float:
     "How many times as fast as plain decoding, if a target pass costs the same whatever its width (arXiv 2211.17192, theorem 3.8)."
     return expected_tokens(alpha, k) / (1 + k * check_cost('c', c))
 
+
 def operations_factor(
-    alpha:float, k:int,
-    c_hat:float, # operations of the draft model for a token, over those of the target
+    alpha: float,
+    k: int,
+    c_hat: float,  # operations of the draft model for a token, over those of the target
 ) -> float:
     "How many times as many operations as plain decoding (arXiv 2211.17192, theorem 3.11)."
     return (k * check_cost('c_hat', c_hat) + k + 1) / expected_tokens(alpha, k)
 
-def oracle_tokens(alpha:float) -> float:
+
+def oracle_tokens(alpha: float) -> float:
     "Tokens from each target pass if every draft ended just before its first wrong token (arXiv 2211.17192, section 3.5)."
     return expected_tokens(alpha, math.inf)
 
-def check_cost(name:str, value:float) -> float:
+
+def check_cost(name: str, value: float) -> float:
     "`value`, if it is a cost; else a `ValueError`."
-    if not 0 <= value < math.inf: raise ValueError(f'{name} is {value}: give a cost of 0 or more')
+    if not 0 <= value < math.inf:
+        raise ValueError(f'{name} is {value}: give a cost of 0 or more')
     return value
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #f5a0125a
 def curve_factor(
-    alpha, # token acceptance, or the unconditional acceptance of each position
-    k:int,
-    costs:RoundCosts, # measured
+    alpha,  # token acceptance, or the unconditional acceptance of each position
+    k: int,
+    costs: RoundCosts,  # measured
 ) -> float:
     "As `walltime_factor`, with what a round of `k` drafted tokens really costs."
-    if isinstance(alpha, (int, float)): tokens = expected_tokens(alpha, k)
-    elif len(alpha) < k: raise ValueError(f'acceptance is known for {len(alpha)} positions: ask for a k of at most that')
-    else: tokens = 1 + float(sum(alpha[:k]))
+    if isinstance(alpha, (int, float)):
+        tokens = expected_tokens(alpha, k)
+    elif len(alpha) < k:
+        raise ValueError(
+            f'acceptance is known for {len(alpha)} positions: ask for a k of at most that'
+        )
+    else:
+        tokens = 1 + float(sum(alpha[:k]))
     return tokens * costs.round(0) / costs.round(k)
 
+
 def best_lookahead(
-    alpha, # as in `curve_factor`
-    c, # a draft pass in target passes, or `RoundCosts`
-    max_k:int=32,
+    alpha,  # as in `curve_factor`
+    c,  # a draft pass in target passes, or `RoundCosts`
+    max_k: int = 32,
 ) -> int:
     "The fixed number of tokens to draft that is fastest; 0: none."
     costs = c if isinstance(c, RoundCosts) else RoundCosts.from_ratio(check_cost('c', c))
@@ -81,21 +100,29 @@ def time_call(act, device) -> float:
     synchronize(device)
     return time.perf_counter() - start
 
-def random_ids(lm, n:int, seed:int=0) -> list[int]:
+
+def random_ids(lm, n: int, seed: int = 0) -> list[int]:
     "`n` ids by chance, none of which ends a text."
     ids = torch.randint(lm.vocab_size, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
     usable = next(i for i in range(lm.vocab_size) if i not in lm.eos)
     return [usable if i in lm.eos else i for i in ids]
 
+
 @torch.inference_mode()
-def pass_seconds(lm, widths:list[int], context:int, rows:int, repeats:int) -> np.ndarray:
+def pass_seconds(lm, widths: list[int], context: int, rows: int, repeats: int) -> np.ndarray:
     "Seconds `(repeats, widths)` of passes over so many new tokens of `rows` texts of `context` tokens."
-    if lm.max_length and context + max(widths) > lm.max_length: raise ValueError(f'{context} tokens and {max(widths)} more do not fit in the context of {lm.max_length}: give a shorter one')
+    if lm.max_length and context + max(widths) > lm.max_length:
+        raise ValueError(
+            f'{context} tokens and {max(widths)} more do not fit in the context of {lm.max_length}: give a shorter one'
+        )
     ids, session = random_ids(lm, context + max(widths)), lm.session()
     session.logits(ids[:context])
-    if rows > 1: session = session.expand(rows)
-    one, seconds = lambda n: session.forward([ids[:context + n]] * rows, n), np.zeros((repeats, len(widths)))
-    for n in widths: one(n) # warm-up
+    if rows > 1:
+        session = session.expand(rows)
+    one = lambda n: session.forward([ids[: context + n]] * rows, n)
+    seconds = np.zeros((repeats, len(widths)))
+    for n in widths:
+        one(n)  # warm-up
     for r in range(repeats):
         for i in range(len(widths)):
             at = (i + r * 7) % len(widths)
@@ -105,28 +132,59 @@ def pass_seconds(lm, widths:list[int], context:int, rows:int, repeats:int) -> np
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #35d75e8c
 def verification_cost_curve(
     lm,
-    widths=range(1, 33), # new tokens of a pass; 1 must be among them
-    contexts=(64, 256), # tokens read before
-    rows=(1,), # texts read together
-    repeats:int=7,
+    widths=range(1, 33),  # new tokens of a pass; 1 must be among them
+    contexts=(64, 256),  # tokens read before
+    rows=(1,),  # texts read together
+    repeats: int = 7,
 ):
     "DataFrame of target passes: median `seconds` by width, context and rows, and the `ratio` T(width)/T(1)."
     import pandas as pd
+
     widths = sorted({check_int('a width', n) for n in widths})
-    if not widths or widths[0] != 1: raise ValueError('the curve is relative to a pass over one token: give widths that begin with 1')
+    if not widths or widths[0] != 1:
+        raise ValueError(
+            'the curve is relative to a pass over one token: give widths that begin with 1'
+        )
     out = []
     for context in contexts:
         for n in rows:
-            seconds = np.median(pass_seconds(lm, widths, check_int('a context', context), check_int('rows', n), check_int('repeats', repeats)), 0)
-            out += [dict(width=w, context=context, rows=n, seconds=s, ratio=s / seconds[0]) for w, s in zip(widths, seconds)]
+            seconds = np.median(
+                pass_seconds(
+                    lm,
+                    widths,
+                    check_int('a context', context),
+                    check_int('rows', n),
+                    check_int('repeats', repeats),
+                ),
+                0,
+            )
+            out += [
+                dict(width=w, context=context, rows=n, seconds=s, ratio=s / seconds[0])
+                for w, s in zip(widths, seconds)
+            ]
     return pd.DataFrame(out)
+
 
 def plot_verification_cost_curve(curve, ax=None):
     "T(width)/T(1), a line for each context and number of rows."
     most = curve.ratio[curve.width == curve.width.max()].max()
-    ax = axes(ax, f'a pass over {curve.width.max()} tokens costs up to {most:.1f} times a pass over one', 'new tokens in the pass', 'T(n) / T(1)', (5.6, 2.6))
+    ax = axes(
+        ax,
+        f'a pass over {curve.width.max()} tokens costs up to {most:.1f} times a pass over one',
+        'new tokens in the pass',
+        'T(n) / T(1)',
+        (5.6, 2.6),
+    )
     for i, ((context, rows), part) in enumerate(curve.groupby(['context', 'rows'])):
-        ax.plot(part.width, part.ratio, color=SERIES[i % len(SERIES)], marker='os^Dv<>'[i % 7], ms=3, lw=1.2, label=f'context {context}' + (f', {rows} texts' if rows > 1 else ''))
+        ax.plot(
+            part.width,
+            part.ratio,
+            color=SERIES[i % len(SERIES)],
+            marker='os^Dv<>'[i % 7],
+            ms=3,
+            lw=1.2,
+            label=f'context {context}' + (f', {rows} texts' if rows > 1 else ''),
+        )
     ax.set_ylim(0)
     ax.legend(fontsize=8, frameon=False)
     return ax
@@ -134,99 +192,236 @@ def plot_verification_cost_curve(curve, ax=None):
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #027a2208
 class Length:
     "A lookahead of `k` tokens, 0 included."
-    def __init__(self, k:int): self.k = k
-    def start(self, request=None): return self
-    def keep_drafting(self, n, probs, token): return n < self.k
-    def update(self, step): "Nothing to learn."
-    def __repr__(self): return f'Length({self.k})'
 
-def live_steps(lm, strategies:dict, prompts, max_new_tokens:int=24, repeats:int=3, stop=None):
+    def __init__(self, k: int):
+        self.k = k
+
+    def start(self, request=None):
+        return self
+
+    def keep_drafting(self, n, probs, token):
+        return n < self.k
+
+    def update(self, step):
+        "Nothing to learn."
+
+    def __repr__(self):
+        return f'Length({self.k})'
+
+
+def live_steps(
+    lm, strategies: dict, prompts, max_new_tokens: int = 24, repeats: int = 3, stop=None
+):
     "DataFrame of the steps of several strategies, run in turns, without the first of each text, which reads the prompt."
     import pandas as pd
+
     rows = []
-    for strategy in strategies.values(): decode(lm, prompts[0], strategy, min(max_new_tokens, 12), stop=stop) # warm-up
+    for strategy in strategies.values():
+        decode(lm, prompts[0], strategy, min(max_new_tokens, 12), stop=stop)  # warm-up
     for repeat, prompt, _, name in plan(list(strategies), len(prompts), repeats):
         trace = decode(lm, prompts[prompt], strategies[name], max_new_tokens, stop=stop)
-        rows += [dict(strategy=name, prompt=prompt, repeat=repeat, new_tokens=len(s.tokens), drafted=s.drafted, passes=s.draft_passes, seconds=s.seconds, draft_seconds=s.draft_seconds, verify_seconds=s.verify_seconds) for s in trace.steps[1:]]
-    if not rows: raise ValueError('every text was a single round: give prompts that are continued for longer')
+        rows += [
+            dict(
+                strategy=name,
+                prompt=prompt,
+                repeat=repeat,
+                new_tokens=len(s.tokens),
+                drafted=s.drafted,
+                passes=s.draft_passes,
+                seconds=s.seconds,
+                draft_seconds=s.draft_seconds,
+                verify_seconds=s.verify_seconds,
+            )
+            for s in trace.steps[1:]
+        ]
+    if not rows:
+        raise ValueError(
+            'every text was a single round: give prompts that are continued for longer'
+        )
     return pd.DataFrame(rows)
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #6dfd02a4
 def costs_from_steps(
-    steps, # from `live_steps`, some of which drafted nothing
-    ratios, # T(1)/T(1), T(2)/T(1), …
+    steps,  # from `live_steps`, some of which drafted nothing
+    ratios,  # T(1)/T(1), T(2)/T(1), …
 ) -> RoundCosts:
     "`RoundCosts` by medians over live steps."
     target = tuple(float(steps.verify_seconds[steps.drafted == 0].median()) * r for r in ratios)
-    rest, drew, at = float((steps.seconds - steps.draft_seconds - steps.verify_seconds).median()), steps[steps.passes > 0], RoundCosts(target, 0.).target_pass
-    if drew.empty: return RoundCosts(target, 0., rest=rest + float(steps.draft_seconds.median()))
+    rest = float((steps.seconds - steps.draft_seconds - steps.verify_seconds).median())
+    drew = steps[steps.passes > 0]
+    at = RoundCosts(target, 0.0).target_pass
+    if drew.empty:
+        return RoundCosts(target, 0.0, rest=rest + float(steps.draft_seconds.median()))
     one, many = drew[drew.passes == 1], drew[drew.passes > 1]
-    first = float((drew.draft_seconds / drew.passes).median() if one.empty else one.draft_seconds.median())
-    further = first if many.empty else float(((many.draft_seconds - first) / (many.passes - 1)).median())
+    first = float(
+        (drew.draft_seconds / drew.passes).median() if one.empty else one.draft_seconds.median()
+    )
+    further = (
+        first if many.empty else float(((many.draft_seconds - first) / (many.passes - 1)).median())
+    )
     colder = float((drew.verify_seconds - drew.drafted.map(lambda n: at(n + 1))).median())
-    return RoundCosts(target, max(0., further), max(0., first + colder), rest)
+    return RoundCosts(target, max(0.0, further), max(0.0, first + colder), rest)
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #f50a5f14
 def measure_costs(
-    lm, drafter=None, # None: the target alone
-    widths=range(1, 33), # between them T is interpolated
-    context:int|None=None, # tokens read before; None: as many as the prompts have in the mean
-    rows:int=1, # texts at a time
-    repeats:int=5,
-    prompts=None, # to draft for; None: 64 ids by chance (give your own where the drafter copies)
+    lm,
+    drafter=None,  # None: the target alone
+    widths=range(1, 33),  # between them T is interpolated
+    context: int | None = None,  # tokens read before; None: as many as the prompts have in the mean
+    rows: int = 1,  # texts at a time
+    repeats: int = 5,
+    prompts=None,  # to draft for; None: 64 ids by chance (give your own where the drafter copies)
 ) -> RoundCosts:
     "What target passes, draft passes and the rest of a round cost on this machine, in seconds."
-    if isinstance(prompts, str): raise ValueError('prompts is one string: put it in brackets')
+    if isinstance(prompts, str):
+        raise ValueError('prompts is one string: put it in brackets')
     texts = [encode_prompt(lm, p, 24) for p in prompts or [random_ids(lm, 64)]]
-    if context is None: context = sum(map(len, texts)) // len(texts)
+    if context is None:
+        context = sum(map(len, texts)) // len(texts)
+
     def curve(rows):
         known = verification_cost_curve(lm, widths, (context,), (rows,), repeats)
-        return known.seconds[0], np.interp(range(1, known.width.max() + 1), known.width, known.ratio).tolist()
+        return known.seconds[0], np.interp(
+            range(1, known.width.max() + 1), known.width, known.ratio
+        ).tolist()
+
     one, ratios = curve(1)
-    if drafter is None: alone = RoundCosts([one * r for r in ratios], 0.)
-    else: alone = costs_from_steps(live_steps(lm, {k: Speculative(drafter, lookahead=Length(k)) for k in (0, 1, 5)}, texts, repeats=repeats, stop=Stop(eos=())), ratios)
-    if rows == 1: return alone
+    if drafter is None:
+        alone = RoundCosts([one * r for r in ratios], 0.0)
+    else:
+        alone = costs_from_steps(
+            live_steps(
+                lm,
+                {k: Speculative(drafter, lookahead=Length(k)) for k in (0, 1, 5)},
+                texts,
+                repeats=repeats,
+                stop=Stop(eos=()),
+            ),
+            ratios,
+        )
+    if rows == 1:
+        return alone
     wide, ratios = curve(rows)
-    own = np.median(np.stack([pass_seconds(getattr(drafter, 'lm', lm), [1], context, n, repeats)[:, 0] for n in (1, rows)]), 1)
-    return RoundCosts([alone.target_pass(1) * wide / one * r for r in ratios], alone.draft * own[1] / own[0], alone.first and alone.first * own[1] / own[0], alone.rest * rows)
+    own = np.median(
+        np.stack(
+            [
+                pass_seconds(getattr(drafter, 'lm', lm), [1], context, n, repeats)[:, 0]
+                for n in (1, rows)
+            ]
+        ),
+        1,
+    )
+    return RoundCosts(
+        [alone.target_pass(1) * wide / one * r for r in ratios],
+        alone.draft * own[1] / own[0],
+        alone.first and alone.first * own[1] / own[0],
+        alone.rest * rows,
+    )
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #ad724466
 def predict_speedups(
-    lm, drafter, prompts,
-    lengths=(1, 2, 4, 8), # fixed lookaheads to predict and to run
-    max_new_tokens:int=48,
-    repeats:int=3,
-    costs:RoundCosts|None=None, # None: measured now
+    lm,
+    drafter,
+    prompts,
+    lengths=(1, 2, 4, 8),  # fixed lookaheads to predict and to run
+    max_new_tokens: int = 48,
+    repeats: int = 3,
+    costs: RoundCosts | None = None,  # None: measured now
 ):
     "DataFrame by lookahead k: speed over plain decoding by formula, curve and replay, and as measured with its interval; `attrs` has α, acceptance by position and costs."
     import pandas as pd
+
     table = DraftTable.build(lm, drafter, prompts, max_new_tokens, k=max(lengths))
     steps = [s for text in replay(table, FixedLookahead(max(lengths))) for s in text]
-    alpha, positions = rates(counts(steps), 1.)['token_acceptance'], position_acceptance(steps).unconditional.tolist()
-    if not positions: raise ValueError(f'{drafter!r} drafted nothing for these prompts: there is nothing to predict')
-    costs = costs or measure_costs(lm, drafter, range(1, max(lengths) + 2), prompts=prompts, repeats=repeats)
+    alpha = rates(counts(steps), 1.0)['token_acceptance']
+    positions = position_acceptance(steps).unconditional.tolist()
+    if not positions:
+        raise ValueError(
+            f'{drafter!r} drafted nothing for these prompts: there is nothing to predict'
+        )
+    costs = costs or measure_costs(
+        lm, drafter, range(1, max(lengths) + 2), prompts=prompts, repeats=repeats
+    )
     names = {k: f'k={k}' for k in lengths}
-    steps = live_steps(lm, dict(plain=Greedy()) | {names[k]: Speculative(drafter, lookahead=FixedLookahead(k)) for k in lengths}, prompts, max_new_tokens, repeats)
-    texts = steps.groupby(['strategy', 'prompt', 'repeat'])[['new_tokens', 'seconds']].sum().reset_index()
+    steps = live_steps(
+        lm,
+        dict(plain=Greedy())
+        | {names[k]: Speculative(drafter, lookahead=FixedLookahead(k)) for k in lengths},
+        prompts,
+        max_new_tokens,
+        repeats,
+    )
+    texts = (
+        steps.groupby(['strategy', 'prompt', 'repeat'])[['new_tokens', 'seconds']]
+        .sum()
+        .reset_index()
+    )
     clock = {k: speedup(texts, names[k], 'plain', ratio_of_totals, draws=300) for k in lengths}
-    reach = positions + [0.] * (max(lengths) - len(positions)) # nobody got further
-    out = pd.DataFrame([dict(k=k, formula=walltime_factor(alpha, k, costs.draft / costs.target_pass(1)), curve=curve_factor(reach, k, costs),
-                             replay=predicted_speedup(table, FixedLookahead(k), costs), measured=clock[k].value, low=clock[k].low, high=clock[k].high) for k in lengths]).set_index('k')
+    reach = positions + [0.0] * (max(lengths) - len(positions))  # nobody got further
+    out = pd.DataFrame(
+        [
+            dict(
+                k=k,
+                formula=walltime_factor(alpha, k, costs.draft / costs.target_pass(1)),
+                curve=curve_factor(reach, k, costs),
+                replay=predicted_speedup(table, FixedLookahead(k), costs),
+                measured=clock[k].value,
+                low=clock[k].low,
+                high=clock[k].high,
+            )
+            for k in lengths
+        ]
+    ).set_index('k')
     out.attrs.update(alpha=alpha, positions=positions, costs=costs_in_ms(costs))
     return out
 
-def costs_in_ms(costs:RoundCosts) -> dict:
+
+def costs_in_ms(costs: RoundCosts) -> dict:
     "RoundCosts as numbers in milliseconds."
-    return dict(target=[round(t * 1e3, 4) for t in costs.target], draft=costs.draft * 1e3, first=None if costs.first is None else costs.first * 1e3, rest=costs.rest * 1e3)
+    return dict(
+        target=[round(t * 1e3, 4) for t in costs.target],
+        draft=costs.draft * 1e3,
+        first=None if costs.first is None else costs.first * 1e3,
+        rest=costs.rest * 1e3,
+    )
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #144a423b
-def plot_predicted_speedups(frame, title:str='', ax=None):
+def plot_predicted_speedups(frame, title: str = '', ax=None):
     "Predicted and measured speed by lookahead; the legend says how far each prediction is off, in the mean."
-    near = {name: (frame[name] / frame.measured - 1).abs().mean() for name in ('formula', 'curve', 'replay')}
+    near = {
+        name: (frame[name] / frame.measured - 1).abs().mean()
+        for name in ('formula', 'curve', 'replay')
+    }
     best = min(near, key=near.get)
-    ax = axes(ax, f'{title + ": " if title else ""}{best} is nearest, off by {near[best]:.0%}', 'lookahead k', 'times plain decoding', (5.6, 2.8))
-    ax.errorbar(frame.index, frame.measured, [np.maximum(frame.measured - frame.low, 0), np.maximum(frame.high - frame.measured, 0)], color='black', marker='o', ms=4, capsize=3, lw=1.5, label='measured, with interval')
-    for i, name in enumerate(near): ax.plot(frame.index, frame[name], color=SERIES[i], marker='s^D'[i], ms=4, ls='--', lw=1.2, label=f'{name}, off by {near[name]:.0%}')
+    ax = axes(
+        ax,
+        f'{title + ": " if title else ""}{best} is nearest, off by {near[best]:.0%}',
+        'lookahead k',
+        'times plain decoding',
+        (5.6, 2.8),
+    )
+    ax.errorbar(
+        frame.index,
+        frame.measured,
+        [np.maximum(frame.measured - frame.low, 0), np.maximum(frame.high - frame.measured, 0)],
+        color='black',
+        marker='o',
+        ms=4,
+        capsize=3,
+        lw=1.5,
+        label='measured, with interval',
+    )
+    for i, name in enumerate(near):
+        ax.plot(
+            frame.index,
+            frame[name],
+            color=SERIES[i],
+            marker='s^D'[i],
+            ms=4,
+            ls='--',
+            lw=1.2,
+            label=f'{name}, off by {near[name]:.0%}',
+        )
     ax.axhline(1, color='#888888', lw=1, ls=':')
     ax.set_ylim(0)
     ax.legend(fontsize=8, frameon=False, loc='upper left', bbox_to_anchor=(1, 1))

@@ -15,47 +15,99 @@ from pathlib import Path
 from ..evaluate.bench import to_frame, load_run, run_row
 from ..core.trace import Step, Trace
 from ..speculative.cost_aware import RoundCosts
-from ..core.metrics import Interval, counts, pair_runs, ratio_of_totals, position_acceptance, prompt_ratios, rates, speedup
+from decodelab.core.metrics import (
+    Interval,
+    counts,
+    pair_runs,
+    ratio_of_totals,
+    position_acceptance,
+    prompt_ratios,
+    rates,
+    speedup,
+)
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #96a65326
-REQUIRED_COLUMNS = ('strategy', 'prompt', 'repeat', 'verdicts', 'target_passes', 'draft_passes', 'drafted', 'accepted', 'new_tokens', 'seconds', 'draft_cost')
+REQUIRED_COLUMNS = (
+    'strategy',
+    'prompt',
+    'repeat',
+    'verdicts',
+    'target_passes',
+    'draft_passes',
+    'drafted',
+    'accepted',
+    'new_tokens',
+    'seconds',
+    'draft_cost',
+)
+
 
 def run_frame(run):
     "The rows of a run folder, of a frame from `bench`, or of one trace; raises `ValueError` where there are none to explain."
-    if isinstance(run, Trace): frame = to_frame([run_row(replace(run, metadata=dict(seed=None) | run.metadata), strategy=str(run.metadata.get('strategy', 'trace')), prompt=0, repeat=0)], {})
-    elif isinstance(run, (str, Path)): frame = load_run(run)
-    elif hasattr(run, 'columns'): frame = run
-    else: raise TypeError(f'run is {run!r}: give a run folder, a frame from bench, or a trace')
-    if missing := [c for c in REQUIRED_COLUMNS if c not in frame.columns]: raise ValueError(f'there is no column {missing[0]!r} in this frame: give one that bench or load_run returned')
-    if not len(frame): raise ValueError('there are no runs in this frame: run bench first')
-    if not frame.drafted.sum(): raise ValueError('nothing was drafted in this run: give one with a strategy that drafts, next to a plain one')
+    if isinstance(run, Trace):
+        frame = to_frame(
+            [
+                run_row(
+                    replace(run, metadata=dict(seed=None) | run.metadata),
+                    strategy=str(run.metadata.get('strategy', 'trace')),
+                    prompt=0,
+                    repeat=0,
+                )
+            ],
+            {},
+        )
+    elif isinstance(run, (str, Path)):
+        frame = load_run(run)
+    elif hasattr(run, 'columns'):
+        frame = run
+    else:
+        raise TypeError(f'run is {run!r}: give a run folder, a frame from bench, or a trace')
+    if missing := [c for c in REQUIRED_COLUMNS if c not in frame.columns]:
+        raise ValueError(
+            f'there is no column {missing[0]!r} in this frame: give one that bench or load_run returned'
+        )
+    if not len(frame):
+        raise ValueError('there are no runs in this frame: run bench first')
+    if not frame.drafted.sum():
+        raise ValueError(
+            'nothing was drafted in this run: give one with a strategy that drafts, next to a plain one'
+        )
     return frame
 
-def plain_strategy(frame) -> str|None:
+
+def plain_strategy(frame) -> str | None:
     "The first strategy that drafted nothing, which the others are compared with."
-    return next((name for name in dict.fromkeys(frame.strategy) if not frame.drafted[frame.strategy == name].sum()), None)
+    return next(
+        (
+            name
+            for name in dict.fromkeys(frame.strategy)
+            if not frame.drafted[frame.strategy == name].sum()
+        ),
+        None,
+    )
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #a18412a1
 @dataclass
 class RunAccount:
     "What a strategy's rounds brought and cost, in plain passes."
+
     name: str
     plain: str | None
-    speed: Interval | None # over plain decoding, all tokens over all seconds
-    tokens: float # τ: from each target pass
-    length: float # tokens of a draft, in the mean
-    drafting: float # the share of rounds in which anything was drafted
-    alpha: float # token acceptance
-    reach: list[float] # the chance that each position is accepted, by position
-    draft_part: float # of a round's cost
-    wide_part: float # NaN where there is no plain run
-    ratios: object = None # by prompt: speed over plain decoding
-    drafted: float = 0. # tokens drafted in a round, in the mean
+    speed: Interval | None  # over plain decoding, all tokens over all seconds
+    tokens: float  # τ: from each target pass
+    length: float  # tokens of a draft, in the mean
+    drafting: float  # the share of rounds in which anything was drafted
+    alpha: float  # token acceptance
+    reach: list[float]  # the chance that each position is accepted, by position
+    draft_part: float  # of a round's cost
+    wide_part: float  # NaN where there is no plain run
+    ratios: object = None  # by prompt: speed over plain decoding
+    drafted: float = 0.0  # tokens drafted in a round, in the mean
 
     @property
     def cost(self) -> float:
         "A round, in plain passes."
-        return 1 + self.draft_part + (0. if math.isnan(self.wide_part) else self.wide_part)
+        return 1 + self.draft_part + (0.0 if math.isnan(self.wide_part) else self.wide_part)
 
     @property
     def speedup(self) -> float:
@@ -63,130 +115,278 @@ class RunAccount:
         return self.tokens / self.cost
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #8d24b017
-MAX_DRAFT = 20 # the longest draft that is considered
+MAX_DRAFT = 20  # the longest draft that is considered
 
-def reach_probs(steps, max_k:int=MAX_DRAFT) -> list[float]:
+
+def reach_probs(steps, max_k: int = MAX_DRAFT) -> list[float]:
     "The chance that position 1, 2, … of a draft is accepted; rarely judged positions lean on the mean, those never judged follow the last."
-    table, alpha, out = position_acceptance(steps), rates(counts(steps), 1.)['token_acceptance'], []
+    table = position_acceptance(steps)
+    alpha = rates(counts(steps), 1.0)['token_acceptance']
+    out = []
     share = [(c * n + 5 * alpha) / (n + 5) for c, n in zip(table.conditional, table.judged)]
-    for i in range(max_k): out.append((out[-1] if out else 1.) * share[min(i, len(share) - 1)])
+    for i in range(max_k):
+        out.append((out[-1] if out else 1.0) * share[min(i, len(share) - 1)])
     return out
 
-def run_account(frame, name:str, plain:str|None) -> RunAccount:
+
+def run_account(frame, name: str, plain: str | None) -> RunAccount:
     "The account of one strategy that drafts; raises `ValueError` where none of its drafts was judged."
     runs = pair_runs(frame, name, plain) if plain else frame[frame.strategy == name]
-    total = {c: float(runs[c].sum()) for c in ('target_passes', 'draft_passes', 'drafted', 'new_tokens', 'seconds')}
-    steps = [Step([], drafted=d, accepted=a, rejected=bool(r)) for verdicts in runs.verdicts for d, a, r in verdicts]
-    passes, alpha = total['target_passes'], rates(counts(steps), 1.)['token_acceptance']
-    if math.isnan(alpha): raise ValueError(f'no draft of {name!r} was judged: decode longer texts')
-    c = float(runs.draft_cost.median()) * total['draft_passes'] / passes if total['draft_passes'] else 0. # NaN: not timed
-    unit = float(runs.seconds_baseline.sum() / runs.target_passes_baseline.sum()) if plain else math.nan
+    total = {
+        c: float(runs[c].sum())
+        for c in ('target_passes', 'draft_passes', 'drafted', 'new_tokens', 'seconds')
+    }
+    steps = [
+        Step([], drafted=d, accepted=a, rejected=bool(r))
+        for verdicts in runs.verdicts
+        for d, a, r in verdicts
+    ]
+    passes, alpha = total['target_passes'], rates(counts(steps), 1.0)['token_acceptance']
+    if math.isnan(alpha):
+        raise ValueError(f'no draft of {name!r} was judged: decode longer texts')
+    c = (
+        float(runs.draft_cost.median()) * total['draft_passes'] / passes
+        if total['draft_passes']
+        else 0.0
+    )  # NaN: not timed
+    unit = (
+        float(runs.seconds_baseline.sum() / runs.target_passes_baseline.sum())
+        if plain
+        else math.nan
+    )
     cost = total['seconds'] / passes / unit if plain else 1 + c
-    draft_part = 0. if math.isnan(c) else cost * c / (1 + c)
-    return RunAccount(name, plain, speedup(frame, name, plain, ratio_of_totals) if plain else None, total['new_tokens'] / passes, total['drafted'] / len(steps), len(steps) / passes, alpha, reach_probs(steps),
-                   draft_part, cost - 1 - draft_part if plain else math.nan, prompt_ratios(frame, name, plain) if plain else None, total['drafted'] / passes)
+    draft_part = 0.0 if math.isnan(c) else cost * c / (1 + c)
+    return RunAccount(
+        name,
+        plain,
+        speedup(frame, name, plain, ratio_of_totals) if plain else None,
+        total['new_tokens'] / passes,
+        total['drafted'] / len(steps),
+        len(steps) / passes,
+        alpha,
+        reach_probs(steps),
+        draft_part,
+        cost - 1 - draft_part if plain else math.nan,
+        prompt_ratios(frame, name, plain) if plain else None,
+        total['drafted'] / passes,
+    )
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #7492edad
 @dataclass
 class WhatIf:
     "What fixed lengths, a perfect stop rule and better parts would give, in times plain decoding."
-    best: int # the fixed length that is fastest; 0: none
-    fixed: float # with it
-    oracle: float # with drafts that end before the first wrong token
-    acceptance: float # best fixed length with half as many wrong tokens
-    draft: float # with drafting at half the price
-    wide: float # with wide passes at half the price
 
-def speedup_at_length(reach:list[float], share:float, costs:RoundCosts, k:int) -> float:
+    best: int  # the fixed length that is fastest; 0: none
+    fixed: float  # with it
+    oracle: float  # with drafts that end before the first wrong token
+    acceptance: float  # best fixed length with half as many wrong tokens
+    draft: float  # with drafting at half the price
+    wide: float  # with wide passes at half the price
+
+
+def speedup_at_length(reach: list[float], share: float, costs: RoundCosts, k: int) -> float:
     "Times plain decoding with drafts of `k` tokens in a `share` of the rounds."
     return (1 + share * sum(reach[:k])) / (1 - share + share * costs.round(k) / costs.round(0))
 
-def oracle_speedup(reach:list[float], share:float, costs:RoundCosts) -> float:
+
+def oracle_speedup(reach: list[float], share: float, costs: RoundCosts) -> float:
     "Times plain decoding if every draft ended before its first wrong token."
-    chances = [a - b for a, b in zip([1., *reach], [*reach, 0.])] # that a draft has 0, 1, … tokens
-    return (1 + share * sum(reach)) / (1 - share + share * sum(c * costs.round(k) for k, c in enumerate(chances)) / costs.round(0))
+    chances = [
+        a - b for a, b in zip([1.0, *reach], [*reach, 0.0])
+    ]  # that a draft has 0, 1, … tokens
+    return (1 + share * sum(reach)) / (
+        1 - share + share * sum(c * costs.round(k) for k, c in enumerate(chances)) / costs.round(0)
+    )
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #8f67e38a
-def rough_costs(a:RunAccount) -> RoundCosts:
+def rough_costs(a: RunAccount) -> RoundCosts:
     "The account's prices, the same for each drafted token."
-    return RoundCosts.from_ratio(*(max(0., 0. if math.isnan(part) else part / a.drafted) for part in (a.draft_part, a.wide_part)))
+    return RoundCosts.from_ratio(
+        *(
+            max(0.0, 0.0 if math.isnan(part) else part / a.drafted)
+            for part in (a.draft_part, a.wide_part)
+        )
+    )
 
-def what_if(a:RunAccount, costs:RoundCosts|None=None) -> WhatIf:
+
+def what_if(a: RunAccount, costs: RoundCosts | None = None) -> WhatIf:
     "What would have happened otherwise, by measured costs or (None) by the account's prices."
-    costs, better, before = costs or rough_costs(a), [], 1.
-    def speed(reach, costs, k): return speedup_at_length(reach, a.drafting, costs, k)
-    def best(reach, costs): return max(range(len(reach) + 1), key=lambda k: speed(reach, costs, k))
-    def top(reach, costs): return speed(reach, costs, best(reach, costs))
+    costs = costs or rough_costs(a)
+    better = []
+    before = 1.0
+
+    def speed(reach, costs, k):
+        return speedup_at_length(reach, a.drafting, costs, k)
+
+    def best(reach, costs):
+        return max(range(len(reach) + 1), key=lambda k: speed(reach, costs, k))
+
+    def top(reach, costs):
+        return speed(reach, costs, best(reach, costs))
+
     for r in a.reach:
-        better.append((better[-1] if better else 1.) * (1 - (1 - r / before) / 2 if before else .5))
+        better.append(
+            (better[-1] if better else 1.0) * (1 - (1 - r / before) / 2 if before else 0.5)
+        )
         before = r
     cheaper = replace(costs, draft=costs.draft / 2, first=costs.first and costs.first / 2)
-    flatter = replace(costs, target=[(costs.target_pass(n) + costs.target_pass(1)) / 2 for n in range(1, MAX_DRAFT + 2)])
-    return WhatIf(best(a.reach, costs), top(a.reach, costs), oracle_speedup(a.reach, a.drafting, costs), top(better, costs), top(a.reach, cheaper), top(a.reach, flatter))
+    flatter = replace(
+        costs,
+        target=[(costs.target_pass(n) + costs.target_pass(1)) / 2 for n in range(1, MAX_DRAFT + 2)],
+    )
+    return WhatIf(
+        best(a.reach, costs),
+        top(a.reach, costs),
+        oracle_speedup(a.reach, a.drafting, costs),
+        top(better, costs),
+        top(a.reach, cheaper),
+        top(a.reach, flatter),
+    )
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #f808251f
-def describe_account(a:RunAccount) -> list[str]:
+def describe_account(a: RunAccount) -> list[str]:
     "What a round brought and cost."
-    if a.speed: head = f'{a.speed.value:.2f} times the speed of {a.plain}' + ('' if math.isnan(a.speed.low) else f' (95 % interval {a.speed.low:.2f} to {a.speed.high:.2f})') + '.'
-    else: head = 'There is no plain run beside it, so its speed-up is unknown; below, a target pass over several tokens is taken to cost the same as over one.'
-    parts = ([f'{a.draft_part:.2f} for drafting'] if a.draft_part else []) + ([] if math.isnan(a.wide_part) else [f'{a.wide_part:.2f} for passes over several tokens and all else'])
+    if a.speed:
+        head = (
+            f'{a.speed.value:.2f} times the speed of {a.plain}'
+            + (
+                ''
+                if math.isnan(a.speed.low)
+                else f' (95 % interval {a.speed.low:.2f} to {a.speed.high:.2f})'
+            )
+            + '.'
+        )
+    else:
+        head = 'There is no plain run beside it, so its speed-up is unknown; below, a target pass over several tokens is taken to cost the same as over one.'
+    parts = ([f'{a.draft_part:.2f} for drafting'] if a.draft_part else []) + (
+        []
+        if math.isnan(a.wide_part)
+        else [f'{a.wide_part:.2f} for passes over several tokens and all else']
+    )
     cost = f' and costs {a.cost:.2f} plain passes: 1, {" and ".join(parts)}' if parts else ''
-    firsts = [r / b if b else 0. for r, b in zip(a.reach, [1., *a.reach])]
+    firsts = [r / b if b else 0.0 for r, b in zip(a.reach, [1.0, *a.reach])]
     last = max(2, round(a.length))
-    out = [head, f'A target pass brings {a.tokens:.2f} tokens{cost}.', f'{a.alpha:.0%} of the drafted tokens that were judged were right; {firsts[0]:.0%} in the first place, {firsts[min(last, MAX_DRAFT) - 1]:.0%} in place {min(last, MAX_DRAFT)}.']
-    if a.drafting < .8: out.append(f'In {1 - a.drafting:.0%} of the rounds nothing was drafted: the drafter found nothing, or its rule said no.')
+    out = [
+        head,
+        f'A target pass brings {a.tokens:.2f} tokens{cost}.',
+        f'{a.alpha:.0%} of the drafted tokens that were judged were right; {firsts[0]:.0%} in the first place, {firsts[min(last, MAX_DRAFT) - 1]:.0%} in place {min(last, MAX_DRAFT)}.',
+    ]
+    if a.drafting < 0.8:
+        out.append(
+            f'In {1 - a.drafting:.0%} of the rounds nothing was drafted: the drafter found nothing, or its rule said no.'
+        )
     return out
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #eb9f8e31
-def length_advice(a:RunAccount, o:WhatIf, costs:RoundCosts|None=None) -> list[str]:
+def length_advice(a: RunAccount, o: WhatIf, costs: RoundCosts | None = None) -> list[str]:
     "Are the drafts too long or too short, and could a stop rule do better?"
-    if costs is None and not a.draft_part and math.isnan(a.wide_part): return ['What a drafted token costs is unknown without a plain run: measure one next to it, then the best length can be told.']
+    if costs is None and not a.draft_part and math.isnan(a.wide_part):
+        return [
+            'What a drafted token costs is unknown without a plain run: measure one next to it, then the best length can be told.'
+        ]
     costs = costs or rough_costs(a)
-    if not o.best: return [f'No fixed number of tokens pays: the first drafted token costs {costs.round(1) / costs.round(0) - 1:.2f} plain passes and is right with probability {a.reach[0]:.2f}. Decode plainly, or use CostAwareLookahead, which drafts only where it pays.']
+    if not o.best:
+        return [
+            f'No fixed number of tokens pays: the first drafted token costs {costs.round(1) / costs.round(0) - 1:.2f} plain passes and is right with probability {a.reach[0]:.2f}. Decode plainly, or use CostAwareLookahead, which drafts only where it pays.'
+        ]
     change = 'too long' if o.best < a.length else 'too short'
-    if o.fixed > 1.03 * a.speedup: out = [f'Drafts of {a.length:.1f} tokens are {change}: FixedLookahead({o.best}) would give about {o.fixed:.2f} times plain speed, where these give {a.speedup:.2f}.']
-    else: out = [f'Drafts of {a.length:.1f} tokens are about right: no fixed number would be more than 3 % faster (best: {o.best}).']
-    if o.oracle > 1.1 * max(o.fixed, a.speedup): out.append(f'Ending each draft before its first wrong token would give {o.oracle:.2f}; ConfidenceLookahead and CostAwareLookahead get a part of that, and `decodelab tune` finds out which part.')
+    if o.fixed > 1.03 * a.speedup:
+        out = [
+            f'Drafts of {a.length:.1f} tokens are {change}: FixedLookahead({o.best}) would give about {o.fixed:.2f} times plain speed, where these give {a.speedup:.2f}.'
+        ]
+    else:
+        out = [
+            f'Drafts of {a.length:.1f} tokens are about right: no fixed number would be more than 3 % faster (best: {o.best}).'
+        ]
+    if o.oracle > 1.1 * max(o.fixed, a.speedup):
+        out.append(
+            f'Ending each draft before its first wrong token would give {o.oracle:.2f}; ConfidenceLookahead and CostAwareLookahead get a part of that, and `decodelab tune` finds out which part.'
+        )
     return out
 
-ADVICE = dict(
-    acceptance=('the drafter is wrong too often', 'a drafter nearer to the target (a larger or distilled AssistantDrafter; PromptLookupDrafter or SuffixDrafter where the text repeats itself)'),
-    draft=('drafting is too dear', 'a drafter that costs less (a model of fewer layers, an earlier EarlyExitDrafter, or PromptLookupDrafter and SuffixDrafter, which make no passes)'),
-    wide=('target passes over several tokens are dear here', 'shorter drafts, a smaller batch, or CostAwareLookahead with the costs that measure_costs finds here'))
 
-def bottleneck_advice(a:RunAccount, o:WhatIf) -> list[str]:
+ADVICE = dict(
+    acceptance=(
+        'the drafter is wrong too often',
+        'a drafter nearer to the target (a larger or distilled AssistantDrafter; PromptLookupDrafter or SuffixDrafter where the text repeats itself)',
+    ),
+    draft=(
+        'drafting is too dear',
+        'a drafter that costs less (a model of fewer layers, an earlier EarlyExitDrafter, or PromptLookupDrafter and SuffixDrafter, which make no passes)',
+    ),
+    wide=(
+        'target passes over several tokens are dear here',
+        'shorter drafts, a smaller batch, or CostAwareLookahead with the costs that measure_costs finds here',
+    ),
+)
+
+
+def bottleneck_advice(a: RunAccount, o: WhatIf) -> list[str]:
     "What holds the run back, and what to change."
     gains = {name: getattr(o, name) / o.fixed for name in ADVICE}
     top = max(gains, key=gains.get)
-    if gains[top] < 1.03 and not o.best: return ['What limits it: the drafter is not worth its price, and neither half the errors nor half the price would be enough. Try another drafter.']
-    if gains[top] < 1.03: return ['Nothing single holds it back: half the errors or half the price would each bring less than 3 %.']
-    half = dict(acceptance='With half as many wrong tokens', draft='With drafting at half the price', wide='With those passes at half the extra price')[top]
-    return [f'What limits it: {ADVICE[top][0]}. {half} it would reach {getattr(o, top):.2f} times plain speed. Try {ADVICE[top][1]}.']
+    if gains[top] < 1.03 and not o.best:
+        return [
+            'What limits it: the drafter is not worth its price, and neither half the errors nor half the price would be enough. Try another drafter.'
+        ]
+    if gains[top] < 1.03:
+        return [
+            'Nothing single holds it back: half the errors or half the price would each bring less than 3 %.'
+        ]
+    half = dict(
+        acceptance='With half as many wrong tokens',
+        draft='With drafting at half the price',
+        wide='With those passes at half the extra price',
+    )[top]
+    return [
+        f'What limits it: {ADVICE[top][0]}. {half} it would reach {getattr(o, top):.2f} times plain speed. Try {ADVICE[top][1]}.'
+    ]
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #cd7448a0
-def slow_prompts(a:RunAccount) -> list[str]:
+def slow_prompts(a: RunAccount) -> list[str]:
     "The prompts on which it did not pay."
-    if a.ratios is None or not (a.ratios < 1).any(): return []
+    if a.ratios is None or not (a.ratios < 1).any():
+        return []
     low = a.ratios[a.ratios < 1].sort_values()
-    shown = ', '.join(f'{p} ({r:.2f})' for p, r in low.iloc[:5].items()) + (', …' if len(low) > 5 else '')
-    advice = ' CostAwareLookahead drafts less where drafts fail, down to none.' if a.drafting > .5 else ''
-    return [f'Slower than {a.plain} on {len(low)} of {len(a.ratios)} prompts: number {shown}.{advice}']
+    shown = ', '.join(f'{p} ({r:.2f})' for p, r in low.iloc[:5].items()) + (
+        ', …' if len(low) > 5 else ''
+    )
+    advice = (
+        ' CostAwareLookahead drafts less where drafts fail, down to none.'
+        if a.drafting > 0.5
+        else ''
+    )
+    return [
+        f'Slower than {a.plain} on {len(low)} of {len(a.ratios)} prompts: number {shown}.{advice}'
+    ]
+
 
 def diagnose_run(
-    run, # a run folder, a frame from `bench` or `load_run`, or a `Trace`
-    costs:RoundCosts|None=None, # from `measure_costs`, to judge lengths by; None: by the run's own rough prices
+    run,  # a run folder, a frame from `bench` or `load_run`, or a `Trace`
+    costs: RoundCosts
+    | None = None,  # from `measure_costs`, to judge lengths by; None: by the run's own rough prices
 ) -> str:
     "What limits each speculative strategy of a run and what to change, in words; raises `ValueError` where nothing was drafted."
-    if costs is not None and not isinstance(costs, RoundCosts): raise TypeError(f'costs is {costs!r}: give what measure_costs returned')
+    if costs is not None and not isinstance(costs, RoundCosts):
+        raise TypeError(f'costs is {costs!r}: give what measure_costs returned')
     frame, out = run_frame(run), []
     plain = plain_strategy(frame)
     for name in dict.fromkeys(frame.strategy):
-        if name == plain: continue
+        if name == plain:
+            continue
         runs = frame[frame.strategy == name]
-        if not runs.drafted.sum(): said = [f'It drafted nothing in {runs.target_passes.sum()} passes: it is plain decoding here.']
+        if not runs.drafted.sum():
+            said = [
+                f'It drafted nothing in {runs.target_passes.sum()} passes: it is plain decoding here.'
+            ]
         else:
             a = run_account(frame, name, plain)
             o = what_if(a, costs)
-            said = describe_account(a) + length_advice(a, o, costs) + bottleneck_advice(a, o) + slow_prompts(a)
+            said = (
+                describe_account(a)
+                + length_advice(a, o, costs)
+                + bottleneck_advice(a, o)
+                + slow_prompts(a)
+            )
         out.append('\n'.join([name, *(f'  {s}' for s in said)]))
     return '\n\n'.join(out)

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['TOP', 'EMPTY', 'RecordedProbs', 'DraftRecord', 'count_matching', 'make_recorder', 'record_draft', 'CoupledSampler',
-           'DraftTable', 'table_metadata', 'record_drafts', 'draft_sampler', 'select_prompts', 'table_repr',
-           'check_table', 'PromptOnly', 'replay_prompt', 'replay', 'OracleLookahead', 'predicted_speedup', 'gap_closed',
-           'flatten_table', 'save_table', 'load_table']
+           'DraftTable', 'table_metadata', 'record_drafts', 'draft_sampler', 'PromptOnly', 'replay_prompt', 'replay',
+           'OracleLookahead', 'predicted_speedup', 'gap_closed', 'flatten_table', 'load_table']
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #281e430c
 import json
@@ -14,6 +13,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fastcore.basics import patch
 import numpy as np
 import torch
 
@@ -24,76 +24,131 @@ from ..speculative.lookahead import check_int
 from ..core.plot import write_atomic
 from ..strategies.sampling import Greedy
 
-TOP = 8 # probabilities kept of each of the drafter's rows
+TOP = 8  # probabilities kept of each of the drafter's rows
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #6b8d0c2d
 class RecordedProbs:
     "What a table kept of a drafter's row: stands in for a `Row` where a rule is replayed."
-    __slots__ = 'token', 'p_token', 'h', 'top_probs', 'classifier_prob'
-    def __init__(self, token:int, p_token:float, h:float, top_probs:list[float]): self.token, self.p_token, self.h, self.top_probs, self.classifier_prob = token, p_token, h, top_probs, None
-    def entropy(self) -> float: return self.h
 
-    def prob(self, token:int) -> float:
-        if token != self.token: raise ValueError(f'the table knows the probability of the drafted token {self.token} only, not of {token}')
+    __slots__ = 'token', 'p_token', 'h', 'top_probs', 'classifier_prob'
+
+    def __init__(self, token: int, p_token: float, h: float, top_probs: list[float]):
+        self.token = token
+        self.p_token = p_token
+        self.h = h
+        self.top_probs = top_probs
+        self.classifier_prob = None
+
+    def entropy(self) -> float:
+        return self.h
+
+    def prob(self, token: int) -> float:
+        if token != self.token:
+            raise ValueError(
+                f'the table knows the probability of the drafted token {self.token} only, not of {token}'
+            )
         return self.p_token
 
-    def top(self, n:int) -> list[float]:
-        if n > len(self.top_probs) and len(self.top_probs) >= TOP: raise ValueError(f'the table keeps the {len(self.top_probs)} largest probabilities and the rule asks for {n}: ask for fewer')
+    def top(self, n: int) -> list[float]:
+        if n > len(self.top_probs) and len(self.top_probs) >= TOP:
+            raise ValueError(
+                f'the table keeps the {len(self.top_probs)} largest probabilities and the rule asks for {n}: ask for fewer'
+            )
         return self.top_probs[:n]
 
     @property
-    def p(self): raise ValueError('a draft table has no whole rows: a rule that reads them cannot be replayed')
+    def p(self):
+        raise ValueError(
+            'a draft table has no whole rows: a rule that reads them cannot be replayed'
+        )
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #3a29a867
 @dataclass
 class DraftRecord:
     "What the drafter proposes at one position, and how it asks: `asked` holds `(i, passes so far, Shown or None, token)` each time."
+
     tokens: list[int]
     draft_probs: list[float]
-    match: int # how many of the tokens are the target's own
-    truncated: bool # did it end because the table does, and not by itself?
+    match: int  # how many of the tokens are the target's own
+    truncated: bool  # did it end because the table does, and not by itself?
     queries: list[tuple] = field(default_factory=list)
-    passes: int = 0 # of all of it
-    alternatives: dict = field(default_factory=dict) # number of a question → `(tokens, confidence, match)` of a draft that stops there, where it is not the first of `tokens`
+    passes: int = 0  # of all of it
+    alternatives: dict = field(
+        default_factory=dict
+    )  # number of a question → `(tokens, confidence, match)` of a draft that stops there, where it is not the first of `tokens`
 
-    def until_query(self, n:int) -> tuple[list[int], list[float], int]:
+    def until_query(self, n: int) -> tuple[list[int], list[float], int]:
         "`(tokens, confidence, match)` of the draft that stops at question `n`."
-        if n in self.alternatives: return self.alternatives[n]
+        if n in self.alternatives:
+            return self.alternatives[n]
         i = self.queries[n][0]
         return self.tokens[:i], self.draft_probs[:i], min(self.match, i)
 
-def count_matching(tokens:list[int], coming:list[int]) -> int:
+
+def count_matching(tokens: list[int], coming: list[int]) -> int:
     "How many of the first tokens are the same."
-    return next((n for n, (a, b) in enumerate(zip(tokens, coming)) if a != b), min(len(tokens), len(coming)))
+    return next(
+        (n for n, (a, b) in enumerate(zip(tokens, coming)) if a != b), min(len(tokens), len(coming))
+    )
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #a94723b6
-def make_recorder(drafting, k:int, eos:frozenset, asked:list, proposed:list):
+def make_recorder(drafting, k: int, eos: frozenset, asked: list, proposed: list):
     "A lookahead's rule that says yes up to `k` and notes what it is asked, and what a draft would be that stops there."
     reading = getattr(drafting, 'scorer', None)
     begin = reading.passes if reading else 0
+
     def go_on(i, row, token):
-        if token in eos: return False
-        if hasattr(drafting, 'partial_draft'): proposed.append(drafting.partial_draft())
-        shown = None if row is None else RecordedProbs(token, row.prob(token), row.entropy(), row.top(TOP))
+        if token in eos:
+            return False
+        if hasattr(drafting, 'partial_draft'):
+            proposed.append(drafting.partial_draft())
+        shown = (
+            None
+            if row is None
+            else RecordedProbs(token, row.prob(token), row.entropy(), row.top(TOP))
+        )
         asked.append((i, reading.passes - begin if reading else 0, shown, token))
         return i < k
+
     return go_on
 
-def record_draft(drafting, ids:list[int], coming:list[int], k:int, eos:frozenset, rng) -> DraftRecord:
+
+def record_draft(
+    drafting, ids: list[int], coming: list[int], k: int, eos: frozenset, rng
+) -> DraftRecord:
     "What the drafter proposes after `ids`, where the target goes on with `coming`."
     asked, proposed = [], []
     draft = drafting.draft(ids, make_recorder(drafting, k, eos, asked, proposed), rng)
-    other = {n: (tokens, sure, count_matching(tokens, coming)) for n, (tokens, sure) in enumerate(proposed) if tokens != draft.tokens[:len(tokens)] or sure != draft.draft_probs[:len(tokens)]}
-    return DraftRecord(draft.tokens, draft.draft_probs, count_matching(draft.tokens, coming), bool(asked) and asked[-1][0] >= k, asked, draft.passes, other)
+    other = {
+        n: (tokens, sure, count_matching(tokens, coming))
+        for n, (tokens, sure) in enumerate(proposed)
+        if tokens != draft.tokens[: len(tokens)] or sure != draft.draft_probs[: len(tokens)]
+    }
+    return DraftRecord(
+        draft.tokens,
+        draft.draft_probs,
+        count_matching(draft.tokens, coming),
+        bool(asked) and asked[-1][0] >= k,
+        asked,
+        draft.passes,
+        other,
+    )
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #4e33706d
 class CoupledSampler:
     "Draws a drafter's tokens so that each equals the sampled text's as often as the verifier would accept it."
-    def __init__(self, sequence:list[int], p:torch.Tensor, seed:int): # p: the target's rows `(N, V)` along the text
-        self.sequence, self.p, self.seed = sequence, p, seed
-        self.uniforms = torch.rand(len(sequence), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).tolist()
 
-    def at_position(self, at:int) -> 'CoupledSampler':
+    def __init__(
+        self, sequence: list[int], p: torch.Tensor, seed: int
+    ):  # p: the target's rows `(N, V)` along the text
+        self.sequence = sequence
+        self.p = p
+        self.seed = seed
+        self.uniforms = torch.rand(
+            len(sequence), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
+        ).tolist()
+
+    def at_position(self, at: int) -> 'CoupledSampler':
         "Ready for a draft at position `at` of the text."
         self.at, self.off = at, None
         return self
@@ -103,61 +158,119 @@ class CoupledSampler:
         at, self.at = self.at, self.at + 1
         if self.off is None and at < len(self.sequence):
             x, p = self.sequence[at], self.p[at]
-            if self.uniforms[at] * float(p[x]) < float(q[x]): return x
+            if self.uniforms[at] * float(p[x]) < float(q[x]):
+                return x
             self.off, rest = Rng(self.seed * 1_000_003 + at), (q.to(p) - p).clamp(min=0)
-            if float(rest.sum()) > 0: return self.off.categorical(rest)
-        if self.off is None: self.off = Rng(self.seed * 1_000_003 + at)
+            if float(rest.sum()) > 0:
+                return self.off.categorical(rest)
+        if self.off is None:
+            self.off = Rng(self.seed * 1_000_003 + at)
         return self.off.categorical(q)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #237e28f5
 EMPTY = DraftRecord([], [], 0, False)
 
+
 @dataclass(repr=False)
 class DraftTable:
     "What a drafter would propose at every position of the target's own texts; `build` makes one."
+
     prompts: list[list[int]]
-    sequences: list[list[int]] # the target's, one for each prompt
-    records: list[list[DraftRecord]] # one for each position of each text
-    metadata: dict # models, drafter, base, k, budget
+    sequences: list[list[int]]  # the target's, one for each prompt
+    records: list[list[DraftRecord]]  # one for each position of each text
+    metadata: dict  # models, drafter, base, k, budget
 
     @classmethod
-    def build(cls, lm, drafter, prompts, max_new_tokens:int=128, k:int=20, base=None, seed:int=0, stop=Stop(), progress:bool=False) -> 'DraftTable':
+    def build(
+        cls,
+        lm,
+        drafter,
+        prompts,
+        max_new_tokens: int = 128,
+        k: int = 20,
+        base=None,
+        seed: int = 0,
+        stop=Stop(),
+        progress: bool = False,
+    ) -> 'DraftTable':
         "Decode each prompt plainly with `base` (None: greedy search) and draft `k` tokens at each position."
         base, found = base or Greedy(), ([], [], [])
         check_int('k', k)
-        if isinstance(prompts, str) or not len(prompts): raise ValueError('prompts must be a list with at least one prompt: put a single one in brackets')
-        if stop.strings or stop.when or stop.seconds is not None: raise ValueError('a table follows texts to their end-of-text token or budget only: leave other stops out')
+        if isinstance(prompts, str) or not len(prompts):
+            raise ValueError(
+                'prompts must be a list with at least one prompt: put a single one in brackets'
+            )
+        if stop.strings or stop.when or stop.seconds is not None:
+            raise ValueError(
+                'a table follows texts to their end-of-text token or budget only: leave other stops out'
+            )
         ids = [encode_prompt(lm, p, max_new_tokens) for p in prompts]
-        if len(set(map(tuple, ids))) < len(ids): raise ValueError('two prompts are the same: give each once')
+        if len(set(map(tuple, ids))) < len(ids):
+            raise ValueError('two prompts are the same: give each once')
         from tqdm import tqdm
+
         for n, prompt in enumerate(tqdm(ids, disable=not progress, unit='prompt', leave=False)):
             text = decode(lm, prompt, base, max_new_tokens, seed=seed + n, stop=stop).tokens
             request = Request(lm, prompt, max_new_tokens + k + 1, Rng(seed + n), stop)
-            for kept, new in zip(found, (prompt, text, record_drafts(request, drafter, base, text, k, seed + n))): kept.append(new)
-        about = table_metadata(lm, drafter) | dict(base=stable_repr(base), k=k, max_new_tokens=max_new_tokens, seed=seed, greedy=base.greedy, eos=sorted(lm.eos if stop.eos is None else stop.eos))
+            for kept, new in zip(
+                found, (prompt, text, record_drafts(request, drafter, base, text, k, seed + n))
+            ):
+                kept.append(new)
+        about = table_metadata(lm, drafter) | dict(
+            base=stable_repr(base),
+            k=k,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+            greedy=base.greedy,
+            eos=sorted(lm.eos if stop.eos is None else stop.eos),
+        )
         return cls(*found, about)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #8ed0ac08
 def table_metadata(lm, drafter) -> dict:
     "What a table belongs to."
     own = getattr(drafter, 'lm', None)
-    own = getattr(own, 'model', own)                                      # heads are a network themselves
-    return dict(lm=lm.name, weights=fingerprint(lm.model), revision=lm.revision, drafter=stable_repr(drafter), draft_weights=fingerprint(own) if hasattr(own, 'parameters') else None)
+    own = getattr(own, 'model', own)  # heads are a network themselves
+    return dict(
+        lm=lm.name,
+        weights=fingerprint(lm.model),
+        revision=lm.revision,
+        drafter=stable_repr(drafter),
+        draft_weights=fingerprint(own) if hasattr(own, 'parameters') else None,
+    )
 
-def record_drafts(request:Request, drafter, base, text:list[int], k:int, seed:int) -> list[DraftRecord]:
+
+def record_drafts(
+    request: Request, drafter, base, text: list[int], k: int, seed: int
+) -> list[DraftRecord]:
     "The drafter's proposal at each position of one text."
     target = base.bind(request)
-    drafting, prompt, eos = drafter.start(request, base, target), request.prompt, frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
-    rng, shared = None if base.greedy else draft_sampler(request, drafter, base, text, seed), getattr(getattr(drafting, 'scorer', None), 'session', None) is target.session
+    drafting = drafter.start(request, base, target)
+    prompt = request.prompt
+    eos = frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
+    rng = None if base.greedy else draft_sampler(request, drafter, base, text, seed)
+    shared = getattr(getattr(drafting, 'scorer', None), 'session', None) is target.session
+
     def at_position(at):
         ids = prompt + text[:at]
-        if shared: # a drafter that reads with the target finds there what a live round would have left
+        if (
+            shared
+        ):  # a drafter that reads with the target finds there what a live round would have left
             target.scores(ids, 1)
             target.session.rollback(len(ids) - 1)
-        return record_draft(drafting, ids, text[at:], k, eos, rng.at_position(at) if isinstance(rng, CoupledSampler) else rng)
+        return record_draft(
+            drafting,
+            ids,
+            text[at:],
+            k,
+            eos,
+            rng.at_position(at) if isinstance(rng, CoupledSampler) else rng,
+        )
+
     return [at_position(at) for at in range(len(text))]
 
-def draft_sampler(request:Request, drafter, base, text:list[int], seed:int):
+
+def draft_sampler(request: Request, drafter, base, text: list[int], seed: int):
     "How to draw a draft's tokens: coupled with the text where the drafter has rows, by itself where it guesses without."
     reading = base.bind(request)
     p = reading.scores(request.prompt + text[:-1], len(text)).double()
@@ -166,119 +279,245 @@ def draft_sampler(request:Request, drafter, base, text:list[int], seed:int):
     return CoupledSampler(text, p, seed) if first.q is not None else Rng(seed)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #8a7a0973
-def select_prompts(table:DraftTable, rows) -> DraftTable:
+@patch
+def __getitem__(self: DraftTable, rows) -> DraftTable:
     "The table of some of its prompts, by numbers or a slice."
-    rows = range(len(table))[rows] if isinstance(rows, slice) else [int(r) for r in rows]
-    return DraftTable(*([part[r] for r in rows] for part in (table.prompts, table.sequences, table.records)), table.metadata)
+    rows = range(len(self))[rows] if isinstance(rows, slice) else [int(r) for r in rows]
+    return DraftTable(
+        *([part[r] for r in rows] for part in (self.prompts, self.sequences, self.records)),
+        self.metadata,
+    )
 
-def table_repr(table:DraftTable) -> str:
+
+@patch
+def __repr__(self: DraftTable) -> str:
     "What it is of."
-    a = table.metadata
-    return f'DraftTable({len(table)} prompts, {sum(map(len, table.sequences))} positions, {a["k"]} tokens each; {a["lm"]}, {a["drafter"]}, {a["base"]})'
+    a = self.metadata
+    return f'DraftTable({len(self)} prompts, {sum(map(len, self.sequences))} positions, {a["k"]} tokens each; {a["lm"]}, {a["drafter"]}, {a["base"]})'
 
-def check_table(table:DraftTable, lm, drafter):
+
+@patch
+def check_matches(self: DraftTable, lm, drafter):
     "Raise `ValueError` where a table was made with another target or drafter."
     for key, now in table_metadata(lm, drafter).items():
-        if table.metadata[key] != now: raise ValueError(f'the table was made with {key} {table.metadata[key]!r} and this is {now!r}: build a new one')
+        if self.metadata[key] != now:
+            raise ValueError(
+                f'the table was made with {key} {self.metadata[key]!r} and this is {now!r}: build a new one'
+            )
 
-DraftTable.check_matches, DraftTable.__getitem__, DraftTable.__repr__, DraftTable.__len__ = check_table, select_prompts, table_repr, lambda table: len(table.prompts)
+
+DraftTable.__len__ = lambda table: len(table.prompts)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #72012773
 class PromptOnly:
     "What a rule gets to know of a request when it is replayed."
-    def __init__(self, prompt:list[int]): self.prompt = prompt
 
-def replay_prompt(table:DraftTable, which:int, lookahead) -> list[Step]:
+    def __init__(self, prompt: list[int]):
+        self.prompt = prompt
+
+
+def replay_prompt(table: DraftTable, which: int, lookahead) -> list[Step]:
     "The steps that prompt number `which` would take under a rule; raises `ValueError` where it asks for more than the table has."
-    text, places, budget = table.sequences[which], table.records[which], table.metadata['max_new_tokens']
-    rule, at, steps = lookahead.start(PromptOnly(table.prompts[which])), 0, []
+    text = table.sequences[which]
+    places = table.records[which]
+    budget = table.metadata['max_new_tokens']
+    rule = lookahead.start(PromptOnly(table.prompts[which]))
+    at = 0
+    steps = []
     while at < len(text):
         here, room = places[at], budget - at - 1
-        here = here if room and rule.keep_drafting(0, None, None) else EMPTY # the loop asks before the drafter does
+        here = (
+            here if room and rule.keep_drafting(0, None, None) else EMPTY
+        )  # the loop asks before the drafter does
         for n, (i, passes, shown, token) in enumerate(here.queries):
             if not (i < room and rule.keep_drafting(i, shown, token)):
                 tokens, sure, right = here.until_query(n)
                 break
         else:
-            if here.truncated: raise ValueError(f'{lookahead!r} drafts more than the {table.metadata["k"]} tokens of the table: build one with a larger k, or limit the rule')
-            tokens, sure, right, passes = here.tokens, here.draft_probs, here.match, here.passes
-        step = Step(text[at:at + right + 1], len(tokens), right, right < len(tokens), tokens, sure, 1, passes)
+            if here.truncated:
+                raise ValueError(
+                    f'{lookahead!r} drafts more than the {table.metadata["k"]} tokens of the table: build one with a larger k, or limit the rule'
+                )
+            tokens = here.tokens
+            sure = here.draft_probs
+            right = here.match
+            passes = here.passes
+        step = Step(
+            text[at : at + right + 1],
+            len(tokens),
+            right,
+            right < len(tokens),
+            tokens,
+            sure,
+            1,
+            passes,
+        )
         rule.update(step)
         steps.append(step.truncate(len(text) - at))
         at += len(step.tokens)
     return steps
 
-def replay(table:DraftTable, lookahead) -> list[list[Step]]:
+
+def replay(table: DraftTable, lookahead) -> list[list[Step]]:
     "The steps of each text under a rule: counts of a live run (greedy), or a draw from their distribution (sampling)."
-    if hasattr(lookahead, 'precompute'): lookahead.precompute(table)
+    if hasattr(lookahead, 'precompute'):
+        lookahead.precompute(table)
     return [replay_prompt(table, n, lookahead) for n in range(len(table))]
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #551b588e
 class OracleLookahead:
     "In hindsight: draft exactly what will be accepted. For the prompts of a table, with a greedy base."
-    def __init__(self, table:DraftTable):
-        if not table.metadata['greedy']: raise ValueError('the table is of sampled texts, of which each run has another: make one with a greedy base')
-        self.table, self.prompt_index = table, {tuple(p): n for n, p in enumerate(table.prompts)}
+
+    def __init__(self, table: DraftTable):
+        if not table.metadata['greedy']:
+            raise ValueError(
+                'the table is of sampled texts, of which each run has another: make one with a greedy base'
+            )
+        self.table = table
+        self.prompt_index = {tuple(p): n for n, p in enumerate(table.prompts)}
 
     def start(self, request=None) -> 'OracleLookahead':
         "Ready for one of the table's prompts; raises `ValueError` for another."
-        if request is None or tuple(request.prompt) not in self.prompt_index: raise ValueError('the oracle does not know this prompt: build the table with it')
+        if request is None or tuple(request.prompt) not in self.prompt_index:
+            raise ValueError('the oracle does not know this prompt: build the table with it')
         new = OracleLookahead(self.table)
-        new.records, new.at = self.table.records[self.prompt_index[tuple(request.prompt)]], 0
+        new.records = self.table.records[self.prompt_index[tuple(request.prompt)]]
+        new.at = 0
         return new
 
-    def keep_drafting(self, n, probs, token): return self.at < len(self.records) and n < self.records[self.at].match
+    def keep_drafting(self, n, probs, token):
+        return self.at < len(self.records) and n < self.records[self.at].match
+
     def update(self, step):
-        if step.accepted < step.drafted: raise ValueError('a token that the table holds for right was refused: it was made with another drafter or model, build it anew')
+        if step.accepted < step.drafted:
+            raise ValueError(
+                'a token that the table holds for right was refused: it was made with another drafter or model, build it anew'
+            )
         self.at += len(step.tokens)
 
-    def __repr__(self): return f'OracleLookahead({len(self.table)} prompts)'
+    def __repr__(self):
+        return f'OracleLookahead({len(self.table)} prompts)'
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #a4932990
-def predicted_speedup(table:DraftTable, lookahead, costs) -> float:
+def predicted_speedup(table: DraftTable, lookahead, costs) -> float:
     "How many times faster than plain decoding, all texts together, by replay and costs."
     plain = sum(map(len, table.sequences)) * costs.round(0)
     return plain / sum(costs.of(steps) for steps in replay(table, lookahead))
 
-def gap_closed(table:DraftTable, lookahead, costs, baseline) -> float:
+
+def gap_closed(table: DraftTable, lookahead, costs, baseline) -> float:
     "How much of the oracle's gain over a baseline rule another rule has: 0 is the baseline, 1 the oracle."
-    rule, best, least = (predicted_speedup(table, x, costs) for x in (lookahead, OracleLookahead(table), baseline))
+    rule, best, least = (
+        predicted_speedup(table, x, costs) for x in (lookahead, OracleLookahead(table), baseline)
+    )
     return (rule - least) / (best - least)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #ea33c959
-def flatten_table(table:DraftTable) -> dict[str, np.ndarray]:
+def flatten_table(table: DraftTable) -> dict[str, np.ndarray]:
     "All of a table as flat arrays."
     every = [p for places in table.records for p in places]
     asked = [a for p in every for a in p.queries]
     shown = [a[2] for a in asked]
     width = max((len(s.top_probs) for s in shown if s), default=0)
     number = lambda values, kind=np.int64: np.array(list(values), dtype=kind)
-    return dict(prompt_len=number(map(len, table.prompts)), prompt=number(x for p in table.prompts for x in p), text_len=number(map(len, table.sequences)), text=number(x for t in table.sequences for x in t),
-        draft_len=number(len(p.tokens) for p in every), draft=number(x for p in every for x in p.tokens), sure_len=number(len(p.draft_probs) for p in every),
-        sure=number((x for p in every for x in p.draft_probs), float), match=number(p.match for p in every), cut=number(p.truncated for p in every), passes=number(p.passes for p in every),
-        asked_len=number(len(p.queries) for p in every), asked=number((-1 if x is None else x for a in asked for x in (a[0], a[1], a[3])),).reshape(-1, 3),
-        has_row=number(s is not None for s in shown), chance=number((s.p_token if s else 0. for s in shown), float), entropy=number((s.h if s else 0. for s in shown), float),
-        top=np.array([s.top_probs if s else [0.] * width for s in shown], dtype=float).reshape(len(shown), width))
+    return dict(
+        prompt_len=number(map(len, table.prompts)),
+        prompt=number(x for p in table.prompts for x in p),
+        text_len=number(map(len, table.sequences)),
+        text=number(x for t in table.sequences for x in t),
+        draft_len=number(len(p.tokens) for p in every),
+        draft=number(x for p in every for x in p.tokens),
+        sure_len=number(len(p.draft_probs) for p in every),
+        sure=number((x for p in every for x in p.draft_probs), float),
+        match=number(p.match for p in every),
+        cut=number(p.truncated for p in every),
+        passes=number(p.passes for p in every),
+        asked_len=number(len(p.queries) for p in every),
+        asked=number(
+            (-1 if x is None else x for a in asked for x in (a[0], a[1], a[3])),
+        ).reshape(-1, 3),
+        has_row=number(s is not None for s in shown),
+        chance=number((s.p_token if s else 0.0 for s in shown), float),
+        entropy=number((s.h if s else 0.0 for s in shown), float),
+        top=np.array([s.top_probs if s else [0.0] * width for s in shown], dtype=float).reshape(
+            len(shown), width
+        ),
+    )
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #dc9d9b61
-def save_table(table:DraftTable, path):
+@patch
+def save(self: DraftTable, path):
     "Write a table to a file."
     from safetensors.numpy import save as to_bytes
-    write_atomic(path, to_bytes(flatten_table(table), metadata={'about': json.dumps(table.metadata), 'other': json.dumps([[n, *([q, *v] for q, v in p.alternatives.items())] for n, p in enumerate(p for places in table.records for p in places) if p.alternatives])}))
+
+    write_atomic(
+        path,
+        to_bytes(
+            flatten_table(self),
+            metadata={
+                'about': json.dumps(self.metadata),
+                'other': json.dumps(
+                    [
+                        [n, *([q, *v] for q, v in p.alternatives.items())]
+                        for n, p in enumerate(p for places in self.records for p in places)
+                        if p.alternatives
+                    ]
+                ),
+            },
+        ),
+    )
+
 
 def load_table(path) -> DraftTable:
     "Read a table; raises `ValueError` where the file is none."
     from safetensors import SafetensorError, safe_open
-    try:
-        with safe_open(str(path), framework='np') as file: about, other, a = *(json.loads(file.metadata()[k]) for k in ('about', 'other')), {k: file.get_tensor(k) for k in file.keys()}
-    except (SafetensorError, KeyError, TypeError) as error: raise ValueError(f'{path} is no draft table ({error}): give a file that DraftTable.save wrote') from error
-    split = lambda what, sizes: [part.tolist() for part in np.split(a[what], np.cumsum(a[sizes])[:-1])]
-    shown = [RecordedProbs(t[2], p, h, top) if has else None for t, p, h, top, has in zip(a['asked'].tolist(), a['chance'].tolist(), a['entropy'].tolist(), a['top'].tolist(), a['has_row'].tolist())]
-    asked = iter([(i, passes, s, None if token < 0 else token) for (i, passes, token), s in zip(a['asked'].tolist(), shown)])
-    every = [DraftRecord(tokens, sure, match, bool(cut), [next(asked) for _ in range(n)], passes)
-             for tokens, sure, match, cut, n, passes in zip(split('draft', 'draft_len'), split('sure', 'sure_len'), a['match'].tolist(), a['cut'].tolist(), a['asked_len'].tolist(), a['passes'].tolist())]
-    for n, *found in other: every[n].alternatives = {q: tuple(v) for q, *v in found}
-    texts, rows = split('text', 'text_len'), iter(every)
-    return DraftTable(split('prompt', 'prompt_len'), texts, [[next(rows) for _ in t] for t in texts], about)
 
-DraftTable.save, DraftTable.load = save_table, staticmethod(load_table)
+    try:
+        with safe_open(str(path), framework='np') as file:
+            about, other, a = (
+                *(json.loads(file.metadata()[k]) for k in ('about', 'other')),
+                {k: file.get_tensor(k) for k in file.keys()},
+            )
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise ValueError(
+            f'{path} is no draft table ({error}): give a file that DraftTable.save wrote'
+        ) from error
+    split = lambda what, sizes: [
+        part.tolist() for part in np.split(a[what], np.cumsum(a[sizes])[:-1])
+    ]
+    shown = [
+        RecordedProbs(t[2], p, h, top) if has else None
+        for t, p, h, top, has in zip(
+            a['asked'].tolist(),
+            a['chance'].tolist(),
+            a['entropy'].tolist(),
+            a['top'].tolist(),
+            a['has_row'].tolist(),
+        )
+    ]
+    asked = iter(
+        [
+            (i, passes, s, None if token < 0 else token)
+            for (i, passes, token), s in zip(a['asked'].tolist(), shown)
+        ]
+    )
+    every = [
+        DraftRecord(tokens, sure, match, bool(cut), [next(asked) for _ in range(n)], passes)
+        for tokens, sure, match, cut, n, passes in zip(
+            split('draft', 'draft_len'),
+            split('sure', 'sure_len'),
+            a['match'].tolist(),
+            a['cut'].tolist(),
+            a['asked_len'].tolist(),
+            a['passes'].tolist(),
+        )
+    ]
+    for n, *found in other:
+        every[n].alternatives = {q: tuple(v) for q, *v in found}
+    texts, rows = split('text', 'text_len'), iter(every)
+    return DraftTable(
+        split('prompt', 'prompt_len'), texts, [[next(rows) for _ in t] for t in texts], about
+    )
+
+
+DraftTable.load = staticmethod(load_table)

@@ -7,7 +7,8 @@ __all__ = ['PARTS', 'Stopwatch', 'Proxy', 'timed_lm', 'TimedHeads', 'timed_strat
            'weight_bytes', 'memory_bandwidth', 'roofline']
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #33ae4122
-import copy, time
+import copy
+import time
 from collections import Counter
 
 import numpy as np
@@ -22,73 +23,130 @@ from ..speculative.loop import Speculative, resolve_verifier
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #f93f62b0
 class Stopwatch:
     "Adds up the seconds of functions by name; one that is called inside another counts for itself only."
-    def __init__(self, clock=time.perf_counter): self.clock, self.seconds, self.inner = clock, Counter(), []
 
-    def wrap(self, name:str, act):
+    def __init__(self, clock=time.perf_counter):
+        self.clock = clock
+        self.seconds = Counter()
+        self.inner = []
+
+    def wrap(self, name: str, act):
         "`act`, with its time taken."
+
         def watched(*args, **kw):
             start = self.clock()
-            self.inner.append(0.)
-            try: return act(*args, **kw)
+            self.inner.append(0.0)
+            try:
+                return act(*args, **kw)
             finally:
                 took = self.clock() - start
                 self.seconds[name] += took - self.inner.pop()
-                if self.inner: self.inner[-1] += took
+                if self.inner:
+                    self.inner[-1] += took
+
         return watched
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #1a03d432
 class Proxy:
     "Stands in for an object of which some methods are replaced."
-    def __init__(self, thing, **methods): self.__dict__.update(methods, thing=thing)
-    def __getattr__(self, name): return getattr(self.thing, name)
-    def __repr__(self): return repr(self.thing)
+
+    def __init__(self, thing, **methods):
+        self.__dict__.update(methods, thing=thing)
+
+    def __getattr__(self, name):
+        return getattr(self.thing, name)
+
+    def __repr__(self):
+        return repr(self.thing)
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #14b894ec
 PARTS = ('draft forward', 'target forward', 'verification', 'stop rule', 'Python')
 
-def timed_lm(lm, watch:Stopwatch, name:str):
+
+def timed_lm(lm, watch: Stopwatch, name: str):
     "A model whose sessions are timed."
+
     def session():
         new = lm.session()
-        new.read, new.exit_logits = watch.wrap(name, new.read), watch.wrap('draft forward', new.exit_logits)
+        new.read = watch.wrap(name, new.read)
+        new.exit_logits = watch.wrap('draft forward', new.exit_logits)
         return new
+
     return Proxy(lm, session=session)
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #2d7d6da3
 class TimedHeads(DraftHeads):
     "Heads whose rows are timed."
-    def __init__(self, heads, watch:Stopwatch): self.heads, self.watch, self.name = heads, watch, heads.name
+
+    def __init__(self, heads, watch: Stopwatch):
+        self.heads = heads
+        self.watch = watch
+        self.name = heads.name
+
     def scorer(self, request, base, target):
         reading = self.heads.scorer(request, base, target)
-        reading.begin_round, reading.level_scores = self.watch.wrap('draft forward', reading.begin_round), self.watch.wrap('draft forward', reading.level_scores)
+        reading.begin_round, reading.level_scores = (
+            self.watch.wrap('draft forward', reading.begin_round),
+            self.watch.wrap('draft forward', reading.level_scores),
+        )
         return reading
 
-def timed_strategy(strategy:Speculative, watch:Stopwatch) -> Speculative:
+
+def timed_strategy(strategy: Speculative, watch: Stopwatch) -> Speculative:
     "The same strategy with a watch around its parts."
     verifier, drafter = resolve_verifier(strategy), copy.copy(strategy.drafter)
-    if isinstance(own := getattr(drafter, 'lm', None), DraftHeads): drafter.lm = TimedHeads(own, watch)
-    elif own is not None: drafter.lm = timed_lm(own, watch, 'draft forward')
+    if isinstance(own := getattr(drafter, 'lm', None), DraftHeads):
+        drafter.lm = TimedHeads(own, watch)
+    elif own is not None:
+        drafter.lm = timed_lm(own, watch, 'draft forward')
+
     def start(request):
         rule = strategy.lookahead.start(request)
-        return Proxy(rule, keep_drafting=watch.wrap('stop rule', rule.keep_drafting), update=watch.wrap('stop rule', rule.update))
+        return Proxy(
+            rule,
+            keep_drafting=watch.wrap('stop rule', rule.keep_drafting),
+            update=watch.wrap('stop rule', rule.update),
+        )
+
     timed_verifier = Proxy(verifier, verify=watch.wrap('verification', verifier.verify))
-    return Speculative(drafter, strategy.base, timed_verifier, Proxy(strategy.lookahead, start=start), strategy.deterministic)
+    return Speculative(
+        drafter,
+        strategy.base,
+        timed_verifier,
+        Proxy(strategy.lookahead, start=start),
+        strategy.deterministic,
+    )
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #6f35678f
-def round_parts(lm, prompts, strategy:Speculative, max_new_tokens:int=48, seed:int=0):
+def round_parts(lm, prompts, strategy: Speculative, max_new_tokens: int = 48, seed: int = 0):
     "DataFrame by part of a round: `seconds` of a mean round, and its `share`. The first round of each text, which reads the prompt, is left out."
     import pandas as pd
-    if not isinstance(strategy, Speculative): raise TypeError(f'strategy is {strategy!r}: give a Speculative one, whose rounds have parts')
-    watch, total, rounds = Stopwatch(), 0., 0
-    observed, target = timed_strategy(strategy, watch), timed_lm(lm, watch, 'target forward')
+
+    if not isinstance(strategy, Speculative):
+        raise TypeError(
+            f'strategy is {strategy!r}: give a Speculative one, whose rounds have parts'
+        )
+    watch = Stopwatch()
+    total = 0.0
+    rounds = 0
+    observed = timed_strategy(strategy, watch)
+    target = timed_lm(lm, watch, 'target forward')
     watch.clock = Request(lm, [0], 1, Rng()).clock
     for i, prompt in enumerate(prompts):
-        request = Request(target, encode_prompt(lm, prompt, max_new_tokens), max_new_tokens, Rng(seed + i, lm.device), Stop(eos=()))
+        request = Request(
+            target,
+            encode_prompt(lm, prompt, max_new_tokens),
+            max_new_tokens,
+            Rng(seed + i, lm.device),
+            Stop(eos=()),
+        )
         before = Counter(watch.seconds)
         for n, (step, _) in enumerate(iter_steps(request, observed)):
-            if n: total, rounds = total + step.seconds, rounds + 1
-            else: watch.seconds = Counter(before)
-    if not rounds: raise ValueError('every text was one round: give a larger max_new_tokens')
+            if n:
+                total, rounds = total + step.seconds, rounds + 1
+            else:
+                watch.seconds = Counter(before)
+    if not rounds:
+        raise ValueError('every text was one round: give a larger max_new_tokens')
     spent = {name: watch.seconds[name] for name in PARTS[:-1]}
     seconds = pd.Series(spent | {PARTS[-1]: total - sum(spent.values())})
     return pd.DataFrame(dict(seconds=seconds / rounds, share=seconds / total))
@@ -98,8 +156,15 @@ def plot_round_parts(parts, ax=None):
     "A mean round as a waterfall of its parts."
     top, starts = parts.share.idxmax(), parts.seconds.cumsum() - parts.seconds
     ax = axes(ax, f'{parts.share[top]:.0%} of a round is {top}', 'milliseconds', '', (5.6, 1.9))
-    ax.barh(range(len(parts)), parts.seconds * 1e3, left=starts * 1e3, color=SERIES[:len(parts)])
-    for y, (start, seconds, share) in enumerate(zip(starts, parts.seconds, parts.share)): ax.annotate(f'{share:.0%}', ((start + seconds) * 1e3, y), (3, -3), textcoords='offset points', fontsize=8)
+    ax.barh(range(len(parts)), parts.seconds * 1e3, left=starts * 1e3, color=SERIES[: len(parts)])
+    for y, (start, seconds, share) in enumerate(zip(starts, parts.seconds, parts.share)):
+        ax.annotate(
+            f'{share:.0%}',
+            ((start + seconds) * 1e3, y),
+            (3, -3),
+            textcoords='offset points',
+            fontsize=8,
+        )
     ax.set_yticks(range(len(parts)), parts.index)
     ax.invert_yaxis()
     return ax
@@ -109,19 +174,36 @@ def weight_bytes(lm) -> int:
     "Bytes of weights that a pass over one token reads: all parameters, without an input embedding of which it looks up one row."
     given, asked = lm.model.get_input_embeddings(), lm.model.get_output_embeddings()
     looked_up = given is not None and (asked is None or given.weight is not asked.weight)
-    return sum(p.numel() * p.element_size() for p in lm.model.parameters()) - (given.weight.numel() * given.weight.element_size() if looked_up else 0)
+    return sum(p.numel() * p.element_size() for p in lm.model.parameters()) - (
+        given.weight.numel() * given.weight.element_size() if looked_up else 0
+    )
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #65ab9872
-def memory_bandwidth(nbytes:int, device, repeats:int=9) -> float:
+def memory_bandwidth(nbytes: int, device, repeats: int = 9) -> float:
     "Bytes a second at which the device reads a buffer of so many bytes (1 MiB to 1 GiB), at its best."
-    rows = max(256, min(nbytes, 2 ** 30) // 4096)
-    buffer, vector = torch.ones(rows, 1024, device=device), torch.ones(1024, device=device)
-    return buffer.nbytes / min(time_call(act, device) for _ in range(repeats) for act in (buffer.sum, lambda: buffer @ vector))
+    rows = max(256, min(nbytes, 2**30) // 4096)
+    buffer = torch.ones(rows, 1024, device=device)
+    vector = torch.ones(1024, device=device)
+    return buffer.nbytes / min(
+        time_call(act, device)
+        for _ in range(repeats)
+        for act in (buffer.sum, lambda: buffer @ vector)
+    )
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #f27790fe
-def roofline(lm, context:int=64, repeats:int=9):
+def roofline(lm, context: int = 64, repeats: int = 9):
     "Series: weights in MB, reading rate in GB/s, the least seconds of a pass over one token, its measured median T(1), and the share of the rate that is reached."
     import pandas as pd
-    nbytes, rate = weight_bytes(lm), memory_bandwidth(weight_bytes(lm), lm.device, repeats)
+
+    nbytes = weight_bytes(lm)
+    rate = memory_bandwidth(weight_bytes(lm), lm.device, repeats)
     one = float(np.median(pass_seconds(lm, [1], context, 1, repeats)))
-    return pd.Series(dict(megabytes=nbytes / 1e6, gigabytes_per_second=rate / 1e9, bound=nbytes / rate, T1=one, reached=nbytes / rate / one))
+    return pd.Series(
+        dict(
+            megabytes=nbytes / 1e6,
+            gigabytes_per_second=rate / 1e9,
+            bound=nbytes / rate,
+            T1=one,
+            reached=nbytes / rate / one,
+        )
+    )

@@ -17,7 +17,13 @@ from ..evaluate.bench import bench, stable_repr
 from ..drafters.assistant import DraftHeads
 from ..core.driver import encode_prompt
 from .cost_model import measure_costs
-from ..speculative.lookahead import ConfidenceLookahead, CumulativeLookahead, EntropyLookahead, HeuristicLookahead, RocLookahead
+from decodelab.speculative.lookahead import (
+    ConfidenceLookahead,
+    CumulativeLookahead,
+    EntropyLookahead,
+    HeuristicLookahead,
+    RocLookahead,
+)
 from .classifier import ClassifierLookahead
 from ..speculative.cost_aware import BanditLookahead, CostAwareLookahead, RoundCosts
 from ..core.metrics import Interval, speedup
@@ -31,36 +37,79 @@ from ..speculative.loop import Speculative
 @dataclass(frozen=True)
 class Candidate:
     "A kind of rule: `make(setting, table, costs, k)`, and the settings to try."
+
     make: object
     settings: tuple
-    needs_probs: bool = True # does it look at the drafter's rows? Copied guesses have none
+    needs_probs: bool = True  # does it look at the drafter's rows? Copied guesses have none
+
 
 CANDIDATES = dict(
-    fixed=Candidate(lambda v, table, costs, k: FixedLookahead(min(v, k)), tuple(range(1, 21)), needs_probs=False),
-    heuristic=Candidate(lambda v, table, costs, k: HeuristicLookahead(min(v, k), max_k=k), (1, 2, 3, 5, 8), needs_probs=False),
-    confidence=Candidate(lambda v, table, costs, k: ConfidenceLookahead(v, k), tuple(n / 20 for n in range(2, 20))),
-    roc=Candidate(lambda v, table, costs, k: RocLookahead(v, k), (.2, .4, .6, .8)),
-    entropy=Candidate(lambda v, table, costs, k: EntropyLookahead(v, k), tuple(n / 10 for n in range(1, 10))),
-    cumulative=Candidate(lambda v, table, costs, k: CumulativeLookahead(v, k), tuple(n / 20 for n in range(4, 20))),
-    classifier=Candidate(lambda v, table, costs, k: ClassifierLookahead(None, v, k).fit(table), tuple(n / 20 for n in range(2, 19))),
-    joint=Candidate(lambda v, table, costs, k: ClassifierLookahead(None, v, k, joint=True).fit(table), tuple(n / 20 for n in range(1, 17))),
-    bandit=Candidate(lambda v, table, costs, k: BanditLookahead(costs, tuple(a for a in (0, 1, 2, 4, 8, 12) if a <= k), v), (.2, .5, 1.), needs_probs=False),
-    cost=Candidate(lambda v, table, costs, k: CostAwareLookahead(costs, k, weight=v), (1., 3., 10., 30.), needs_probs=False))
+    fixed=Candidate(
+        lambda v, table, costs, k: FixedLookahead(min(v, k)), tuple(range(1, 21)), needs_probs=False
+    ),
+    heuristic=Candidate(
+        lambda v, table, costs, k: HeuristicLookahead(min(v, k), max_k=k),
+        (1, 2, 3, 5, 8),
+        needs_probs=False,
+    ),
+    confidence=Candidate(
+        lambda v, table, costs, k: ConfidenceLookahead(v, k), tuple(n / 20 for n in range(2, 20))
+    ),
+    roc=Candidate(lambda v, table, costs, k: RocLookahead(v, k), (0.2, 0.4, 0.6, 0.8)),
+    entropy=Candidate(
+        lambda v, table, costs, k: EntropyLookahead(v, k), tuple(n / 10 for n in range(1, 10))
+    ),
+    cumulative=Candidate(
+        lambda v, table, costs, k: CumulativeLookahead(v, k), tuple(n / 20 for n in range(4, 20))
+    ),
+    classifier=Candidate(
+        lambda v, table, costs, k: ClassifierLookahead(None, v, k).fit(table),
+        tuple(n / 20 for n in range(2, 19)),
+    ),
+    joint=Candidate(
+        lambda v, table, costs, k: ClassifierLookahead(None, v, k, joint=True).fit(table),
+        tuple(n / 20 for n in range(1, 17)),
+    ),
+    bandit=Candidate(
+        lambda v, table, costs, k: BanditLookahead(
+            costs, tuple(a for a in (0, 1, 2, 4, 8, 12) if a <= k), v
+        ),
+        (0.2, 0.5, 1.0),
+        needs_probs=False,
+    ),
+    cost=Candidate(
+        lambda v, table, costs, k: CostAwareLookahead(costs, k, weight=v),
+        (1.0, 3.0, 10.0, 30.0),
+        needs_probs=False,
+    ),
+)
 
 # %% ../../nbs/09_tuning/06_search.ipynb #175412f9
 class Shared:
     "Holds a table and costs, and is not copied when scikit-learn clones what it is part of."
-    def __init__(self, table:DraftTable, costs:RoundCosts): self.table, self.costs = table, costs
-    def __sklearn_clone__(self): return self
+
+    def __init__(self, table: DraftTable, costs: RoundCosts):
+        self.table = table
+        self.costs = costs
+
+    def __sklearn_clone__(self):
+        return self
+
 
 class RuleSearch(BaseEstimator):
     "A family of rules with one setting, as an estimator over prompts of a table."
-    def __init__(self, candidate:str='fixed', setting=5, shared:Shared|None=None): self.candidate, self.setting, self.shared = candidate, setting, shared
+
+    def __init__(self, candidate: str = 'fixed', setting=5, shared: Shared | None = None):
+        self.candidate = candidate
+        self.setting = setting
+        self.shared = shared
 
     def fit(self, X, y=None):
         "Make the rule from the prompts numbered in `X` `(n, 1)`."
         table = self.shared.table
-        self.rule_ = CANDIDATES[self.candidate].make(self.setting, table[np.ravel(X)], self.shared.costs, table.metadata['k'])
+        self.rule_ = CANDIDATES[self.candidate].make(
+            self.setting, table[np.ravel(X)], self.shared.costs, table.metadata['k']
+        )
         return self
 
     def score(self, X, y=None) -> float:
@@ -68,44 +117,65 @@ class RuleSearch(BaseEstimator):
         return predicted_speedup(self.shared.table[np.ravel(X)], self.rule_, self.shared.costs)
 
 # %% ../../nbs/09_tuning/06_search.ipynb #f2d86d45
-def search(table:DraftTable, costs:RoundCosts, candidate:str, folds:int=4, halving:bool=False):
+def search(
+    table: DraftTable, costs: RoundCosts, candidate: str, folds: int = 4, halving: bool = False
+):
     "The best rule of a family, refitted on all prompts: a `GridSearchCV` (or `HalvingGridSearchCV`) with prompts as groups."
-    from sklearn.experimental import enable_halving_search_cv # noqa: it makes the next import possible
+    from sklearn.experimental import enable_halving_search_cv  # noqa: it makes the next import possible
     from sklearn.model_selection import GridSearchCV, GroupKFold, HalvingGridSearchCV
-    if candidate not in CANDIDATES: raise ValueError(f'no family {candidate!r}: choose from {", ".join(CANDIDATES)}')
-    if len(table) < folds: raise ValueError(f'{len(table)} prompts are too few for {folds} folds: give more prompts or fewer folds')
-    settings = [s for s in CANDIDATES[candidate].settings if candidate != 'fixed' or s <= table.metadata['k']]
+
+    if candidate not in CANDIDATES:
+        raise ValueError(f'no family {candidate!r}: choose from {", ".join(CANDIDATES)}')
+    if len(table) < folds:
+        raise ValueError(
+            f'{len(table)} prompts are too few for {folds} folds: give more prompts or fewer folds'
+        )
+    settings = [
+        s
+        for s in CANDIDATES[candidate].settings
+        if candidate != 'fixed' or s <= table.metadata['k']
+    ]
     kind = HalvingGridSearchCV if halving else GridSearchCV
     more = dict(min_resources=max(2 * folds, len(table) // 4)) if halving else {}
     x = np.arange(len(table))[:, None]
-    return kind(RuleSearch(candidate, settings[0], Shared(table, costs)), dict(setting=settings), cv=GroupKFold(folds), error_score='raise', **more).fit(x, groups=x.ravel())
+    return kind(
+        RuleSearch(candidate, settings[0], Shared(table, costs)),
+        dict(setting=settings),
+        cv=GroupKFold(folds),
+        error_score='raise',
+        **more,
+    ).fit(x, groups=x.ravel())
 
 # %% ../../nbs/09_tuning/06_search.ipynb #7a70149e
 @dataclass
 class TuningResult:
     "The rule that a search has found, what replay predicts of it, and what was measured."
+
     rule: object
     candidate: str
-    predicted: float # speed over plain decoding, by replay, on prompts not trained on
-    fixed: FixedLookahead # the best fixed length
-    table: object # DataFrame: each family's best rule with its predicted speed
+    predicted: float  # speed over plain decoding, by replay, on prompts not trained on
+    fixed: FixedLookahead  # the best fixed length
+    table: object  # DataFrame: each family's best rule with its predicted speed
     costs: RoundCosts
     drafter: object
-    measured: Interval | None = None # speed over plain decoding, on held-out prompts
-    measured_fixed: Interval | None = None # the same of the best fixed length
-    frame: object = field(default=None, repr=False) # the runs
+    measured: Interval | None = None  # speed over plain decoding, on held-out prompts
+    measured_fixed: Interval | None = None  # the same of the best fixed length
+    frame: object = field(default=None, repr=False)  # the runs
 
     def to_transformers(self, path=None):
         "The `GenerationConfig` under which transformers stops in the same way (of the draft model; for prompt lookup, of the target); with a folder, also written there. `ValueError` where there is none."
         from transformers import GenerationConfig
+
         config = GenerationConfig(**transformers_settings(self.rule, self.drafter))
-        if path is not None: config.save_pretrained(path)
+        if path is not None:
+            config.save_pretrained(path)
         return config
 
     def to_vllm(self, path=None) -> dict:
         "vLLM's `speculative_config`; with a file name, also written there as JSON. `ValueError` where it has no such rule."
         settings = vllm_settings(self.rule, self.drafter, self.fixed)
-        if path is not None: write_atomic(path, json.dumps(settings) + '\n')
+        if path is not None:
+            write_atomic(path, json.dumps(settings) + '\n')
         return settings
 
 # %% ../../nbs/09_tuning/06_search.ipynb #3fed7204
@@ -113,98 +183,213 @@ def transformers_settings(rule, drafter) -> dict:
     "Arguments of transformers' `GenerationConfig`."
     name, kind = type(rule).__name__, type(drafter).__name__
     if kind == 'PromptLookupDrafter':
-        if name != 'FixedLookahead': raise ValueError(f'transformers has no rule like {rule!r} for prompt lookup: its drafts have a fixed length')
+        if name != 'FixedLookahead':
+            raise ValueError(
+                f'transformers has no rule like {rule!r} for prompt lookup: its drafts have a fixed length'
+            )
         return dict(prompt_lookup_num_tokens=rule.k, max_matching_ngram_size=drafter.max_ngram)
-    if kind != 'AssistantDrafter': raise ValueError(f'transformers has no settings for {kind}: its draft models and prompt lookup have')
+    if kind != 'AssistantDrafter':
+        raise ValueError(
+            f'transformers has no settings for {kind}: its draft models and prompt lookup have'
+        )
     constant = dict(num_assistant_tokens_schedule='constant')
-    if name == 'FixedLookahead': return constant | dict(num_assistant_tokens=rule.k, assistant_confidence_threshold=0.)
+    if name == 'FixedLookahead':
+        return constant | dict(num_assistant_tokens=rule.k, assistant_confidence_threshold=0.0)
     if name == 'HeuristicLookahead' and (rule.up, rule.down) == (2, 1) and rule.max_k is None:
-        return dict(num_assistant_tokens=rule.k, num_assistant_tokens_schedule='heuristic' if rule.carry else 'heuristic_transient', assistant_confidence_threshold=0.)
-    if name == 'RocLookahead' and rule.weight == 3: return constant | dict(num_assistant_tokens=rule.k, assistant_confidence_threshold=rule.threshold)
-    why = 'its confidence threshold always moves (that is RocLookahead) where scikit-learn is installed' if name == 'ConfidenceLookahead' else 'it has fixed lengths, the heuristic (+2, -1, no limit) and a moving threshold'
+        return dict(
+            num_assistant_tokens=rule.k,
+            num_assistant_tokens_schedule='heuristic' if rule.carry else 'heuristic_transient',
+            assistant_confidence_threshold=0.0,
+        )
+    if name == 'RocLookahead' and rule.weight == 3:
+        return constant | dict(
+            num_assistant_tokens=rule.k, assistant_confidence_threshold=rule.threshold
+        )
+    why = (
+        'its confidence threshold always moves (that is RocLookahead) where scikit-learn is installed'
+        if name == 'ConfidenceLookahead'
+        else 'it has fixed lengths, the heuristic (+2, -1, no limit) and a moving threshold'
+    )
     raise ValueError(f'transformers has no rule like {rule!r}: {why}')
+
 
 def vllm_settings(rule, drafter, fixed) -> dict:
     "vLLM's `speculative_config`."
     kind = type(drafter).__name__
-    if not isinstance(rule, FixedLookahead): raise ValueError(f'vLLM has no rule like {rule!r}: its drafts have one length, of which {fixed.k} is the best here')
-    if kind == 'PromptLookupDrafter': return dict(method='ngram', num_speculative_tokens=rule.k, prompt_lookup_max=drafter.max_ngram, prompt_lookup_min=drafter.min_ngram)
-    if kind == 'AssistantDrafter' and not isinstance(drafter.lm, DraftHeads): return dict(method='draft_model', model=drafter.lm.name, num_speculative_tokens=rule.k)
+    if not isinstance(rule, FixedLookahead):
+        raise ValueError(
+            f'vLLM has no rule like {rule!r}: its drafts have one length, of which {fixed.k} is the best here'
+        )
+    if kind == 'PromptLookupDrafter':
+        return dict(
+            method='ngram',
+            num_speculative_tokens=rule.k,
+            prompt_lookup_max=drafter.max_ngram,
+            prompt_lookup_min=drafter.min_ngram,
+        )
+    if kind == 'AssistantDrafter' and not isinstance(drafter.lm, DraftHeads):
+        return dict(method='draft_model', model=drafter.lm.name, num_speculative_tokens=rule.k)
     raise ValueError(f'vLLM has no settings for {kind}: a draft model or prompt lookup has')
 
 # %% ../../nbs/09_tuning/06_search.ipynb #3051f6f6
 def tune_lookahead(
-    lm, # the target
-    drafter, # any drafter
-    prompts, # strings or lists of ids; a third of them is held out for the measurement
-    max_new_tokens:int=128,
-    k:int|None=None, # never draft more; None: 20, or what a given table has
-    costs:RoundCosts|None=None, # None: measured here
-    base=None, # None: greedy search
-    candidates=None, # names from `FAMILIES`; None: all that fit the drafter
-    repeats:int=2, # of the measurement; 0: none
-    seed:int=0, # of the split
-    output_dir=None, # folder of the measured runs, which can be resumed
-    table:DraftTable|None=None, # recorded before, of other prompts; None: recorded now
-    progress:bool=False,
+    lm,  # the target
+    drafter,  # any drafter
+    prompts,  # strings or lists of ids; a third of them is held out for the measurement
+    max_new_tokens: int = 128,
+    k: int | None = None,  # never draft more; None: 20, or what a given table has
+    costs: RoundCosts | None = None,  # None: measured here
+    base=None,  # None: greedy search
+    candidates=None,  # names from `FAMILIES`; None: all that fit the drafter
+    repeats: int = 2,  # of the measurement; 0: none
+    seed: int = 0,  # of the split
+    output_dir=None,  # folder of the measured runs, which can be resumed
+    table: DraftTable | None = None,  # recorded before, of other prompts; None: recorded now
+    progress: bool = False,
 ) -> TuningResult:
     "The stop rule with the best predicted speed, cross-validated by prompt, then measured on held-out prompts; raises `ValueError` for fewer than six prompts."
-    base, ids = base or Greedy(), [list(p) for p in dict.fromkeys(tuple(encode_prompt(lm, p, max_new_tokens)) for p in prompts)]
-    if len(ids) < 6: raise ValueError(f'{len(ids)} different prompts are too few to tune on and to measure: give six or more')
-    if unknown := set(candidates or ()) - set(CANDIDATES): raise ValueError(f'no family {sorted(unknown)[0]!r}: choose from {", ".join(CANDIDATES)}')
-    order, held = np.random.default_rng(seed).permutation(len(ids)), max(2, len(ids) // 3)
+    base = base or Greedy()
+    ids = [
+        list(p) for p in dict.fromkeys(tuple(encode_prompt(lm, p, max_new_tokens)) for p in prompts)
+    ]
+    if len(ids) < 6:
+        raise ValueError(
+            f'{len(ids)} different prompts are too few to tune on and to measure: give six or more'
+        )
+    if unknown := set(candidates or ()) - set(CANDIDATES):
+        raise ValueError(f'no family {sorted(unknown)[0]!r}: choose from {", ".join(CANDIDATES)}')
+    order = np.random.default_rng(seed).permutation(len(ids))
+    held = max(2, len(ids) // 3)
     test, train = ([ids[i] for i in part] for part in (order[:held], order[held:]))
-    if table is None: table = DraftTable.build(lm, drafter, train, max_new_tokens, k or 20, base, seed, progress=progress)
-    else: test = held_out_prompts(table, lm, drafter, base, ids, dict(k=k or table.metadata['k'], max_new_tokens=max_new_tokens))
+    if table is None:
+        table = DraftTable.build(
+            lm, drafter, train, max_new_tokens, k or 20, base, seed, progress=progress
+        )
+    else:
+        test = held_out_prompts(
+            table,
+            lm,
+            drafter,
+            base,
+            ids,
+            dict(k=k or table.metadata['k'], max_new_tokens=max_new_tokens),
+        )
     costs = costs or measure_costs(lm, drafter)
     rows = any(a[2] is not None for places in table.records for p in places for a in p.queries)
-    searches = {name: search(table, costs, name, min(4, len(table))) for name in candidates or CANDIDATES if rows or not CANDIDATES[name].needs_probs}
-    if 'fixed' not in searches: searches['fixed'] = search(table, costs, 'fixed', min(4, len(table)))
-    return evaluate_best(lm, drafter, base, test, max_new_tokens, searches, costs, repeats, output_dir, progress)
+    searches = {
+        name: search(table, costs, name, min(4, len(table)))
+        for name in candidates or CANDIDATES
+        if rows or not CANDIDATES[name].needs_probs
+    }
+    if 'fixed' not in searches:
+        searches['fixed'] = search(table, costs, 'fixed', min(4, len(table)))
+    return evaluate_best(
+        lm, drafter, base, test, max_new_tokens, searches, costs, repeats, output_dir, progress
+    )
 
 # %% ../../nbs/09_tuning/06_search.ipynb #eefa1f96
-def held_out_prompts(table:DraftTable, lm, drafter, base, ids:list, asked:dict) -> list:
+def held_out_prompts(table: DraftTable, lm, drafter, base, ids: list, asked: dict) -> list:
     "The prompts that a table has not; raises `ValueError` where it was recorded with another model, drafter, base, k or budget, or has all of them."
     table.check_matches(lm, drafter)
     for key, now in (dict(base=stable_repr(base)) | asked).items():
-        if table.metadata[key] != now: raise ValueError(f'the table was made with {key} {table.metadata[key]!r} and this is {now!r}: build a new one')
+        if table.metadata[key] != now:
+            raise ValueError(
+                f'the table was made with {key} {table.metadata[key]!r} and this is {now!r}: build a new one'
+            )
     seen = set(map(tuple, table.prompts))
-    if not (rest := [p for p in ids if tuple(p) not in seen]): raise ValueError('all prompts are in the table: give others to measure on')
+    if not (rest := [p for p in ids if tuple(p) not in seen]):
+        raise ValueError('all prompts are in the table: give others to measure on')
     return rest
 
-def evaluate_best(lm, drafter, base, held, max_new_tokens, searches, costs, repeats, out, progress) -> TuningResult:
+
+def evaluate_best(
+    lm, drafter, base, held, max_new_tokens, searches, costs, repeats, out, progress
+) -> TuningResult:
     "The best of several searches, measured on held-out prompts."
     import pandas as pd
-    frame = pd.DataFrame([dict(candidate=f, rule=repr(s.best_estimator_.rule_), predicted=s.best_score_) for f, s in searches.items()]).sort_values('predicted', ascending=False, ignore_index=True)
+
+    frame = pd.DataFrame(
+        [
+            dict(candidate=f, rule=repr(s.best_estimator_.rule_), predicted=s.best_score_)
+            for f, s in searches.items()
+        ]
+    ).sort_values('predicted', ascending=False, ignore_index=True)
     family = frame.candidate[0]
     rule, fixed = (searches[f].best_estimator_.rule_ for f in (family, 'fixed'))
     tuned = TuningResult(rule, family, float(frame.predicted[0]), fixed, frame, costs, drafter)
-    if not repeats: return tuned
+    if not repeats:
+        return tuned
     speculative = lambda r: Speculative(drafter, base, lookahead=r)
-    tuned.frame = bench(lm, held, dict(plain=base, tuned=speculative(rule), fixed=speculative(fixed)), max_new_tokens=max_new_tokens, repeats=repeats, output_dir=out, progress=progress)
-    tuned.measured, tuned.measured_fixed = (speedup(tuned.frame, name, 'plain') for name in ('tuned', 'fixed'))
+    tuned.frame = bench(
+        lm,
+        held,
+        dict(plain=base, tuned=speculative(rule), fixed=speculative(fixed)),
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        output_dir=out,
+        progress=progress,
+    )
+    tuned.measured, tuned.measured_fixed = (
+        speedup(tuned.frame, name, 'plain') for name in ('tuned', 'fixed')
+    )
     return tuned
 
 # %% ../../nbs/09_tuning/06_search.ipynb #faa514de
 def export_settings(tuned) -> dict:
     "The rule in other tools: `transformers` and `vllm`, each its settings or the reason why there are none."
+
     def of(make):
-        try: return make()
-        except ValueError as error: return str(error)
-    return dict(transformers=of(lambda: tuned.to_transformers().to_diff_dict()), vllm=of(tuned.to_vllm))
+        try:
+            return make()
+        except ValueError as error:
+            return str(error)
+
+    return dict(
+        transformers=of(lambda: tuned.to_transformers().to_diff_dict()), vllm=of(tuned.to_vllm)
+    )
+
 
 def tuning_json(tuned) -> str:
     "All of a tuning, as JSON."
     interval = lambda i: None if i is None else list(i)
-    found = dict(decodelab_tuning=1, rule=repr(tuned.rule), candidate=tuned.candidate, predicted=tuned.predicted, measured=interval(tuned.measured), fixed=repr(tuned.fixed),
-        measured_fixed=interval(tuned.measured_fixed), candidates=tuned.table.to_dict('records'), costs=vars(tuned.costs), **export_settings(tuned))
+    found = dict(
+        decodelab_tuning=1,
+        rule=repr(tuned.rule),
+        candidate=tuned.candidate,
+        predicted=tuned.predicted,
+        measured=interval(tuned.measured),
+        fixed=repr(tuned.fixed),
+        measured_fixed=interval(tuned.measured_fixed),
+        candidates=tuned.table.to_dict('records'),
+        costs=vars(tuned.costs),
+        **export_settings(tuned),
+    )
     return json.dumps(found, indent=1) + '\n'
 
 # %% ../../nbs/09_tuning/06_search.ipynb #1bf323be
 def format_tuning(tuned) -> str:
     "The same for people: a table of the families, then sentences."
-    rows = '\n'.join(f'{r.predicted:9.2f}  {r.candidate:11} {r.rule if len(r.rule) < 80 else r.rule[:77] + "..."}' for r in tuned.table.itertuples())
-    lines = [f'predicted  family      rule\n{rows}\n', f'Best: {tuned.rule}', f'Predicted speed over plain decoding, by replay: {tuned.predicted:.2f}']
-    if tuned.measured is not None: lines.append(f'Measured on prompts that were held out: {tuned.measured}; the best fixed length ({tuned.fixed.k}): {tuned.measured_fixed}')
-    if tuned.measured is not None and tuned.measured.value < 1: lines.append('Slower than plain decoding here: leave this drafter out, or use CostAwareLookahead, which stops drafting where it does not pay.')
-    return '\n'.join(lines + [f'{tool}: {json.dumps(said) if isinstance(said, dict) else said}' for tool, said in export_settings(tuned).items()])
+    rows = '\n'.join(
+        f'{r.predicted:9.2f}  {r.candidate:11} {r.rule if len(r.rule) < 80 else r.rule[:77] + "..."}'
+        for r in tuned.table.itertuples()
+    )
+    lines = [
+        f'predicted  family      rule\n{rows}\n',
+        f'Best: {tuned.rule}',
+        f'Predicted speed over plain decoding, by replay: {tuned.predicted:.2f}',
+    ]
+    if tuned.measured is not None:
+        lines.append(
+            f'Measured on prompts that were held out: {tuned.measured}; the best fixed length ({tuned.fixed.k}): {tuned.measured_fixed}'
+        )
+    if tuned.measured is not None and tuned.measured.value < 1:
+        lines.append(
+            'Slower than plain decoding here: leave this drafter out, or use CostAwareLookahead, which stops drafting where it does not pay.'
+        )
+    return '\n'.join(
+        lines
+        + [
+            f'{tool}: {json.dumps(said) if isinstance(said, dict) else said}'
+            for tool, said in export_settings(tuned).items()
+        ]
+    )

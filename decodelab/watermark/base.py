@@ -9,7 +9,8 @@ __all__ = ['DEDUPLICATIONS', 'CACHE_BYTES', 'TokenScores', 'first_occurrence', '
            'check_ids_and_prompt', 'check_open_fraction', 'check_integer', 'check_finite_number']
 
 # %% ../../nbs/10_watermark/02_base.ipynb #8082705b
-import json, math
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import lru_cache
@@ -26,196 +27,339 @@ from .philox import preceding_ids
 @dataclass
 class TokenScores:
     "What each token of a text says for a mark, and whether it counts."
-    values: np.ndarray # (n,) float64: 1 for green and 0 for red, in a green list
-    scored: np.ndarray # (n,) bool
-    contexts: list # what decided each value, besides the token; None where there was nothing to decide
+
+    values: np.ndarray  # (n,) float64: 1 for green and 0 for red, in a green list
+    scored: np.ndarray  # (n,) bool
+    contexts: (
+        list  # what decided each value, besides the token; None where there was nothing to decide
+    )
 
     @property
-    def count(self) -> int: return int(self.scored.sum())
+    def count(self) -> int:
+        return int(self.scored.sum())
+
     @property
-    def total(self) -> float: return float(self.values[self.scored].sum())
-    def __repr__(self): return f'TokenScores({self.total:g} in {self.count} of {len(self.values)} tokens)'
+    def total(self) -> float:
+        return float(self.values[self.scored].sum())
+
+    def __repr__(self):
+        return f'TokenScores({self.total:g} in {self.count} of {len(self.values)} tokens)'
+
 
 DEDUPLICATIONS = 'context+token', 'ngram', 'none'
 
-def first_occurrence(keys:list) -> np.ndarray:
+
+def first_occurrence(keys: list) -> np.ndarray:
     "For each key whether it stands there for the first time, `(n,)`."
     seen = set()
     return np.array([not (k in seen or seen.add(k)) for k in keys], bool)
 
-def rows_as_tuples(rows:np.ndarray) -> list[tuple]:
+
+def rows_as_tuples(rows: np.ndarray) -> list[tuple]:
     "The rows `(n, w)` as tuples, by columns: a list for each row would keep the garbage collector busy."
     return list(zip(*rows.T.tolist())) if rows.shape[1] else [()] * len(rows)
 
 # %% ../../nbs/10_watermark/02_base.ipynb #6fa9925b
 class Watermark(LogitsProcessor):
     "A watermark: a rule, the evidence for it, and a configuration that round-trips through JSON."
-    def bind(self, request): return self.process
-    def __repr__(self): return redacted_repr(self)
 
-    def score_tokens_many(self, sequences, prompts:int|Sequence[int]=0, deduplicate:str='context+token', pad:int|None=None) -> list['Evidence']:
+    def bind(self, request):
+        return self.process
+
+    def __repr__(self):
+        return redacted_repr(self)
+
+    def score_tokens_many(
+        self,
+        sequences,
+        prompts: int | Sequence[int] = 0,
+        deduplicate: str = 'context+token',
+        pad: int | None = None,
+    ) -> list['Evidence']:
         "The evidence of each of many texts, rows of a padded batch among them; `prompts` is one number for all, or one for each."
-        return [self.score_tokens(ids, prompt, deduplicate, pad) for ids, prompt in pair_with_prompts(sequences, prompts)]
+        return [
+            self.score_tokens(ids, prompt, deduplicate, pad)
+            for ids, prompt in pair_with_prompts(sequences, prompts)
+        ]
 
     def to_json(self) -> str:
         "The configuration, key included, as one line: keep it secret."
         return json.dumps({'scheme': type(self).__name__, **asdict(self)})
 
     @classmethod
-    def from_json(cls, text:str) -> 'Mark':
+    def from_json(cls, text: str) -> 'Mark':
         "The mark of a configuration; raises `ValueError` for one that is incomplete, wrong, or of another scheme than the class asked."
         config = parse_configuration(text)
         scheme = config.pop('scheme', None)
         watermark_type = cls if cls.__name__ == scheme else watermark_class(scheme)
-        if watermark_type is None: raise ValueError(f'the scheme is {scheme!r}: give the JSON that a mark\'s to_json wrote')
-        if not issubclass(watermark_type, cls): raise ValueError(f'this is a configuration of {scheme}, not of {cls.__name__}: use {scheme}.from_json')
-        if names := sorted(set(config) ^ {f.name for f in fields(watermark_type)}): raise ValueError(f'{scheme} has other settings: missing or unknown are {", ".join(names)}')
+        if watermark_type is None:
+            raise ValueError(
+                f'the scheme is {scheme!r}: give the JSON that a mark\'s to_json wrote'
+            )
+        if not issubclass(watermark_type, cls):
+            raise ValueError(
+                f'this is a configuration of {scheme}, not of {cls.__name__}: use {scheme}.from_json'
+            )
+        if names := sorted(set(config) ^ {f.name for f in fields(watermark_type)}):
+            raise ValueError(
+                f'{scheme} has other settings: missing or unknown are {", ".join(names)}'
+            )
         return watermark_type(**config)
 
 # %% ../../nbs/10_watermark/02_base.ipynb #a48aea19
-def redacted_repr(watermark:Watermark) -> str:
+def redacted_repr(watermark: Watermark) -> str:
     "A mark in a word, its key as a fingerprint: safe to print."
-    secret = [f.name for f in fields(watermark) if 'key' in f.name] if is_dataclass(watermark) else []
-    if not secret: return object.__repr__(watermark) if type(watermark).__repr__ is Watermark.__repr__ else repr(watermark) # a mark around a mark says its own
+    secret = (
+        [f.name for f in fields(watermark) if 'key' in f.name] if is_dataclass(watermark) else []
+    )
+    if not secret:
+        return (
+            object.__repr__(watermark)
+            if type(watermark).__repr__ is Watermark.__repr__
+            else repr(watermark)
+        )  # a mark around a mark says its own
     digest = sha256(json.dumps([getattr(watermark, n) for n in secret]).encode()).hexdigest()[:8]
-    rest = [f'{f.name}={getattr(watermark, f.name)!r}' for f in fields(watermark) if f.name not in secret and getattr(watermark, f.name) != f.default]
+    rest = [
+        f'{f.name}={getattr(watermark, f.name)!r}'
+        for f in fields(watermark)
+        if f.name not in secret and getattr(watermark, f.name) != f.default
+    ]
     return f"{type(watermark).__name__}({', '.join([f'key #{digest}', *rest])})"
 
-def watermark_class(scheme) -> type|None:
+
+def watermark_class(scheme) -> type | None:
     "The mark of this name: the package's own, else one that somebody has defined."
-    package = import_module('decodelab.watermark') # every scheme of the package is offered there
+    package = import_module('decodelab.watermark')  # every scheme of the package is offered there
     own = getattr(package, scheme, None) if isinstance(scheme, str) else None
-    if isinstance(own, type) and issubclass(own, Watermark): return own
+    if isinstance(own, type) and issubclass(own, Watermark):
+        return own
     return next((c for c in all_subclasses(Watermark) if c.__name__ == scheme), None)
 
-def all_subclasses(watermark:type) -> list:
+
+def all_subclasses(watermark: type) -> list:
     "All classes of marks that are defined now."
     return [k for c in watermark.__subclasses__() for k in (c, *all_subclasses(c))]
 
 # %% ../../nbs/10_watermark/02_base.ipynb #ef6765dc
-def pair_with_prompts(sequences, prompts:int|Sequence[int]) -> list[tuple]:
+def pair_with_prompts(sequences, prompts: int | Sequence[int]) -> list[tuple]:
     "Each text with the length of its prompt; raises `ValueError` for what is no list of texts, or has another number of prompts."
-    sequences = None if isinstance(sequences, (str, bytes)) or not hasattr(sequences, '__iter__') else [t.tolist() if hasattr(t, 'tolist') else t for t in sequences]
-    if sequences is None or any(not hasattr(t, '__len__') or isinstance(t, (str, bytes)) for t in sequences): raise ValueError('texts must be a list of texts, each a list of token ids: put a single one in brackets')
-    prompts = [prompts] * len(sequences) if isinstance(prompts, int) else prompts.tolist() if hasattr(prompts, 'tolist') else list(prompts)
-    if len(prompts) != len(sequences): raise ValueError(f'there are {len(sequences)} texts and {len(prompts)} prompts: give one number for all, or one for each text')
+    sequences = (
+        None
+        if isinstance(sequences, (str, bytes)) or not hasattr(sequences, '__iter__')
+        else [t.tolist() if hasattr(t, 'tolist') else t for t in sequences]
+    )
+    if sequences is None or any(
+        not hasattr(t, '__len__') or isinstance(t, (str, bytes)) for t in sequences
+    ):
+        raise ValueError(
+            'texts must be a list of texts, each a list of token ids: put a single one in brackets'
+        )
+    prompts = (
+        [prompts] * len(sequences)
+        if isinstance(prompts, int)
+        else prompts.tolist()
+        if hasattr(prompts, 'tolist')
+        else list(prompts)
+    )
+    if len(prompts) != len(sequences):
+        raise ValueError(
+            f'there are {len(sequences)} texts and {len(prompts)} prompts: give one number for all, or one for each text'
+        )
     return list(zip(sequences, prompts))
 
-def parse_configuration(text:str) -> dict:
+
+def parse_configuration(text: str) -> dict:
     "A JSON object; raises `ValueError` for anything else."
-    try: config = json.loads(text)
-    except (TypeError, json.JSONDecodeError): config = None
-    if not isinstance(config, dict): raise ValueError(f'{str(text)[:40]!r} is no configuration: give the JSON that a mark\'s to_json wrote')
+    try:
+        config = json.loads(text)
+    except (TypeError, json.JSONDecodeError):
+        config = None
+    if not isinstance(config, dict):
+        raise ValueError(
+            f'{str(text)[:40]!r} is no configuration: give the JSON that a mark\'s to_json wrote'
+        )
     return config
 
 # %% ../../nbs/10_watermark/02_base.ipynb #372896a6
 class GreenListWatermark(Watermark):
     "A mark by green lists; `before` is how many tokens of context a colour needs, `shortest` how many ids a row that is marked."
-    def green_lists(self, contexts:list, vocab_size:int, device:str) -> torch.Tensor:
+
+    def green_lists(self, contexts: list, vocab_size: int, device: str) -> torch.Tensor:
         "1 for each green token of the vocabulary after each context, `(n, V)` uint8."
         raise NotImplementedError
-    def is_green(self, contexts:np.ndarray, tokens:np.ndarray) -> np.ndarray:
+
+    def is_green(self, contexts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         "Whether each token is green after its context, `(n,)`."
         raise NotImplementedError
-    def seed_of(self, contexts:np.ndarray, tokens:np.ndarray) -> list:
+
+    def seed_of(self, contexts: np.ndarray, tokens: np.ndarray) -> list:
         "What decides each colour, besides the token."
         return rows_as_tuples(contexts)
 
-    def process(self, ids:list[int], scores:torch.Tensor) -> torch.Tensor:
+    def process(self, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
         "`scores` `(r, V)` with the bias of the mark, row j after the first len(ids)-r+1+j ids."
         before, begin = self.context_length, len(ids) - len(scores) + 1
         short = min(max(0, self.min_length - begin), len(scores))
-        if short == len(scores): return scores
-        contexts = [tuple(ids[end - before:end]) for end in range(begin + short, len(ids) + 1)]
-        return torch.cat([scores[:short], self.add_bias(contexts, scores[short:])]) if short else self.add_bias(contexts, scores)
+        if short == len(scores):
+            return scores
+        contexts = [tuple(ids[end - before : end]) for end in range(begin + short, len(ids) + 1)]
+        return (
+            torch.cat([scores[:short], self.add_bias(contexts, scores[short:])])
+            if short
+            else self.add_bias(contexts, scores)
+        )
 
-    def add_bias(self, contexts:list, scores:torch.Tensor) -> torch.Tensor:
+    def add_bias(self, contexts: list, scores: torch.Tensor) -> torch.Tensor:
         "The rows `scores` `(n, V)` with their green tokens raised."
-        rows, bias = cached_green_lists(self, contexts, scores.shape[-1], str(scores.device)), float(self.bias)
-        if len(rows) == 1: return torch.add(scores, rows[0], alpha=bias)
+        rows = cached_green_lists(self, contexts, scores.shape[-1], str(scores.device))
+        bias = float(self.bias)
+        if len(rows) == 1:
+            return torch.add(scores, rows[0], alpha=bias)
         out = torch.empty_like(scores)
-        for row, green, to in zip(scores.unbind(), rows, out.unbind()): torch.add(row, green, alpha=bias, out=to)
+        for row, green, to in zip(scores.unbind(), rows, out.unbind()):
+            torch.add(row, green, alpha=bias, out=to)
         return out
 
 # %% ../../nbs/10_watermark/02_base.ipynb #5b208b4e
-CACHE_BYTES = 2**25 # bytes of lists of each mark
+CACHE_BYTES = 2**25  # bytes of lists of each mark
+
 
 @lru_cache(maxsize=4)
-def _list_cache(watermark:GreenListWatermark, vocab_size:int, device:str) -> dict:
+def _list_cache(watermark: GreenListWatermark, vocab_size: int, device: str) -> dict:
     "The lists of a mark that were asked for last: context → `(V,)`."
     return {}
 
-def cached_green_lists(watermark:GreenListWatermark, contexts:list, vocab_size:int, device:str) -> list:
+
+def cached_green_lists(
+    watermark: GreenListWatermark, contexts: list, vocab_size: int, device: str
+) -> list:
     "The list `(V,)` after each context; those not on the shelf are made together."
     cache, rows = _list_cache(watermark, vocab_size, device), []
     missing = [c for c in dict.fromkeys(contexts) if c not in cache]
-    if missing: cache.update(zip(missing, watermark.green_lists(missing, vocab_size, device).unbind()))
+    if missing:
+        cache.update(zip(missing, watermark.green_lists(missing, vocab_size, device).unbind()))
     for c in contexts:
         row = cache[c] = cache.pop(c)
         rows.append(row)
-    while len(cache) * vocab_size > CACHE_BYTES and len(cache) > 64: cache.pop(next(iter(cache)))
+    while len(cache) * vocab_size > CACHE_BYTES and len(cache) > 64:
+        cache.pop(next(iter(cache)))
     return rows
 
 # %% ../../nbs/10_watermark/02_base.ipynb #5af3504a
-def scorable_positions(ids:np.ndarray, prompt:int, width:int, pad:int|None) -> np.ndarray:
+def scorable_positions(ids: np.ndarray, prompt: int, width: int, pad: int | None) -> np.ndarray:
     "The places of a text that have `width` ids of context, are not of the prompt, and touch no padding."
     at = np.arange(max(prompt, width), len(ids))
-    if pad is None: return at
+    if pad is None:
+        return at
     padding = np.concatenate([[0], (ids == pad).cumsum()])
     return at[padding[at + 1] == padding[at - width]]
 
-def gather_scores(n:int, at:np.ndarray, values:np.ndarray, reasons:list, tokens:np.ndarray, ngrams:list|None) -> TokenScores:
+
+def gather_scores(
+    n: int,
+    at: np.ndarray,
+    values: np.ndarray,
+    reasons: list,
+    tokens: np.ndarray,
+    ngrams: list | None,
+) -> TokenScores:
     "The evidence of `n` ids with these values at the places `at`, where each of `ngrams` and token counts once (None: always)."
     token_scores = TokenScores(np.zeros(n), np.zeros(n, bool), [None] * n)
     token_scores.values[at] = values
-    token_scores.scored[at] = True if ngrams is None else first_occurrence(list(zip(ngrams, tokens.tolist())))
-    for i, reason in zip(at.tolist(), reasons): token_scores.contexts[i] = reason
+    token_scores.scored[at] = (
+        True if ngrams is None else first_occurrence(list(zip(ngrams, tokens.tolist())))
+    )
+    for i, reason in zip(at.tolist(), reasons):
+        token_scores.contexts[i] = reason
     return token_scores
 
 # %% ../../nbs/10_watermark/02_base.ipynb #34f86d3a
 def score_tokens_many(
-    self:GreenListWatermark,
-    sequences:Sequence, # of ids, each with its prompt if there is one
-    prompts:int|Sequence[int]=0, # so many ids are the prompt: they are context, and not scored
-    deduplicate:str='context+token', # 'once': the same evidence counts once; 'ngrams': the same context and token; 'all': every token
-    pad:int|None=None, # the id of padding
+    self: GreenListWatermark,
+    sequences: Sequence,  # of ids, each with its prompt if there is one
+    prompts: int
+    | Sequence[int] = 0,  # so many ids are the prompt: they are context, and not scored
+    deduplicate: str = 'context+token',  # 'once': the same evidence counts once; 'ngrams': the same context and token; 'all': every token
+    pad: int | None = None,  # the id of padding
 ) -> list[TokenScores]:
     "The colour of each token of each text; raises `ValueError` for what is no text."
-    read = [(ids := check_ids_and_prompt(text, prompt, deduplicate), scorable_positions(ids, prompt, self.context_length, pad)) for text, prompt in pair_with_prompts(sequences, prompts)]
-    if not sum(len(at) for _, at in read): return [gather_scores(len(ids), at, 0., [], at, []) for ids, at in read]
-    before, tokens = np.concatenate([preceding_ids(ids, at, self.context_length) for ids, at in read]), np.concatenate([ids[at] for ids, at in read])
-    values, reasons, out, end = self.is_green(before, tokens), self.seed_of(before, tokens), [], 0
+    read = [
+        (
+            ids := check_ids_and_prompt(text, prompt, deduplicate),
+            scorable_positions(ids, prompt, self.context_length, pad),
+        )
+        for text, prompt in pair_with_prompts(sequences, prompts)
+    ]
+    if not sum(len(at) for _, at in read):
+        return [gather_scores(len(ids), at, 0.0, [], at, []) for ids, at in read]
+    before = np.concatenate([preceding_ids(ids, at, self.context_length) for ids, at in read])
+    tokens = np.concatenate([ids[at] for ids, at in read])
+    values = self.is_green(before, tokens)
+    reasons = self.seed_of(before, tokens)
+    out = []
+    end = 0
     for ids, at in read:
         here = slice(end, end := end + len(at))
-        ngrams = None if deduplicate == 'none' else reasons[here] if deduplicate == 'context+token' else rows_as_tuples(before[here])
+        ngrams = (
+            None
+            if deduplicate == 'none'
+            else reasons[here]
+            if deduplicate == 'context+token'
+            else rows_as_tuples(before[here])
+        )
         out.append(gather_scores(len(ids), at, values[here], reasons[here], tokens[here], ngrams))
     return out
 
-def score_tokens(self:GreenListWatermark, ids:Sequence[int], prompt:int=0, deduplicate:str='context+token', pad:int|None=None) -> TokenScores:
+
+def score_tokens(
+    self: GreenListWatermark,
+    ids: Sequence[int],
+    prompt: int = 0,
+    deduplicate: str = 'context+token',
+    pad: int | None = None,
+) -> TokenScores:
     "The colour of each token of a text, as `evidences` has it; raises `ValueError` for what is no text."
     check_ids_and_prompt(ids, prompt, deduplicate)
     return score_tokens_many(self, [ids], [prompt], deduplicate, pad)[0]
 
-GreenListWatermark.score_tokens, GreenListWatermark.score_tokens_many = score_tokens, score_tokens_many
+
+GreenListWatermark.score_tokens, GreenListWatermark.score_tokens_many = (
+    score_tokens,
+    score_tokens_many,
+)
 
 # %% ../../nbs/10_watermark/02_base.ipynb #b0f58d54
-def check_ids_and_prompt(ids:Sequence[int], prompt:int, deduplicate:str) -> np.ndarray:
+def check_ids_and_prompt(ids: Sequence[int], prompt: int, deduplicate: str) -> np.ndarray:
     "The ids of one text as an array `(n,)`; raises `ValueError` for anything else."
     ids = np.asarray(ids.tolist() if torch.is_tensor(ids) else ids)
-    if ids.size == 0: ids = ids.astype(np.int64)
-    if ids.ndim != 1 or ids.dtype.kind not in 'iu' or (ids < 0).any(): raise ValueError(f'the text has the shape {ids.shape} and the type {ids.dtype}: give the token ids of one text')
-    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 0 <= prompt <= len(ids): raise ValueError(f'prompt is {prompt!r}: give the number of ids of the prompt, at most the {len(ids)} of the text')
-    if deduplicate not in DEDUPLICATIONS: raise ValueError(f'deduplicate is {deduplicate!r}: give one of {", ".join(DEDUPLICATIONS)}')
+    if ids.size == 0:
+        ids = ids.astype(np.int64)
+    if ids.ndim != 1 or ids.dtype.kind not in 'iu' or (ids < 0).any():
+        raise ValueError(
+            f'the text has the shape {ids.shape} and the type {ids.dtype}: give the token ids of one text'
+        )
+    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 0 <= prompt <= len(ids):
+        raise ValueError(
+            f'prompt is {prompt!r}: give the number of ids of the prompt, at most the {len(ids)} of the text'
+        )
+    if deduplicate not in DEDUPLICATIONS:
+        raise ValueError(f'deduplicate is {deduplicate!r}: give one of {", ".join(DEDUPLICATIONS)}')
     return ids
 
-def check_open_fraction(name:str, value:float):
+
+def check_open_fraction(name: str, value: float):
     "Raise `ValueError` unless `value` is a share strictly between 0 and 1."
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1: raise ValueError(f'{name} is {value!r}: give the share of green tokens, between 0 and 1')
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise ValueError(f'{name} is {value!r}: give the share of green tokens, between 0 and 1')
 
-def check_integer(name:str, value:int, minimum:int=1):
+
+def check_integer(name: str, value: int, minimum: int = 1):
     "Raise `ValueError` unless `value` is a whole number of at least `least`."
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum: raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
 
-def check_finite_number(name:str, value:float):
+
+def check_finite_number(name: str, value: float):
     "Raise `ValueError` unless `value` is a finite number."
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value): raise ValueError(f'{name} is {value!r}: give a finite number, above 0 to mark')
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f'{name} is {value!r}: give a finite number, above 0 to mark')

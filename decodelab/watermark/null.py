@@ -15,25 +15,36 @@ from scipy import fft, optimize, stats
 
 from .synthid import SynthID
 from .dipmark import DiPmark
-from .base import GreenListWatermark, Watermark, check_open_fraction, check_integer
+from decodelab.watermark.base import (
+    GreenListWatermark,
+    Watermark,
+    check_open_fraction,
+    check_integer,
+)
 from .gumbel import Gumbel
 
 # %% ../../nbs/10_watermark/03_null.ipynb #f8c86590
 class NullDistribution:
     "The law of the evidence of one token without a mark: `mean`, `var`, `tail` of sums, and `draw`."
-    name, mean, var = 'none', float("nan"), float("nan")
 
-    def tail(self, total:float, count:int) -> float:
+    name = 'none'
+    mean = float("nan")
+    var = float("nan")
+
+    def tail(self, total: float, count: int) -> float:
         "The probability that `count` independent tokens sum to `total` or more; 1 where none counts."
         raise NotImplementedError
-    def draw(self, rng:np.random.Generator, shape) -> np.ndarray:
+
+    def draw(self, rng: np.random.Generator, shape) -> np.ndarray:
         "Values of independent tokens, float64."
         raise NotImplementedError
-    def z(self, total:float, count:int) -> float:
-        "How many standard deviations the sum is above its mean; nan where no token counts."
-        return (total - count * self.mean) / (count * self.var) ** .5 if count else float('nan')
 
-def round_to_int(total:float) -> int:
+    def z(self, total: float, count: int) -> float:
+        "How many standard deviations the sum is above its mean; nan where no token counts."
+        return (total - count * self.mean) / (count * self.var) ** 0.5 if count else float('nan')
+
+
+def round_to_int(total: float) -> int:
     "A sum of whole numbers that went through floating point."
     return int(np.rint(total))
 
@@ -41,98 +52,176 @@ def round_to_int(total:float) -> int:
 @dataclass(frozen=True)
 class BinomialNull(NullDistribution):
     "Green (1) with probability `share`, or red (0): the sum is binomial."
+
     share: float
 
-    def __post_init__(self): check_open_fraction('share', self.share)
+    def __post_init__(self):
+        check_open_fraction('share', self.share)
+
     name = 'binomial'
+
     @property
-    def mean(self) -> float: return self.share
+    def mean(self) -> float:
+        return self.share
+
     @property
-    def var(self) -> float: return self.share * (1 - self.share)
-    def tail(self, total, count): return float(stats.binom.sf(round_to_int(total) - 1, count, self.share)) if count else 1.
-    def draw(self, rng, shape): return (rng.random(shape) < self.share).astype(np.float64)
+    def var(self) -> float:
+        return self.share * (1 - self.share)
+
+    def tail(self, total, count):
+        return float(stats.binom.sf(round_to_int(total) - 1, count, self.share)) if count else 1.0
+
+    def draw(self, rng, shape):
+        return (rng.random(shape) < self.share).astype(np.float64)
 
 # %% ../../nbs/10_watermark/03_null.ipynb #47dcd876
 @dataclass(frozen=True)
 class GammaNull(NullDistribution):
     "-log(1-u) of a uniform u: the sum has the Gamma law."
-    name, mean, var = 'gamma', 1., 1.
-    def tail(self, total, count): return float(stats.gamma.sf(total, count)) if count else 1.
-    def draw(self, rng, shape): return rng.standard_exponential(shape)
+
+    name = 'gamma'
+    mean = 1.0
+    var = 1.0
+
+    def tail(self, total, count):
+        return float(stats.gamma.sf(total, count)) if count else 1.0
+
+    def draw(self, rng, shape):
+        return rng.standard_exponential(shape)
 
 # %% ../../nbs/10_watermark/03_null.ipynb #62af43ac
 @dataclass(frozen=True)
 class TournamentNull(NullDistribution):
     "The mean of `layers` coins of probability `share`: sums are binomial again, in steps of 1 / layers."
+
     share: float
     layers: int
 
-    def __post_init__(self): check_open_fraction('share', self.share), check_integer('layers', self.layers)
+    def __post_init__(self):
+        check_open_fraction('share', self.share), check_integer('layers', self.layers)
+
     name = 'binomial over layers'
+
     @property
-    def mean(self) -> float: return self.share
+    def mean(self) -> float:
+        return self.share
+
     @property
-    def var(self) -> float: return self.share * (1 - self.share) / self.layers
-    def tail(self, total, count): return float(stats.binom.sf(round_to_int(total * self.layers) - 1, count * self.layers, self.share)) if count else 1.
-    def draw(self, rng, shape): return rng.binomial(self.layers, self.share, shape) / self.layers
+    def var(self) -> float:
+        return self.share * (1 - self.share) / self.layers
+
+    def tail(self, total, count):
+        return (
+            float(
+                stats.binom.sf(
+                    round_to_int(total * self.layers) - 1, count * self.layers, self.share
+                )
+            )
+            if count
+            else 1.0
+        )
+
+    def draw(self, rng, shape):
+        return rng.binomial(self.layers, self.share, shape) / self.layers
 
 # %% ../../nbs/10_watermark/03_null.ipynb #7d760193
 @dataclass(frozen=True)
 class LatticeNull(NullDistribution):
     "The values 0, step, 2 step, … with these probabilities: tails by tilting and Fourier transform, to a relative error of about 1e-10."
+
     probabilities: tuple = field(repr=False)
-    step: float = 1.
+    step: float = 1.0
     name: str = 'lattice'
 
     def __post_init__(self):
         f = np.asarray(self.probabilities, np.float64)
-        if f.ndim != 1 or not len(f) or (f < 0).any() or not abs(f.sum() - 1) < 1e-9: raise ValueError('give probabilities that are not negative and sum to 1')
-        if not self.step > 0: raise ValueError(f'step is {self.step!r}: give the distance between two values')
+        if f.ndim != 1 or not len(f) or (f < 0).any() or not abs(f.sum() - 1) < 1e-9:
+            raise ValueError('give probabilities that are not negative and sum to 1')
+        if not self.step > 0:
+            raise ValueError(f'step is {self.step!r}: give the distance between two values')
+
     @property
-    def mean(self) -> float: return float(np.dot(self.probabilities, np.arange(len(self.probabilities)))) * self.step
+    def mean(self) -> float:
+        return float(np.dot(self.probabilities, np.arange(len(self.probabilities)))) * self.step
+
     @property
-    def var(self) -> float: return float(np.dot(self.probabilities, (np.arange(len(self.probabilities)) * self.step - self.mean) ** 2))
-    def tail(self, total, count): return tilted_tail(np.asarray(self.probabilities), round_to_int(total / self.step), count) if count else 1.
-    def draw(self, rng, shape): return rng.choice(len(self.probabilities), shape, p=np.asarray(self.probabilities)) * self.step
+    def var(self) -> float:
+        return float(
+            np.dot(
+                self.probabilities,
+                (np.arange(len(self.probabilities)) * self.step - self.mean) ** 2,
+            )
+        )
+
+    def tail(self, total, count):
+        return (
+            tilted_tail(np.asarray(self.probabilities), round_to_int(total / self.step), count)
+            if count
+            else 1.0
+        )
+
+    def draw(self, rng, shape):
+        return (
+            rng.choice(len(self.probabilities), shape, p=np.asarray(self.probabilities)) * self.step
+        )
 
 # %% ../../nbs/10_watermark/03_null.ipynb #a29e6160
-def tilt(f:np.ndarray, theta:float) -> tuple[np.ndarray, float]:
+def tilt(f: np.ndarray, theta: float) -> tuple[np.ndarray, float]:
     "`f` tilted by `theta`, and the logarithm of what normalised it."
     logs = np.log(f, where=f > 0, out=np.full(len(f), -np.inf)) + theta * np.arange(len(f))
     psi = np.logaddexp.reduce(logs)
     return np.exp(logs - psi), float(psi)
 
+
 def tilted_tail(
-    f:np.ndarray, # (K + 1,) probabilities of 0 … K
-    minimum:int, # the sum that was reached
-    count:int, # of so many
+    f: np.ndarray,  # (K + 1,) probabilities of 0 … K
+    minimum: int,  # the sum that was reached
+    count: int,  # of so many
 ) -> float:
     "P(sum of `count` draws ≥ `least`)."
     k, possible = np.arange(len(f)), np.flatnonzero(f)
-    if minimum <= count * possible[0]: return 1.
-    if minimum >= count * possible[-1]: return float(f[possible[-1]] ** count) if minimum == count * possible[-1] else 0.
-    if minimum <= count * (f @ k): return 1. - tilted_tail(f[::-1], count * k[-1] - minimum + 1, count)
+    if minimum <= count * possible[0]:
+        return 1.0
+    if minimum >= count * possible[-1]:
+        return float(f[possible[-1]] ** count) if minimum == count * possible[-1] else 0.0
+    if minimum <= count * (f @ k):
+        return 1.0 - tilted_tail(f[::-1], count * k[-1] - minimum + 1, count)
     aim = lambda theta: float(tilt(f, theta)[0] @ k) - minimum / count
-    theta = optimize.brentq(aim, 0., upper_tilt(aim), xtol=1e-6)
+    theta = optimize.brentq(aim, 0.0, upper_tilt(aim), xtol=1e-6)
     g, psi = tilt(f, theta)
-    spread = (count * (g @ k**2 - (g @ k) ** 2)) ** .5
-    size = fft.next_fast_len(int(min(count * k[-1], 60 * spread + k[-1])) + 1, real=True)    # beyond 30 standard deviations is nothing
+    spread = (count * (g @ k**2 - (g @ k) ** 2)) ** 0.5
+    size = fft.next_fast_len(
+        int(min(count * k[-1], 60 * spread + k[-1])) + 1, real=True
+    )  # beyond 30 standard deviations is nothing
     total = fft.irfft(fft.rfft(g, size) ** count, size)
     at = np.arange(minimum, min(count * k[-1], minimum + size // 2) + 1)
-    return min(1., float(np.exp(count * psi - theta * minimum) * (total[at % size].clip(min=0) @ np.exp(-theta * (at - minimum)))))
+    return min(
+        1.0,
+        float(
+            np.exp(count * psi - theta * minimum)
+            * (total[at % size].clip(min=0) @ np.exp(-theta * (at - minimum)))
+        ),
+    )
+
 
 def upper_tilt(aim) -> float:
     "A tilt that is too strong."
-    theta = 1.
-    while aim(theta) < 0: theta *= 2
+    theta = 1.0
+    while aim(theta) < 0:
+        theta *= 2
     return theta
 
 # %% ../../nbs/10_watermark/03_null.ipynb #62f17e7a
 @singledispatch
 def null_distribution(watermark) -> NullDistribution:
     "The law of the evidence of one token without this mark; raises `TypeError` for a mark nobody registered."
-    what = 'it has no null: give it one with null_distribution.register' if isinstance(watermark, Watermark) else 'give a mark, such as GreenList'
+    what = (
+        'it has no null: give it one with null_distribution.register'
+        if isinstance(watermark, Watermark)
+        else 'give a mark, such as GreenList'
+    )
     raise TypeError(f'{type(watermark).__name__} is no mark that can be detected: {what}')
+
 
 @null_distribution.register(GreenListWatermark)
 @null_distribution.register(DiPmark)
@@ -140,20 +229,29 @@ def binomial_null(watermark) -> BinomialNull:
     "A coin with the mark's share of green."
     return BinomialNull(watermark.share)
 
+
 @null_distribution.register(Gumbel)
 def gamma_null(watermark) -> GammaNull:
     "The same for every key and width."
     return GammaNull()
 
 # %% ../../nbs/10_watermark/03_null.ipynb #99959c64
-N_SAMPLED_NGRAMS = 2**16 # n-grams
+N_SAMPLED_NGRAMS = 2**16  # n-grams
+
 
 @null_distribution.register(SynthID)
 @lru_cache(maxsize=64)
-def synthid_null(watermark:SynthID) -> LatticeNull:
+def synthid_null(watermark: SynthID) -> LatticeNull:
     "How many ones a token has by the keys of the mark: counted over all residues of its table, or over random n-grams."
     import torch
-    random = lambda: torch.from_numpy(np.random.default_rng(0).integers(0, 2**17, (N_SAMPLED_NGRAMS, watermark.ngram_len)))
-    ones = watermark.g.of(0, torch.arange(watermark.hash_function.period)).sum(0) if watermark.hash_function.period else watermark.g.ngrams(random()).sum(-1)
+
+    random = lambda: torch.from_numpy(
+        np.random.default_rng(0).integers(0, 2**17, (N_SAMPLED_NGRAMS, watermark.ngram_len))
+    )
+    ones = (
+        watermark.g.of(0, torch.arange(watermark.hash_function.period)).sum(0)
+        if watermark.hash_function.period
+        else watermark.g.ngrams(random()).sum(-1)
+    )
     share = np.bincount(ones.numpy(), minlength=len(watermark.keys) + 1) / len(ones)
     return LatticeNull(tuple(share.tolist()), 1 / len(watermark.keys), 'counted, over layers')

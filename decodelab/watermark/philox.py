@@ -17,33 +17,49 @@ import numpy as np
 import torch
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #bae54e67
-WORD_MASK, MULTIPLIERS, KEY_STEPS = 2**32 - 1, (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85)
+WORD_MASK = 2**32 - 1
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+
 
 def fold_product(product, word, key):
     "The upper half of a 64-bit product, mixed with a word and a key, as 32 bits."
     return ((product >> 32) ^ word ^ key) & WORD_MASK
 
+
 def philox(
-    counter, # four words: numbers, uint64 arrays or int64 tensors, of shapes that go together
-    key, # two words
+    counter,  # four words: numbers, uint64 arrays or int64 tensors, of shapes that go together
+    key,  # two words
 ) -> tuple:
     "Four words of 32 bits by Philox4x32-10 (Salmon et al. 2011)."
     (a, b, c, d), (k, l) = counter, key
     for _ in range(10):
         p, q = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
-        a, b, c, d = fold_product(q, b, k), q, fold_product(p, d, l), p
+        a = fold_product(q, b, k)
+        b = q
+        c = fold_product(p, d, l)
+        d = p
         k, l = (k + KEY_STEPS[0]) & WORD_MASK, (l + KEY_STEPS[1]) & WORD_MASK
     return a, b & WORD_MASK, c, d & WORD_MASK
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #4ba96a69
-CONTEXT_DOMAIN, TOKEN_DOMAIN, LIST_DOMAIN = 0x574D4358, 0x574D544B, 0x47524C31 # three kinds of call that never meet: vLLM's two, and the lists of this package
+CONTEXT_DOMAIN = 0x574D4358
+TOKEN_DOMAIN = 0x574D544B
+LIST_DOMAIN = (
+    0x47524C31  # three kinds of call that never meet: vLLM's two, and the lists of this package
+)
 
-def key_words(key:int) -> tuple[int, int]:
+
+def key_words(key: int) -> tuple[int, int]:
     "The lower and upper half of a 64-bit key; raises `ValueError` for what is none."
-    if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**64: raise ValueError(f'key is {key!r}: give a whole number from 0 to 2**64 - 1, and keep it secret')
+    if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**64:
+        raise ValueError(
+            f'key is {key!r}: give a whole number from 0 to 2**64 - 1, and keep it secret'
+        )
     return key & WORD_MASK, key >> 32
 
-def mix_context(key:int, words) -> tuple:
+
+def mix_context(key: int, words) -> tuple:
     "The state after the words of a context, each a number or an array of one for each context."
     (k, l), width = key_words(key), len(words)
     state = CONTEXT_DOMAIN, width, 0, 0
@@ -52,37 +68,68 @@ def mix_context(key:int, words) -> tuple:
         state = philox([s ^ b for s, b in zip(state, block)], (k ^ at, l))
     return state
 
+
 def context_states(
-    key:int,
-    contexts, # (n, w) token ids
+    key: int,
+    contexts,  # (n, w) token ids
 ) -> np.ndarray:
     "What each context leaves in the state, `(n, 4)` uint64; plain numbers are the faster way for a few contexts."
     contexts = np.asarray(contexts).astype(np.uint64) & np.uint64(WORD_MASK)
-    if len(contexts) < 5: return np.array([mix_context(key, row) for row in contexts.tolist()], np.uint64).reshape(-1, 4)
-    return np.stack([np.broadcast_to(np.asarray(s, np.uint64), len(contexts)) for s in mix_context(key, contexts.T)], 1)
+    if len(contexts) < 5:
+        return np.array([mix_context(key, row) for row in contexts.tolist()], np.uint64).reshape(
+            -1, 4
+        )
+    return np.stack(
+        [
+            np.broadcast_to(np.asarray(s, np.uint64), len(contexts))
+            for s in mix_context(key, contexts.T)
+        ],
+        1,
+    )
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #ca5c4a2b
-BLOCK_TOKENS = 8192 # tokens at a time: what they need stays in the processor's cache
+BLOCK_TOKENS = 8192  # tokens at a time: what they need stays in the processor's cache
 
-def philox_call(key:int, state, counter, domain:int) -> tuple:
+
+def philox_call(key: int, state, counter, domain: int) -> tuple:
     "Four words of the calls `counter` after a context's `state`."
     (k, l), (a, b, c, d) = key_words(key), state
     return philox((counter, a, b, c), (k ^ d, l ^ domain))
 
+
 def token_words(
-    key:int,
-    contexts, # (n, w)
-    tokens, # (n,)
-    domain:int=TOKEN_DOMAIN,
-    tokens_per_call:int=4, # tokens of a call: 4 give words of 32 bits, 8 half words of 16, 16 bytes
+    key: int,
+    contexts,  # (n, w)
+    tokens,  # (n,)
+    domain: int = TOKEN_DOMAIN,
+    tokens_per_call: int = 4,  # tokens of a call: 4 give words of 32 bits, 8 half words of 16, 16 bytes
 ) -> np.ndarray:
     "The word of each token after its context, `(n,)` uint64."
-    contexts, tokens, pieces = np.asarray(contexts), np.asarray(tokens).astype(np.uint64), tokens_per_call // 4
-    if len(tokens) > BLOCK_TOKENS: return np.concatenate([token_words(key, contexts[at:at + BLOCK_TOKENS], tokens[at:at + BLOCK_TOKENS], domain, tokens_per_call) for at in range(0, len(tokens), BLOCK_TOKENS)])
-    words = np.stack(philox_call(key, context_states(key, contexts).T, tokens // tokens_per_call, domain), 1)   # (n, 4)
+    contexts = np.asarray(contexts)
+    tokens = np.asarray(tokens).astype(np.uint64)
+    pieces = tokens_per_call // 4
+    if len(tokens) > BLOCK_TOKENS:
+        return np.concatenate(
+            [
+                token_words(
+                    key,
+                    contexts[at : at + BLOCK_TOKENS],
+                    tokens[at : at + BLOCK_TOKENS],
+                    domain,
+                    tokens_per_call,
+                )
+                for at in range(0, len(tokens), BLOCK_TOKENS)
+            ]
+        )
+    words = np.stack(
+        philox_call(key, context_states(key, contexts).T, tokens // tokens_per_call, domain), 1
+    )  # (n, 4)
     part = (tokens % tokens_per_call).astype(np.int64)
     own = words[np.arange(len(tokens)), part // pieces]
-    return (own >> (part % pieces * (32 // pieces)).astype(np.uint64)) & (WORD_MASK >> 32 - 32 // pieces)
+    return (own >> (part % pieces * (32 // pieces)).astype(np.uint64)) & (
+        WORD_MASK >> 32 - 32 // pieces
+    )
+
 
 def uniform(words):
     "Words of 32 bits as numbers strictly between 0 and 1, in float64, 2²⁴ different ones (as vLLM has them)."
@@ -91,20 +138,24 @@ def uniform(words):
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #50a92a7e
 @lru_cache(maxsize=8)
-def counter_range(n:int, device:str='cpu'):
+def counter_range(n: int, device: str = 'cpu'):
     "0 … n-1, as an array for a CPU and as a tensor elsewhere."
     return np.arange(n, dtype=np.uint64) if device == 'cpu' else torch.arange(n, device=device)
 
+
 @lru_cache(maxsize=8)
-def first_products(n:int) -> tuple:
+def first_products(n: int) -> tuple:
     "The upper and lower halves of the first round's product for the counters 0 … n-1."
     product = counter_range(n) * MULTIPLIERS[0]
     return product >> 32, product & WORD_MASK
 
-def first_rounds(key:tuple, words:tuple, n:int, third, first, products):
+
+def first_rounds(key: tuple, words: tuple, n: int, third, first, products):
     "The first two rounds of the counters 0 … n-1, into the buffers `third`, `first` `(r, n)` and `products` `(2, r, n)`."
     (k, l), (b, c, d), (high, low) = key, words, first_products(n)
-    q, k2, l2 = c * MULTIPLIERS[1], (k + KEY_STEPS[0]) & WORD_MASK, (l + KEY_STEPS[1]) & WORD_MASK
+    q = c * MULTIPLIERS[1]
+    k2 = (k + KEY_STEPS[0]) & WORD_MASK
+    l2 = (l + KEY_STEPS[1]) & WORD_MASK
     p = fold_product(q, b, k) * MULTIPLIERS[0]
     np.bitwise_xor(high, d ^ l, out=third)
     products[0] = p
@@ -114,12 +165,12 @@ def first_rounds(key:tuple, words:tuple, n:int, third, first, products):
     np.bitwise_xor(low, (p >> 32) ^ l2, out=third)
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #bd0da22c
-def all_calls(key:int, states:np.ndarray, n:int, domain:int, out:np.ndarray):
+def all_calls(key: int, states: np.ndarray, n: int, domain: int, out: np.ndarray):
     "The four words of the calls 0 … n-1 after each of a few states `(r, 4)`, into `out` `(r, n, 4)`."
     *words, mix = states[0].tolist() if len(states) == 1 else states.T[:, :, None]
     k, l = key_words(key)
     k, l, (both, old, new) = k ^ mix, l ^ domain, np.empty((3, 2, len(states), n), np.uint64)
-    third, first = both                                           # the words c and a; `old` and `new` hold their products
+    third, first = both  # the words c and a; `old` and `new` hold their products
     first_rounds((k, l), words, n, third, first, old)
     for t in range(2, 10):
         np.multiply(first, MULTIPLIERS[0], out=new[0])
@@ -130,68 +181,110 @@ def all_calls(key:int, states:np.ndarray, n:int, domain:int, out:np.ndarray):
         first ^= (k + t * KEY_STEPS[0]) & WORD_MASK
         both &= WORD_MASK
         old, new = new, old
-    if out.itemsize == 8: old &= WORD_MASK
+    if out.itemsize == 8:
+        old &= WORD_MASK
     np.stack([first, old[1], third, old[0]], -1, out=out, casting='same_kind')
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #12073cb0
-WORD_DTYPES = {4: '<i8', 8: '<u2', 16: '<u1'} # how the words of a token are read
+WORD_DTYPES = {4: '<i8', 8: '<u2', 16: '<u1'}  # how the words of a token are read
 
-def vocabulary_words(key:int, contexts, vocab_size:int, domain:int=TOKEN_DOMAIN, tokens_per_call:int=4, device:str='cpu') -> torch.Tensor:
+
+def vocabulary_words(
+    key: int,
+    contexts,
+    vocab_size: int,
+    domain: int = TOKEN_DOMAIN,
+    tokens_per_call: int = 4,
+    device: str = 'cpu',
+) -> torch.Tensor:
     "The word of every token after each context, `(n, V)`: int64 for 32 bits; on a CPU uint16 for half words and uint8 for bytes, else int64."
-    device, states, calls = str(device), context_states(key, contexts), -(-vocab_size // tokens_per_call)
-    if device != 'cpu': return vocabulary_words_on_device(key, torch.as_tensor(states.astype(np.int64), device=device), counter_range(calls, device), domain, tokens_per_call)[:, :vocab_size]
-    out, together = np.empty((len(states), calls, 4), '<u8' if tokens_per_call == 4 else '<u4'), max(1, 16384 // calls)
-    for at in range(0, len(states), together): all_calls(key, states[at:at + together], calls, domain, out[at:at + together])
-    return torch.from_numpy(out.view(WORD_DTYPES[tokens_per_call]).reshape(len(states), -1)[:, :vocab_size])
+    device = str(device)
+    states = context_states(key, contexts)
+    calls = -(-vocab_size // tokens_per_call)
+    if device != 'cpu':
+        return vocabulary_words_on_device(
+            key,
+            torch.as_tensor(states.astype(np.int64), device=device),
+            counter_range(calls, device),
+            domain,
+            tokens_per_call,
+        )[:, :vocab_size]
+    out = np.empty((len(states), calls, 4), '<u8' if tokens_per_call == 4 else '<u4')
+    together = max(1, 16384 // calls)
+    for at in range(0, len(states), together):
+        all_calls(key, states[at : at + together], calls, domain, out[at : at + together])
+    return torch.from_numpy(
+        out.view(WORD_DTYPES[tokens_per_call]).reshape(len(states), -1)[:, :vocab_size]
+    )
 
-def vocabulary_words_on_device(key:int, states:torch.Tensor, counter:torch.Tensor, domain:int, tokens_per_call:int) -> torch.Tensor:
+
+def vocabulary_words_on_device(
+    key: int, states: torch.Tensor, counter: torch.Tensor, domain: int, tokens_per_call: int
+) -> torch.Tensor:
     "The same by tensors alone, `(n, V)` int64."
-    words, bits = torch.stack(philox_call(key, states.T[:, :, None], counter[None], domain), -1), 128 // tokens_per_call   # (n, calls, 4)
+    words = torch.stack(philox_call(key, states.T[:, :, None], counter[None], domain), -1)
+    bits = 128 // tokens_per_call  # (n, calls, 4)
     return torch.stack([words >> at & (1 << bits) - 1 for at in range(0, 32, bits)], -1).flatten(1)
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #3d163f41
 SEEDINGS = 'left', 'min', 'skip', 'self'
 
+
 def select_context(
-    key:int,
-    contexts, # (n, h)
-    seeding:str, # 'left', 'min' or 'skip'
+    key: int,
+    contexts,  # (n, h)
+    seeding: str,  # 'left', 'min' or 'skip'
 ) -> np.ndarray:
     "The tokens of each context that count, `(n, w)`: all, the anchored minimum and the anchor, or the first."
     contexts = np.asarray(contexts)
-    if seeding == 'left' or not len(contexts): return contexts
-    if seeding == 'skip': return contexts[:, :1]
+    if seeding == 'left' or not len(contexts):
+        return contexts
+    if seeding == 'skip':
+        return contexts[:, :1]
     n, width = contexts.shape
-    pairs = np.stack([contexts, np.repeat(contexts[:, -1:], width, 1)], -1)      # (n, h, 2)
+    pairs = np.stack([contexts, np.repeat(contexts[:, -1:], width, 1)], -1)  # (n, h, 2)
     states = context_states(key, pairs.reshape(-1, 2))
     best = ((states[:, 0] << 32) | states[:, 1]).reshape(n, width).argmin(1)
     return pairs[np.arange(n), best]
 
-def preceding_ids(ids:Sequence[int], positions, width:int) -> np.ndarray:
+
+def preceding_ids(ids: Sequence[int], positions, width: int) -> np.ndarray:
     "The `width` ids before each of `positions`, `(n, width)`."
     positions = np.asarray(positions, dtype=np.int64)
     return np.asarray(ids, dtype=np.int64)[positions[:, None] - np.arange(width, 0, -1)]
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #a61cf5ac
-def smallest_word(words:Sequence):
+def smallest_word(words: Sequence):
     "Of several words for each token, the lower half of the one with the smallest upper half."
     best = words[0]
     for word in words[1:]:
         less = word < (best & 0xFFFF0000)
-        best = torch.where(less, word, best) if torch.is_tensor(word) else np.where(less, word, best)
+        best = (
+            torch.where(less, word, best) if torch.is_tensor(word) else np.where(less, word, best)
+        )
     return best & 0xFFFF
 
+
 def self_vocabulary_words(
-    key:int,
-    contexts, # (n, h)
-    vocab_size:int,
-    device:str='cpu',
+    key: int,
+    contexts,  # (n, h)
+    vocab_size: int,
+    device: str = 'cpu',
 ) -> torch.Tensor:
     "Half words `(n, V)` of all tokens after each context, each token by its own choice from it."
-    rows = (vocabulary_words(key, np.reshape(context, (-1, 1)), vocab_size, LIST_DOMAIN, 4, device) for context in contexts)
+    rows = (
+        vocabulary_words(key, np.reshape(context, (-1, 1)), vocab_size, LIST_DOMAIN, 4, device)
+        for context in contexts
+    )
     return torch.stack([smallest_word(list(words)) for words in rows])
 
-def self_token_words(key:int, contexts, tokens) -> np.ndarray:
+
+def self_token_words(key: int, contexts, tokens) -> np.ndarray:
     "The same of one token after each context, `(n,)`."
     contexts = np.asarray(contexts)
-    return smallest_word([token_words(key, contexts[:, i:i + 1], tokens, LIST_DOMAIN) for i in range(contexts.shape[1])])
+    return smallest_word(
+        [
+            token_words(key, contexts[:, i : i + 1], tokens, LIST_DOMAIN)
+            for i in range(contexts.shape[1])
+        ]
+    )

@@ -17,111 +17,208 @@ from ..speculative.verifiers import TokenVerifier
 import torch
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #e64006e9
-def draw_token(processor, ids:list[int], weights, rng:Rng) -> int:
+def draw_token(processor, ids: list[int], weights, rng: Rng) -> int:
     "A token drawn from `weights` `(V,)` after `ids` under a mark at work; None: without one."
-    if processor is None: return rng.categorical(weights)
-    if not torch.is_tensor(weights): return rng.categorical(processor(ids, [weights])[0])
+    if processor is None:
+        return rng.categorical(weights)
+    if not torch.is_tensor(weights):
+        return rng.categorical(processor(ids, [weights])[0])
     return rng.categorical(processor(ids, weights.log()[None])[0].softmax(-1))
+
 
 class WatermarkedRng:
     "A source of chance for a chain of tokens after `ids`, each drawn under a mark."
-    def __init__(self, rng:Rng, processor, ids:list[int]): self.rng, self.processor, self.begin, self.ids = rng, processor, len(ids), list(ids)
-    def uniform(self): return self.rng.uniform()
+
+    def __init__(self, rng: Rng, processor, ids: list[int]):
+        self.rng = rng
+        self.processor = processor
+        self.begin = len(ids)
+        self.ids = list(ids)
+
+    def uniform(self):
+        return self.rng.uniform()
+
     def categorical(self, weights) -> int:
         self.ids.append(draw_token(self.processor, self.ids, weights, self.rng))
         return self.ids[-1]
+
     @property
-    def drawn(self) -> list[int]: return self.ids[self.begin:]
+    def drawn(self) -> list[int]:
+        return self.ids[self.begin :]
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #50fdfe5e
 class WatermarkedDrafter:
     "A drafter whose tokens are drawn under a mark of which its rows do not know."
-    keyed = True # for one key no draft is a sample of q
-    def __init__(self, drafter:Drafter, watermark): self.drafter, self.watermark = drafter, check_watermark('watermark', watermark)
-    def start(self, request:Request, base:Base, target) -> 'WatermarkedState':
+
+    keyed = True  # for one key no draft is a sample of q
+
+    def __init__(self, drafter: Drafter, watermark):
+        self.drafter = drafter
+        self.watermark = check_watermark('watermark', watermark)
+
+    def start(self, request: Request, base: Base, target) -> 'WatermarkedState':
         "Begin to draft for one text."
-        return WatermarkedState(self, self.drafter.start(request, base, target), self.watermark.bind(request))
-    def __repr__(self): return f'WatermarkedDrafter({self.drafter!r}, {self.watermark!r})'
+        return WatermarkedState(
+            self, self.drafter.start(request, base, target), self.watermark.bind(request)
+        )
+
+    def __repr__(self):
+        return f'WatermarkedDrafter({self.drafter!r}, {self.watermark!r})'
+
 
 class WatermarkedState:
     "A marked drafter at work on one text."
-    def __init__(self, drafter:WatermarkedDrafter, state, processor): self.drafter, self.state, self.processor = drafter, state, processor
+
+    def __init__(self, drafter: WatermarkedDrafter, state, processor):
+        self.drafter = drafter
+        self.state = state
+        self.processor = processor
+
     def draft(self, ids, go_on, rng) -> Draft:
         "The drafter's own draft, drawn by the mark; raises `ValueError` where that is not possible."
         rng = WatermarkedRng(rng, self.processor, ids)
         draft = self.state.draft(ids, go_on, rng)
         if rng.drawn and (draft.q is None or rng.drawn != draft.tokens):
-            raise ValueError(f'{self.drafter.drafter!r} does not draw the tokens that it drafts: use it without WatermarkedDrafter; WatermarkedVerifier marks what stays of its guesses')
+            raise ValueError(
+                f'{self.drafter.drafter!r} does not draw the tokens that it drafts: use it without WatermarkedDrafter; WatermarkedVerifier marks what stays of its guesses'
+            )
         return draft
 
-def check_watermark(name:str, watermark):
+
+def check_watermark(name: str, watermark):
     "The mark; raises `TypeError` for what is none."
-    if isinstance(watermark, type) or not callable(getattr(watermark, 'bind', None)): raise TypeError(f'{name} is {watermark!r}: give a mark such as Gumbel(key)')
+    if isinstance(watermark, type) or not callable(getattr(watermark, 'bind', None)):
+        raise TypeError(f'{name} is {watermark!r}: give a mark such as Gumbel(key)')
     return watermark
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #b5a5ec3d
 class DrafterWithBase:
     "A drafter that drafts on a base of its own: with other rules than the target, without its mark for one."
-    def __init__(self, drafter:Drafter, base:Base): self.drafter, self.base = drafter, base
-    def start(self, request:Request, base:Base, target): return self.drafter.start(request, self.base, target)
-    def __repr__(self): return f'DrafterWithBase({self.drafter!r}, {self.base!r})'
+
+    def __init__(self, drafter: Drafter, base: Base):
+        self.drafter = drafter
+        self.base = base
+
+    def start(self, request: Request, base: Base, target):
+        return self.drafter.start(request, self.base, target)
+
+    def __repr__(self):
+        return f'DrafterWithBase({self.drafter!r}, {self.base!r})'
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #bf730fd3
 class DeferredRng:
     "A source of chance whose draws are left open: `weights` of each, in order."
-    def __init__(self, coin_of): self.coin_of, self.n_coins, self.weights = coin_of, 0, []
+
+    def __init__(self, coin_of):
+        self.coin_of = coin_of
+        self.n_coins = 0
+        self.weights = []
+
     def uniform(self):
         self.n_coins += 1
         return self.coin_of(self.n_coins - 1)
+
     def categorical(self, weights) -> int:
         self.weights.append(weights)
         return 0
 
-def match_target_draws(p, tokens:list[int], drawn) -> Verification:
+
+def match_target_draws(p, tokens: list[int], drawn) -> Verification:
     "Guesses stay while they are what the target draws."
     for i, x in enumerate(tokens):
-        if (token := drawn(i)) != x: return Verification(i, token)
+        if (token := drawn(i)) != x:
+            return Verification(i, token)
     return Verification(len(tokens), drawn(len(tokens)))
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #78f0a2c1
 class WatermarkedVerifier:
     "Verification by the unmarked p/q, in which the target draws under marks. For one key the text is no sample of the base's; over keys it is."
-    greedy, lossless, keyed = False, False, True
-    def __init__(self,
-        target_watermark=None, # the mark under which the target draws from p itself; None: no mark
-        residual_watermark=None, # the mark under which it replaces a refused draft
-        acceptance_watermark:TripleGumbel|None=None, # whose key tosses the coins of token verification; None: the generator does
-        verifier=TokenVerifier(), # `BlockVerifier()` keeps more of a draft
-    ):
-        for name, mark in (('target_watermark', target_watermark), ('residual_watermark', residual_watermark)): mark is None or check_watermark(name, mark)
-        if acceptance_watermark is not None and not hasattr(acceptance_watermark, 'coin'): raise TypeError(f'acceptance_watermark is {acceptance_watermark!r}: give a TripleGumbel, which has a key for coins')
-        if acceptance_watermark is not None and not isinstance(verifier, TokenVerifier): raise ValueError(f'{verifier!r} cannot be keyed: only TokenVerifier tosses one coin for each token in turn')
-        self.target_watermark, self.residual_watermark, self.acceptance_watermark, self.verifier = target_watermark, residual_watermark, acceptance_watermark, verifier
 
-    def verify(self, p, draft:Draft, rng:Rng) -> Verification:
+    greedy = False
+    lossless = False
+    keyed = True
+
+    def __init__(
+        self,
+        target_watermark=None,  # the mark under which the target draws from p itself; None: no mark
+        residual_watermark=None,  # the mark under which it replaces a refused draft
+        acceptance_watermark: TripleGumbel
+        | None = None,  # whose key tosses the coins of token verification; None: the generator does
+        verifier=TokenVerifier(),  # `BlockVerifier()` keeps more of a draft
+    ):
+        for name, mark in (
+            ('target_watermark', target_watermark),
+            ('residual_watermark', residual_watermark),
+        ):
+            mark is None or check_watermark(name, mark)
+        if acceptance_watermark is not None and not hasattr(acceptance_watermark, 'coin'):
+            raise TypeError(
+                f'acceptance_watermark is {acceptance_watermark!r}: give a TripleGumbel, which has a key for coins'
+            )
+        if acceptance_watermark is not None and not isinstance(verifier, TokenVerifier):
+            raise ValueError(
+                f'{verifier!r} cannot be keyed: only TokenVerifier tosses one coin for each token in turn'
+            )
+        self.target_watermark = target_watermark
+        self.residual_watermark = residual_watermark
+        self.acceptance_watermark = acceptance_watermark
+        self.verifier = verifier
+
+    def verify(self, p, draft: Draft, rng: Rng) -> Verification:
         "`p` `(k+1, V)`: the target's probabilities; raises `ValueError` for a draft that does not say where it stands."
-        if draft.request is None: raise ValueError('the draft does not say which text it continues: WatermarkedVerifier works inside a Speculative strategy')
-        own, rest = (mark and mark.bind(draft.request) for mark in (self.target_watermark, self.residual_watermark))
+        if draft.request is None:
+            raise ValueError(
+                'the draft does not say which text it continues: WatermarkedVerifier works inside a Speculative strategy'
+            )
+        own, rest = (
+            mark and mark.bind(draft.request)
+            for mark in (self.target_watermark, self.residual_watermark)
+        )
         at = lambda i: draft.committed + draft.tokens[:i]
-        if draft.q is None: return match_target_draws(p, draft.tokens, lambda i: draw_token(own, at(i), p[i], rng))
-        held = DeferredRng(lambda i: self.acceptance_watermark.coin(at(i), rng) if self.acceptance_watermark else rng.uniform())
+        if draft.q is None:
+            return match_target_draws(p, draft.tokens, lambda i: draw_token(own, at(i), p[i], rng))
+        held = DeferredRng(
+            lambda i: (
+                self.acceptance_watermark.coin(at(i), rng)
+                if self.acceptance_watermark
+                else rng.uniform()
+            )
+        )
         kept = self.verifier.verify(p, draft, held).accepted
-        if len(held.weights) != 1: raise ValueError(f'{self.verifier!r} cannot be marked: it draws {len(held.weights)} tokens in a round, and one can be marked')
-        return Verification(kept, draw_token(rest if kept < len(draft.tokens) else own, at(kept), held.weights[0], rng))
+        if len(held.weights) != 1:
+            raise ValueError(
+                f'{self.verifier!r} cannot be marked: it draws {len(held.weights)} tokens in a round, and one can be marked'
+            )
+        return Verification(
+            kept,
+            draw_token(rest if kept < len(draft.tokens) else own, at(kept), held.weights[0], rng),
+        )
 
     def __repr__(self):
-        rest = (f', acceptance_watermark={self.acceptance_watermark!r}' if self.acceptance_watermark else '') + ('' if isinstance(self.verifier, TokenVerifier) else f', verifier={self.verifier!r}')
+        rest = (
+            f', acceptance_watermark={self.acceptance_watermark!r}'
+            if self.acceptance_watermark
+            else ''
+        ) + ('' if isinstance(self.verifier, TokenVerifier) else f', verifier={self.verifier!r}')
         return f'WatermarkedVerifier({self.target_watermark!r}, {self.residual_watermark!r}{rest})'
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #caf4c047
 def dual_key_speculation(
-    drafter:Drafter, # any
-    watermark:DualGumbel, # two keys; `TripleGumbel`: the coin is keyed, too
-    processors=(), # as in `Sample`, applied to target and draft before the mark
-    lookahead:Lookahead=FixedLookahead(5),
-    target_watermark=None, # draws of the target that replace nothing; None: by key A, or as the coin says; `mark.b`: the published form
+    drafter: Drafter,  # any
+    watermark: DualGumbel,  # two keys; `TripleGumbel`: the coin is keyed, too
+    processors=(),  # as in `Sample`, applied to target and draft before the mark
+    lookahead: Lookahead = FixedLookahead(5),
+    target_watermark=None,  # draws of the target that replace nothing; None: by key A, or as the coin says; `mark.b`: the published form
 ) -> Speculative:
     "Speculative sampling with the dual-key Gumbel mark: drafts by key A, what replaces them by key B."
-    if not isinstance(watermark, DualGumbel): raise TypeError(f'mark is {watermark!r}: give a DualGumbel or a TripleGumbel, which have two keys')
+    if not isinstance(watermark, DualGumbel):
+        raise TypeError(
+            f'mark is {watermark!r}: give a DualGumbel or a TripleGumbel, which have two keys'
+        )
     coin = watermark if isinstance(watermark, TripleGumbel) else None
-    return Speculative(WatermarkedDrafter(drafter, watermark.a), Sample(list(processors)), WatermarkedVerifier(target_watermark or coin or watermark.a, watermark.b, coin), lookahead)
+    return Speculative(
+        WatermarkedDrafter(drafter, watermark.a),
+        Sample(list(processors)),
+        WatermarkedVerifier(target_watermark or coin or watermark.a, watermark.b, coin),
+        lookahead,
+    )

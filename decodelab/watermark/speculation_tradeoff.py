@@ -15,7 +15,11 @@ import torch
 from .null import null_distribution
 from ..core.driver import decode
 from .dual_gumbel import DualGumbel, HarmonicGumbel, TripleGumbel
-from .speculation import DrafterWithBase, WatermarkedDrafter, dual_key_speculation
+from decodelab.watermark.speculation import (
+    DrafterWithBase,
+    WatermarkedDrafter,
+    dual_key_speculation,
+)
 from ..strategies.sampling import Sample
 from ..speculative.protocol import Drafter, FixedLookahead
 from ..speculative.loop import Speculative
@@ -25,94 +29,170 @@ from .base import Watermark
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #b68d3726
 class MarkovLM:
     "A language model that knows one token back: logits `(V, V)`, a row for each last token."
-    tokenizer, eos, max_length, device, decoder_start_ids = None, (), None, 'cpu', ()
-    def __init__(self, logits:torch.Tensor, name:str='table'): self.logits, self.vocab_size, self.name = logits, len(logits), name
-    def session(self): return MarkovSession(self)
-    def decode(self, ids): return ''.join(f'<{i}>' for i in ids)
-    def __repr__(self): return f'MarkovLM({self.name!r}, {self.vocab_size} tokens)'
+
+    tokenizer = None
+    eos = ()
+    max_length = None
+    device = 'cpu'
+    decoder_start_ids = ()
+
+    def __init__(self, logits: torch.Tensor, name: str = 'table'):
+        self.logits = logits
+        self.vocab_size = len(logits)
+        self.name = name
+
+    def session(self):
+        return MarkovSession(self)
+
+    def decode(self, ids):
+        return ''.join(f'<{i}>' for i in ids)
+
+    def __repr__(self):
+        return f'MarkovLM({self.name!r}, {self.vocab_size} tokens)'
+
 
 class MarkovSession:
     "One text read by a table."
-    def __init__(self, lm:MarkovLM): self.lm, self.passes, self.n_read = lm, 0, 0
-    def __len__(self): return self.n_read
+
+    def __init__(self, lm: MarkovLM):
+        self.lm = lm
+        self.passes = 0
+        self.n_read = 0
+
+    def __len__(self):
+        return self.n_read
+
     def logits(self, ids, last=1):
         "`(last, V)` after each of the last prefixes of `ids`."
         self.passes, self.n_read = self.passes + 1, len(ids)
         return self.lm.logits[ids[-last:]]
 
-def cyclic_model(logits:torch.Tensor, name:str='table') -> MarkovLM:
+
+def cyclic_model(logits: torch.Tensor, name: str = 'table') -> MarkovLM:
     "The model whose row after token c is `row` `(V,)` turned round by c places."
     return MarkovLM(torch.stack([logits.roll(c) for c in range(len(logits))]), name)
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #cb605909
 def markov_pair(
-    vocab_size:int=50,
-    scale:float=1.5, # standard deviation of the target's logits: larger gives less entropy
-    distance:float=1., # standard deviation of what the draft's logits differ by; 0: the same model
-    seed:int=0,
+    vocab_size: int = 50,
+    scale: float = 1.5,  # standard deviation of the target's logits: larger gives less entropy
+    distance: float = 1.0,  # standard deviation of what the draft's logits differ by; 0: the same model
+    seed: int = 0,
 ) -> tuple[MarkovLM, MarkovLM]:
     "`(target, draft)`, with the same entropy and the same agreement at each position."
     draws = torch.Generator().manual_seed(seed)
     p, noise = (torch.randn(vocab_size, generator=draws, dtype=torch.float64) for _ in 'pq')
-    return cyclic_model(scale * p, 'table-target'), cyclic_model(scale * p + distance * noise, 'table-draft')
+    return cyclic_model(scale * p, 'table-target'), cyclic_model(
+        scale * p + distance * noise, 'table-draft'
+    )
 
-def mean_acceptance(target:MarkovLM, draft:MarkovLM) -> float:
+
+def mean_acceptance(target: MarkovLM, draft: MarkovLM) -> float:
     "β = Σ min(p, q), the mean over rows."
     return torch.minimum(target.logits.softmax(-1), draft.logits.softmax(-1)).sum(-1).mean().item()
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #3201d70b
 def schemes(
-    drafter:Drafter,
-    watermark:Watermark=HarmonicGumbel(42), # any; two keys are needed for the last three schemes
-    processors=(), # as in `Sample`, before the mark
-    n:int=4, # tokens of a draft
+    drafter: Drafter,
+    watermark: Watermark = HarmonicGumbel(
+        42
+    ),  # any; two keys are needed for the last three schemes
+    processors=(),  # as in `Sample`, before the mark
+    n: int = 4,  # tokens of a draft
 ) -> dict[str, tuple[Speculative, Watermark]]:
     "Name → strategy, and the mark that is looked for in its texts."
-    one, k, plain = watermark.a if isinstance(watermark, DualGumbel) else watermark, FixedLookahead(n), Sample(list(processors))
+    one = watermark.a if isinstance(watermark, DualGumbel) else watermark
+    k = FixedLookahead(n)
+    plain = Sample(list(processors))
     marked, token = Sample([*processors, one]), TokenVerifier()
-    strategies = {'no mark': (Speculative(drafter, plain, token, k), one), 'mark on p': (Speculative(DrafterWithBase(drafter, plain), marked, token, k), one),
-             'mark on q': (Speculative(WatermarkedDrafter(drafter, one), plain, token, k), one), 'mark on both': (Speculative(drafter, marked, token, k), one)}
-    if not isinstance(watermark, DualGumbel): return strategies
+    strategies = {
+        'no mark': (Speculative(drafter, plain, token, k), one),
+        'mark on p': (Speculative(DrafterWithBase(drafter, plain), marked, token, k), one),
+        'mark on q': (Speculative(WatermarkedDrafter(drafter, one), plain, token, k), one),
+        'mark on both': (Speculative(drafter, marked, token, k), one),
+    }
+    if not isinstance(watermark, DualGumbel):
+        return strategies
     triple = TripleGumbel(watermark.key, watermark.context, watermark.alpha)
-    return strategies | {'dual key, as published': (dual_key_speculation(drafter, watermark, processors, k, target_watermark=watermark.b), watermark), 'dual key': (dual_key_speculation(drafter, watermark, processors, k), watermark),
-                    'keyed acceptance': (dual_key_speculation(drafter, triple, processors, k), triple)}
+    return strategies | {
+        'dual key, as published': (
+            dual_key_speculation(drafter, watermark, processors, k, target_watermark=watermark.b),
+            watermark,
+        ),
+        'dual key': (dual_key_speculation(drafter, watermark, processors, k), watermark),
+        'keyed acceptance': (dual_key_speculation(drafter, triple, processors, k), triple),
+    }
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #48858c8c
-def evidence_rate(watermark:Watermark, trace) -> float:
+def evidence_rate(watermark: Watermark, trace) -> float:
     "-log p for each new token of a text; raises `ValueError` where p is too small to be a number."
     token_scores = watermark.score_tokens(trace.prompt + trace.tokens, len(trace.prompt))
     p = null_distribution(watermark).tail(token_scores.total, token_scores.count)
-    if p <= 0: raise ValueError(f'p of {len(trace.tokens)} tokens is below the smallest number: give fewer new tokens')
+    if p <= 0:
+        raise ValueError(
+            f'p of {len(trace.tokens)} tokens is below the smallest number: give fewer new tokens'
+        )
     return -math.log(p) / len(trace.tokens)
 
-def measure_tradeoff(lm, prompts:Sequence, strategy, watermark:Watermark, max_new_tokens:int, seed:int) -> dict:
+
+def measure_tradeoff(
+    lm, prompts: Sequence, strategy, watermark: Watermark, max_new_tokens: int, seed: int
+) -> dict:
     "Speed and strength of one strategy over one text for each prompt."
-    traces = [decode(lm, prompt, strategy, max_new_tokens, seed=seed + i) for i, prompt in enumerate(prompts)]
-    each, steps = torch.tensor([evidence_rate(watermark, t) for t in traces], dtype=torch.float64), [s for t in traces for s in t.steps]
-    tokens, passes, drafted = sum(len(s.tokens) for s in steps), sum(s.target_passes for s in steps), sum(s.drafted for s in steps)
-    se = each.std().item() / len(each) ** .5 if len(each) > 1 else math.nan
-    return dict(aatps=tokens / passes, accepted=sum(s.accepted for s in steps) / passes, acceptance=sum(s.accepted for s in steps) / drafted if drafted else math.nan,
-                anlppt=each.mean().item(), anlppt_se=se, texts=len(traces), tokens=tokens, passes=passes)
+    traces = [
+        decode(lm, prompt, strategy, max_new_tokens, seed=seed + i)
+        for i, prompt in enumerate(prompts)
+    ]
+    each = torch.tensor([evidence_rate(watermark, t) for t in traces], dtype=torch.float64)
+    steps = [s for t in traces for s in t.steps]
+    tokens = sum(len(s.tokens) for s in steps)
+    passes = sum(s.target_passes for s in steps)
+    drafted = sum(s.drafted for s in steps)
+    se = each.std().item() / len(each) ** 0.5 if len(each) > 1 else math.nan
+    return dict(
+        aatps=tokens / passes,
+        accepted=sum(s.accepted for s in steps) / passes,
+        acceptance=sum(s.accepted for s in steps) / drafted if drafted else math.nan,
+        anlppt=each.mean().item(),
+        anlppt_se=se,
+        texts=len(traces),
+        tokens=tokens,
+        passes=passes,
+    )
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #6b859a58
 def tradeoff_rows(
-    lm, # the target: an `LM` or a `MarkovLM`
-    drafter:Drafter,
-    prompts:Sequence, # strings or lists of ids, one text for each
-    watermark:Watermark=HarmonicGumbel(42),
-    names:Sequence[str]|None=None, # of `schemes`; None: all that the mark allows
-    lengths:Sequence[int]=(1, 2, 3, 4), # tokens of a draft
-    processors=(), # as in `Sample`, before the mark
-    max_new_tokens:int=60,
-    seed:int=0, # of the first text
+    lm,  # the target: an `LM` or a `MarkovLM`
+    drafter: Drafter,
+    prompts: Sequence,  # strings or lists of ids, one text for each
+    watermark: Watermark = HarmonicGumbel(42),
+    names: Sequence[str] | None = None,  # of `schemes`; None: all that the mark allows
+    lengths: Sequence[int] = (1, 2, 3, 4),  # tokens of a draft
+    processors=(),  # as in `Sample`, before the mark
+    max_new_tokens: int = 60,
+    seed: int = 0,  # of the first text
 ) -> list[dict]:
     "A row for each scheme and draft length n, and one of plain marked decoding (n = 0): `aatps`, `anlppt` and what they were made from."
     one = watermark.a if isinstance(watermark, DualGumbel) else watermark
-    rows = [dict(scheme='no drafter', n=0, **measure_tradeoff(lm, prompts, Sample([*processors, one]), one, max_new_tokens, seed))]
+    rows = [
+        dict(
+            scheme='no drafter',
+            n=0,
+            **measure_tradeoff(lm, prompts, Sample([*processors, one]), one, max_new_tokens, seed),
+        )
+    ]
     for n in lengths:
         made = schemes(drafter, watermark, processors, n)
-        if unknown := set(names or ()) - set(made): raise ValueError(f'no scheme {sorted(unknown)[0]!r} with {type(watermark).__name__}: give some of {", ".join(made)}')
-        rows += [dict(scheme=name, n=n, **measure_tradeoff(lm, prompts, *made[name], max_new_tokens, seed)) for name in names or made]
+        if unknown := set(names or ()) - set(made):
+            raise ValueError(
+                f'no scheme {sorted(unknown)[0]!r} with {type(watermark).__name__}: give some of {", ".join(made)}'
+            )
+        rows += [
+            dict(
+                scheme=name, n=n, **measure_tradeoff(lm, prompts, *made[name], max_new_tokens, seed)
+            )
+            for name in names or made
+        ]
     return rows
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #320b964b
@@ -120,9 +200,21 @@ def plot_tradeoff(rows, ax=None):
     "Strength over speed, a line for each scheme over its draft lengths; `rows`: of `tradeoff_rows`, or a frame of them. Returns the axes."
     import pandas as pd
     from matplotlib import pyplot as plt
+
     ax = ax or plt.figure(figsize=(5.6, 3.4), dpi=80, layout='constrained').gca()
-    for (name, group), marker in zip(pd.DataFrame(rows).groupby('scheme', sort=False), 'Dosv^*PX' * 4):
-        ax.errorbar(group.aatps, group.anlppt, group.anlppt_se, marker=marker, ms=5, lw=1, capsize=2, label=name)
+    for (name, group), marker in zip(
+        pd.DataFrame(rows).groupby('scheme', sort=False), 'Dosv^*PX' * 4
+    ):
+        ax.errorbar(
+            group.aatps,
+            group.anlppt,
+            group.anlppt_se,
+            marker=marker,
+            ms=5,
+            lw=1,
+            capsize=2,
+            label=name,
+        )
     ax.set(xlabel='tokens per pass of the target (AATPS)', ylabel='−log p per token (ANLPPT)')
     ax.legend(frameon=False, fontsize=7)
     return ax

@@ -4,27 +4,36 @@
 
 # %% auto #0
 __all__ = ['HASHES', 'contexts_of', 'is_repeated', 'to_hash', 'SynthID', 'BoundSynthID', 'TournamentScores', 'scored_flags',
-           'score_tokens', 'to_json', 'from_transformers', 'to_transformers']
+           'from_transformers']
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #1921cd30
-import json, math
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
+from fastcore.basics import patch
 import numpy as np
 import torch
 
-from .tournament_sampling import GValues, IteratedHash, TableHash, keys_digest, vocabulary_g_values
+from decodelab.watermark.tournament_sampling import (
+    GValues,
+    IteratedHash,
+    TableHash,
+    keys_digest,
+    vocabulary_g_values,
+)
 from .tournament_sampling import tournament_logp, tournament
 from .base import DEDUPLICATIONS, TokenScores, Watermark
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #6759ede9
-def contexts_of(new:Sequence[int], width:int, padded:bool=False) -> list[tuple[int, ...]]:
+def contexts_of(new: Sequence[int], width: int, padded: bool = False) -> list[tuple[int, ...]]:
     "All stretches of `width` ids in order, the last one that after which the next token comes; `padded`: zeros stand before the text."
     text = [0] * width + list(new) if padded else list(new)
     return list(zip(*(text[i:] for i in range(width))))
 
-def is_repeated(contexts:list[tuple[int, ...]], history:int) -> list[bool]:
+
+def is_repeated(contexts: list[tuple[int, ...]], history: int) -> list[bool]:
     "Was the context among the `history` before it?"
     last, out = {}, []
     for i, c in enumerate(contexts):
@@ -35,62 +44,99 @@ def is_repeated(contexts:list[tuple[int, ...]], history:int) -> list[bool]:
 # %% ../../nbs/10_watermark/09_synthid.ipynb #8c49a97b
 HASHES = {'table': TableHash, 'rounds': IteratedHash}
 
+
 def to_hash(config) -> TableHash | IteratedHash:
     "A hash, or the one of a stored configuration; raises `ValueError` for anything else."
-    if isinstance(config, tuple(HASHES.values())): return config
+    if isinstance(config, tuple(HASHES.values())):
+        return config
     settings = dict(config) if isinstance(config, dict) else {}
     kind = HASHES.get(settings.pop('name', None))
-    if kind is None or set(settings) != {f.name for f in fields(kind)}: raise ValueError(f'hash is {config!r}: give TableHash() or IteratedHash()')
+    if kind is None or set(settings) != {f.name for f in fields(kind)}:
+        raise ValueError(f'hash is {config!r}: give TableHash() or IteratedHash()')
     return kind(**settings)
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #da936b4a
 @dataclass(frozen=True, repr=False)
 class SynthID(Watermark):
     "A SynthID-Text mark (Dathathri et al. 2024); give it last, after temperature and cuts. Prints a fingerprint, not its keys."
-    keys: Sequence[int] # one secret whole number for each layer; 30 are usual
-    ngram_len: int = 5 # context and token
-    hash_function: TableHash | IteratedHash = TableHash() # of transformers; of the authors since June 2025
-    leaves: int = 2 # more: a stronger mark, which distorts
-    history: int = 1024 # contexts in which a repeated one is not marked
-    skip_first: bool = True # leave tokens without a full context alone; False: zeros stand before the text
+
+    keys: Sequence[int]  # one secret whole number for each layer; 30 are usual
+    ngram_len: int = 5  # context and token
+    hash_function: TableHash | IteratedHash = (
+        TableHash()
+    )  # of transformers; of the authors since June 2025
+    leaves: int = 2  # more: a stronger mark, which distorts
+    history: int = 1024  # contexts in which a repeated one is not marked
+    skip_first: bool = (
+        True  # leave tokens without a full context alone; False: zeros stand before the text
+    )
 
     def __post_init__(self):
         object.__setattr__(self, 'hash_function', to_hash(self.hash_function))
         object.__setattr__(self, 'keys', GValues(self.keys, self.hash_function).keys)
         for name, minimum in (('ngram_len', 2), ('leaves', 2), ('history', 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < minimum: raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
-        if not isinstance(self.skip_first, bool): raise ValueError(f'skip_first is {self.skip_first!r}: give True or False')
+            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+                raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
+        if not isinstance(self.skip_first, bool):
+            raise ValueError(f'skip_first is {self.skip_first!r}: give True or False')
 
     @property
-    def share(self) -> float: return self.hash_function.share # of ones in text without the mark
+    def share(self) -> float:
+        return self.hash_function.share  # of ones in text without the mark
+
     @property
-    def g(self) -> GValues: return GValues(self.keys, self.hash_function)
-    def bind(self, request) -> 'BoundSynthID': return BoundSynthID(self, len(request.prompt))
+    def g(self) -> GValues:
+        return GValues(self.keys, self.hash_function)
+
+    def bind(self, request) -> 'BoundSynthID':
+        return BoundSynthID(self, len(request.prompt))
+
     def __repr__(self):
-        rest = [f'{f.name}={getattr(self, f.name)!r}' for f in fields(self) if f.name != 'keys' and getattr(self, f.name) != f.default]
+        rest = [
+            f'{f.name}={getattr(self, f.name)!r}'
+            for f in fields(self)
+            if f.name != 'keys' and getattr(self, f.name) != f.default
+        ]
         return f"SynthID({', '.join([f'{len(self.keys)} keys #{keys_digest(self.keys).hex()[:8]}', *rest])})"
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #8433c9d1
 class BoundSynthID:
     "A SynthID mark at work on one text: `(ids, scores (r, V)) → (r, V)`, log-probabilities where marked. It remembers nothing."
-    def __init__(self, watermark:SynthID, prompt:int): self.watermark, self.g, self.prompt, self.width = watermark, watermark.g, prompt, watermark.ngram_len - 1
+
+    def __init__(self, watermark: SynthID, prompt: int):
+        self.watermark = watermark
+        self.g = watermark.g
+        self.prompt = prompt
+        self.width = watermark.ngram_len - 1
 
     def __call__(self, ids, scores):
         begin = len(ids) - len(scores) + 1
-        return torch.stack([row if (c := self.context(ids, n)) is None else self.process_row(row, c) for n, row in enumerate(scores, begin)])
+        return torch.stack(
+            [
+                row if (c := self.context(ids, n)) is None else self.process_row(row, c)
+                for n, row in enumerate(scores, begin)
+            ]
+        )
 
-    def context(self, ids, n:int) -> tuple[int, ...]|None:
+    def context(self, ids, n: int) -> tuple[int, ...] | None:
         "The context of the token after the first `n` ids; None where it is not to be marked."
-        if n < self.prompt: return None
-        new, padded = ids[max(self.prompt, n - self.width - self.watermark.history):n], not self.watermark.skip_first
-        known = contexts_of(new, self.width, padded and n - self.prompt < self.width + self.watermark.history)[-self.watermark.history - 1:]
+        if n < self.prompt:
+            return None
+        new = ids[max(self.prompt, n - self.width - self.watermark.history) : n]
+        padded = not self.watermark.skip_first
+        known = contexts_of(
+            new, self.width, padded and n - self.prompt < self.width + self.watermark.history
+        )[-self.watermark.history - 1 :]
         return known[-1] if known and known[-1] not in known[:-1] else None
 
-    def process_row(self, scores:torch.Tensor, context:tuple) -> torch.Tensor:
+    def process_row(self, scores: torch.Tensor, context: tuple) -> torch.Tensor:
         "Log-probabilities `(V,)` of the champion."
-        p, start, leaves = scores.softmax(-1), self.g.context(context), self.watermark.leaves
-        if self.g.hash_function.period and 8 * p.count_nonzero() > len(p): return tournament_logp(tournament(p, vocabulary_g_values(self.g, start, p), leaves))
+        p = scores.softmax(-1)
+        start = self.g.context(context)
+        leaves = self.watermark.leaves
+        if self.g.hash_function.period and 8 * p.count_nonzero() > len(p):
+            return tournament_logp(tournament(p, vocabulary_g_values(self.g, start, p), leaves))
         where, sparse = p.nonzero()[:, 0], torch.zeros_like(p)
         total = lambda row: sparse.index_copy_(0, where, row).sum()
         winner = tournament(p[where], self.g.of(start, where).to(p.dtype), leaves, total)
@@ -100,68 +146,131 @@ class BoundSynthID:
 @dataclass(repr=False)
 class TournamentScores(TokenScores):
     "What a text shows of a SynthID mark: `values` are means over the layers, `contexts` the tokens before; the rest as in every `TokenScores`."
-    g: np.ndarray # `(n, m)` g-values, 0 without a context
-    watermark: 'SynthID|None' = None # which read it
+
+    g: np.ndarray  # `(n, m)` g-values, 0 without a context
+    watermark: 'SynthID|None' = None  # which read it
 
     @property
-    def mean(self) -> float: return self.total / self.count if self.count else math.nan # of the tokens that count
-    def __repr__(self): return f'TournamentScores(mean g {self.mean:.3f} in {self.count} of {len(self.values)} tokens)'
+    def mean(self) -> float:
+        return self.total / self.count if self.count else math.nan  # of the tokens that count
 
-def scored_flags(new:list[int], contexts:list[tuple], history:int, eos:frozenset, pad:int|None, deduplicate:str) -> list[bool]:
+    def __repr__(self):
+        return (
+            f'TournamentScores(mean g {self.mean:.3f} in {self.count} of {len(self.values)} tokens)'
+        )
+
+
+def scored_flags(
+    new: list[int],
+    contexts: list[tuple],
+    history: int,
+    eos: frozenset,
+    pad: int | None,
+    deduplicate: str,
+) -> list[bool]:
     "For each token with a full context: before the end, without padding, and neither it nor its context seen before."
-    seen, out, width = set(), [], len(new) - len(contexts)
+    seen = set()
+    out = []
+    width = len(new) - len(contexts)
     end = next((i for i, t in enumerate(new) if t in eos), len(new))
     for i, (context, again) in enumerate(zip(contexts, is_repeated(contexts, history)), width):
         ngram = (*context, new[i])
-        out.append(i < end and pad not in ngram and (deduplicate == 'none' or not again and ngram not in seen))
-        if not again: seen.add(ngram)
+        out.append(
+            i < end
+            and pad not in ngram
+            and (deduplicate == 'none' or (not again and ngram not in seen))
+        )
+        if not again:
+            seen.add(ngram)
     return out
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #8b4ea71b
+@patch
 def score_tokens(
-    self:SynthID,
-    ids:Sequence[int], # a text
-    prompt:int=0, # so many of the ids, at the beginning, are not the mark's
-    deduplicate:str='context+token', # 'once' and 'ngrams': repeated contexts, which are not marked, and n-grams do not count; 'all': they do
-    pad:int|None=None, # the id of padding
-    eos:int|Sequence[int]=(), # the first of these ends the text, and does not count itself
+    self: SynthID,
+    ids: Sequence[int],  # a text
+    prompt: int = 0,  # so many of the ids, at the beginning, are not the mark's
+    deduplicate: str = 'context+token',  # 'once' and 'ngrams': repeated contexts, which are not marked, and n-grams do not count; 'all': they do
+    pad: int | None = None,  # the id of padding
+    eos: int | Sequence[int] = (),  # the first of these ends the text, and does not count itself
 ) -> TournamentScores:
     "The g-values of a text, and which of its tokens count; raises `ValueError` for ids that are none."
     ids = ids.tolist() if hasattr(ids, 'tolist') else list(ids)
-    if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids): raise ValueError('a text is a list of token ids: encode it first, and give one text at a time')
-    if not 0 <= prompt <= len(ids): raise ValueError(f'prompt is {prompt} for {len(ids)} ids: give the number of ids before the text')
-    if deduplicate not in DEDUPLICATIONS: raise ValueError(f'deduplicate is {deduplicate!r}: give one of {", ".join(DEDUPLICATIONS)}')
+    if any(isinstance(i, bool) or not isinstance(i, int) or i < 0 for i in ids):
+        raise ValueError(
+            'a text is a list of token ids: encode it first, and give one text at a time'
+        )
+    if not 0 <= prompt <= len(ids):
+        raise ValueError(
+            f'prompt is {prompt} for {len(ids)} ids: give the number of ids before the text'
+        )
+    if deduplicate not in DEDUPLICATIONS:
+        raise ValueError(f'deduplicate is {deduplicate!r}: give one of {", ".join(DEDUPLICATIONS)}')
     new, width = ids[prompt:], self.ngram_len - 1
-    contexts, first = contexts_of(new, width)[:max(0, len(new) - width)], min(len(ids), prompt + width)
+    contexts = contexts_of(new, width)[: max(0, len(new) - width)]
+    first = min(len(ids), prompt + width)
     g, scored = np.zeros((len(ids), len(self.keys))), np.zeros(len(ids), bool)
     if contexts:
         g[first:] = self.g.ngrams(torch.tensor(new).unfold(0, self.ngram_len, 1)).numpy()
-        scored[first:] = scored_flags(new, contexts, self.history, frozenset([eos] if isinstance(eos, int) else eos), pad, deduplicate)
+        scored[first:] = scored_flags(
+            new,
+            contexts,
+            self.history,
+            frozenset([eos] if isinstance(eos, int) else eos),
+            pad,
+            deduplicate,
+        )
     return TournamentScores(g.mean(1), scored, [None] * first + contexts, g, self)
 
-SynthID.score_tokens = score_tokens
-
 # %% ../../nbs/10_watermark/09_synthid.ipynb #d8519034
-def to_json(self:SynthID) -> str:
+@patch
+def to_json(self: SynthID) -> str:
     "The configuration, keys included, as one line for `from_json`: keep it secret."
     name = next(n for n, kind in HASHES.items() if isinstance(self.hash_function, kind))
-    return json.dumps({'scheme': 'SynthID', **asdict(self), 'hash_function': {'name': name, **asdict(self.hash_function)}})
-
-SynthID.to_json = to_json
+    return json.dumps(
+        {
+            'scheme': 'SynthID',
+            **asdict(self),
+            'hash_function': {'name': name, **asdict(self.hash_function)},
+        }
+    )
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #947863ca
 def from_transformers(config) -> SynthID:
     "The mark of a transformers `SynthIDTextWatermarkingConfig`, or of the dictionary it saves; raises `ValueError` for another one."
     known = dict(config if isinstance(config, dict) else vars(config))
-    if not {'keys', 'ngram_len'} <= set(known): raise ValueError('this is no SynthIDTextWatermarkingConfig: it has no keys and ngram_len')
-    if known.get('debug_mode'): raise ValueError('debug_mode makes all scores equal: switch it off')
-    hashing = TableHash(known.get('sampling_table_seed', 0), known.get('sampling_table_size', 2 ** 16))
-    return SynthID(known['keys'], known['ngram_len'], hashing, 2, known.get('context_history_size', 1024), known.get('skip_first_ngram_calls', False))
+    if not {'keys', 'ngram_len'} <= set(known):
+        raise ValueError('this is no SynthIDTextWatermarkingConfig: it has no keys and ngram_len')
+    if known.get('debug_mode'):
+        raise ValueError('debug_mode makes all scores equal: switch it off')
+    hashing = TableHash(
+        known.get('sampling_table_seed', 0), known.get('sampling_table_size', 2**16)
+    )
+    return SynthID(
+        known['keys'],
+        known['ngram_len'],
+        hashing,
+        2,
+        known.get('context_history_size', 1024),
+        known.get('skip_first_ngram_calls', False),
+    )
 
-def to_transformers(self:SynthID):
+
+@patch
+def to_transformers(self: SynthID):
     "The `SynthIDTextWatermarkingConfig` with these settings; raises `ValueError` for what transformers does not have."
     from transformers import SynthIDTextWatermarkingConfig
-    if self.leaves != 2 or not isinstance(self.hash_function, TableHash): raise ValueError(f'transformers has two leaves and a table only, not {self!r}')
-    return SynthIDTextWatermarkingConfig(self.ngram_len, list(self.keys), self.history, self.hash_function.seed, self.hash_function.size, self.skip_first)
 
-SynthID.from_transformers, SynthID.to_transformers = staticmethod(from_transformers), to_transformers
+    if self.leaves != 2 or not isinstance(self.hash_function, TableHash):
+        raise ValueError(f'transformers has two leaves and a table only, not {self!r}')
+    return SynthIDTextWatermarkingConfig(
+        self.ngram_len,
+        list(self.keys),
+        self.history,
+        self.hash_function.seed,
+        self.hash_function.size,
+        self.skip_first,
+    )
+
+
+SynthID.from_transformers = staticmethod(from_transformers)

@@ -16,109 +16,153 @@ from functools import lru_cache
 import torch
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #18b1f444
-MULTIPLIER, WORD_SIZE = 6364136223846793005, 2 ** 64
+MULTIPLIER, WORD_SIZE = 6364136223846793005, 2**64
 
-def to_signed(x:int) -> int:
+
+def to_signed(x: int) -> int:
     "The signed 64-bit number with the lowest 64 bits of `x`."
     return (x + WORD_SIZE // 2) % WORD_SIZE - WORD_SIZE // 2
 
-def hash_chain(h:int, data:Iterable[int]) -> int:
+
+def hash_chain(h: int, data: Iterable[int]) -> int:
     "The chain's value, a signed 64-bit number, after it has taken in `data`."
-    for d in data: h = (h + d) * MULTIPLIER + 1
+    for d in data:
+        h = (h + d) * MULTIPLIER + 1
     return to_signed(h)
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #edb90ba4
 @lru_cache(maxsize=8)
-def fair_bits(seed:int, size:int) -> torch.Tensor:
+def fair_bits(seed: int, size: int) -> torch.Tensor:
     "`(size,)` random bits from PyTorch's CPU generator; the global one is not touched."
     return torch.randint(0, 2, (size,), generator=torch.Generator().manual_seed(seed))
+
 
 @dataclass(frozen=True)
 class TableHash:
     "g is looked up in a table of random bits: the hash of transformers, and of SynthID-Text before June 2025."
-    seed: int = 0 # of the table
-    size: int = 2 ** 16
+
+    seed: int = 0  # of the table
+    size: int = 2**16
 
     def __post_init__(self):
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int): raise ValueError(f'the seed of the table is {self.seed!r}: give a whole number')
-        if isinstance(self.size, bool) or not isinstance(self.size, int) or not 1 < self.size <= 2 ** 24:
-            raise ValueError(f'the size of the table is {self.size!r}: give a whole number from 2 to {2 ** 24}')
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ValueError(f'the seed of the table is {self.seed!r}: give a whole number')
+        if (
+            isinstance(self.size, bool)
+            or not isinstance(self.size, int)
+            or not 1 < self.size <= 2**24
+        ):
+            raise ValueError(
+                f'the size of the table is {self.size!r}: give a whole number from 2 to {2**24}'
+            )
+
     @property
-    def period(self) -> int|None:
+    def period(self) -> int | None:
         "Contexts and tokens count only modulo this; None: no such structure, or too large to use."
-        return self.size if self.size & (self.size - 1) == 0 and self.size <= 2 ** 16 else None
+        return self.size if self.size & (self.size - 1) == 0 and self.size <= 2**16 else None
+
     @property
-    def share(self) -> float: return fair_bits(self.seed, self.size).double().mean().item() # of ones
-    def initial_state(self, keys) -> int: return 1
-    def bits(self, x:torch.Tensor) -> torch.Tensor: return fair_bits(self.seed, self.size).to(x.device)[x % self.size]
+    def share(self) -> float:
+        return fair_bits(self.seed, self.size).double().mean().item()  # of ones
+
+    def initial_state(self, keys) -> int:
+        return 1
+
+    def bits(self, x: torch.Tensor) -> torch.Tensor:
+        return fair_bits(self.seed, self.size).to(x.device)[x % self.size]
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #4681983e
 @lru_cache(maxsize=64)
-def keys_digest(keys:tuple[int, ...]) -> bytes:
+def keys_digest(keys: tuple[int, ...]) -> bytes:
     "SHA-256 of the keys as signed 64-bit numbers, little-endian."
     return hashlib.sha256(b''.join(k.to_bytes(8, 'little', signed=True) for k in keys)).digest()
+
 
 @dataclass(frozen=True)
 class IteratedHash:
     "g is a bit of twelve more rounds of the chain, which starts at a SHA-256 of the keys (synthid-text, June 2025)."
-    share, period = .5, None
-    def initial_state(self, keys) -> int: return int.from_bytes(keys_digest(keys), 'big') % (2 ** 63 - 1)
-    def bits(self, x:torch.Tensor) -> torch.Tensor:
-        for _ in range(12): x = ((x + 1) * MULTIPLIER + 1) >> 5
+
+    share, period = 0.5, None
+
+    def initial_state(self, keys) -> int:
+        return int.from_bytes(keys_digest(keys), 'big') % (2**63 - 1)
+
+    def bits(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(12):
+            x = ((x + 1) * MULTIPLIER + 1) >> 5
         return x >> 30 & 1
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #6749ba37
-def check_keys(keys, period:int|None) -> tuple[int, ...]:
+def check_keys(keys, period: int | None) -> tuple[int, ...]:
     "The keys as a tuple; raises `ValueError` where they are no keys, or two of them make the same layer."
-    if isinstance(keys, (str, bytes, int)) or not hasattr(keys, '__iter__'): raise ValueError(f'keys must be a list of whole numbers, not {type(keys).__name__}: give one for each layer')
+    if isinstance(keys, (str, bytes, int)) or not hasattr(keys, '__iter__'):
+        raise ValueError(
+            f'keys must be a list of whole numbers, not {type(keys).__name__}: give one for each layer'
+        )
     keys = tuple(keys)
-    if not keys: raise ValueError('there are no keys: give one for each layer')
-    if any(isinstance(k, bool) or not isinstance(k, int) or not -2 ** 63 <= k < 2 ** 63 for k in keys):
+    if not keys:
+        raise ValueError('there are no keys: give one for each layer')
+    if any(
+        isinstance(k, bool) or not isinstance(k, int) or not -(2**63) <= k < 2**63 for k in keys
+    ):
         raise ValueError('a key is no whole number of 64 bits: give one for each layer')
     if len({k % (period or WORD_SIZE) for k in keys}) < len(keys):
-        raise ValueError('two keys make the same layer: give keys that differ' + (f' modulo {period}' if period else ''))
+        raise ValueError(
+            'two keys make the same layer: give keys that differ'
+            + (f' modulo {period}' if period else '')
+        )
     return keys
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #0f3142b6
 @dataclass(frozen=True)
 class GValues:
     "The g-values under `m` keys: bits for each layer, context and token."
+
     keys: tuple[int, ...]
     hash_function: TableHash | IteratedHash = TableHash()
-    def __post_init__(self): object.__setattr__(self, 'keys', check_keys(self.keys, self.hash_function.period))
+
+    def __post_init__(self):
+        object.__setattr__(self, 'keys', check_keys(self.keys, self.hash_function.period))
 
     def context(self, tokens) -> int:
         "The chain's value after the tokens of a context."
         return hash_chain(self.hash_function.initial_state(self.keys), tokens)
 
-    def of(self, context:int, tokens:torch.Tensor) -> torch.Tensor:
+    def of(self, context: int, tokens: torch.Tensor) -> torch.Tensor:
         "`(m, n)` for candidates `tokens` `(n,)` after a context's value."
         return self.layers((tokens + context) * MULTIPLIER + 1)
 
-    def ngrams(self, windows:torch.Tensor) -> torch.Tensor:
+    def ngrams(self, windows: torch.Tensor) -> torch.Tensor:
         "`(n, m)` for n-grams `(n, H)` of a text."
         h = torch.full_like(windows[:, 0], self.hash_function.initial_state(self.keys))
-        for column in windows.T: h = (h + column) * MULTIPLIER + 1
+        for column in windows.T:
+            h = (h + column) * MULTIPLIER + 1
         return self.layers(h).T
 
-    def layers(self, h:torch.Tensor) -> torch.Tensor:
+    def layers(self, h: torch.Tensor) -> torch.Tensor:
         "`(m, n)` bits from the chain's values `h` `(n,)` after context and candidate."
-        return self.hash_function.bits((h + torch.tensor(self.keys, device=h.device)[:, None]) * MULTIPLIER + 1)
+        return self.hash_function.bits(
+            (h + torch.tensor(self.keys, device=h.device)[:, None]) * MULTIPLIER + 1
+        )
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #7e2d83e1
 @lru_cache(maxsize=4)
-def residues(g:GValues, vocab_size:int, dtype:torch.dtype, device:torch.device) -> torch.Tensor:
+def residues(g: GValues, vocab_size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     "`(m, period + V)`: the g-values by the residue of context and token, with the beginning once more at the end."
     return g.of(0, torch.arange(g.hash_function.period + vocab_size)).to(device, dtype)
 
-def vocabulary_g_values(g:GValues, context:int, like:torch.Tensor) -> torch.Tensor:
+
+def vocabulary_g_values(g: GValues, context: int, like: torch.Tensor) -> torch.Tensor:
     "`(m, V)` for all tokens after a context's value, as numbers of the type of `like` `(V,)`; raises `ValueError` without a period."
-    if g.hash_function.period is None: raise ValueError(f'{g.hash_function!r} has no period: ask for the g-values of the tokens that count, with `of`')
+    if g.hash_function.period is None:
+        raise ValueError(
+            f'{g.hash_function!r} has no period: ask for the g-values of the tokens that count, with `of`'
+        )
     first = context % g.hash_function.period
-    return residues(g, len(like), like.dtype, like.device)[:, first:first + len(like)]
+    return residues(g, len(like), like.dtype, like.device)[:, first : first + len(like)]
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #be35c0aa
-def two_candidates(p:torch.Tensor, g:torch.Tensor, total:Callable) -> torch.Tensor:
+def two_candidates(p: torch.Tensor, g: torch.Tensor, total: Callable) -> torch.Tensor:
     "`p` `(n,)` after a round of two-leaf matches for each row of `g` `(m, n)`."
     p, won, factor = p.clone(), torch.empty_like(p), torch.empty_like(p)
     for layer in g:
@@ -126,21 +170,25 @@ def two_candidates(p:torch.Tensor, g:torch.Tensor, total:Callable) -> torch.Tens
         p *= torch.add(layer, 1, out=factor).sub_(share)
     return p
 
+
 def tournament(
-    p:torch.Tensor, # `(n,)` probabilities
-    g:torch.Tensor, # `(m, n)` zeros and ones of the type of `p`
-    leaves:int=2, # candidates to a match
-    total:Callable=torch.sum, # the sum of a row `(n,)`
+    p: torch.Tensor,  # `(n,)` probabilities
+    g: torch.Tensor,  # `(m, n)` zeros and ones of the type of `p`
+    leaves: int = 2,  # candidates to a match
+    total: Callable = torch.sum,  # the sum of a row `(n,)`
 ) -> torch.Tensor:
     "`p` after `m` rounds (Dathathri et al. 2024, equations of the two-leaf and the N-leaf tournament)."
-    if leaves == 2: return two_candidates(p, g, total)
+    if leaves == 2:
+        return two_candidates(p, g, total)
     for layer in g:
         share = total(layer * p)
-        p = p * torch.where((layer == 1) & (p > 0), (1 - (1 - share) ** leaves) / share, (1 - share) ** (leaves - 1))
+        p = p * torch.where(
+            (layer == 1) & (p > 0), (1 - (1 - share) ** leaves) / share, (1 - share) ** (leaves - 1)
+        )
     return p
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #f3df00c6
-def tournament_logp(p:torch.Tensor) -> torch.Tensor:
+def tournament_logp(p: torch.Tensor) -> torch.Tensor:
     "log p; what is impossible, or below zero by rounding, gets -inf."
     out = p.log()
     return out.masked_fill(~out.isfinite(), -torch.inf)

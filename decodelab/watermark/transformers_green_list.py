@@ -5,19 +5,25 @@
 # %% auto #0
 __all__ = ['TABLE_SIZE', 'N_CANDIDATES', 'CACHE_BITS', 'SYNTHID_SETTINGS', 'hash_table', 'selfhash_seeds', 'mersenne_twister',
            'shuffle_ranges', 'swap_partners', 'reaches_slot', 'in_shuffle_prefix', 'TransformersGreenList',
-           'cached_bits', 'transformers_green_lists', 'transformers_is_green', 'transformers_seed_of',
-           'best_candidates', 'cached_bias', 'lefthash_add_bias', 'transformers_bind', 'transformers_add_bias',
-           'from_config', 'to_config', 'settings_of', 'watermark_from_config', 'config_from_watermark']
+           'cached_bits', 'best_candidates', 'cached_bias', 'lefthash_add_bias', 'settings_of', 'watermark_from_config',
+           'config_from_watermark']
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #bf6b932e
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
+from fastcore.basics import patch
 import numpy as np
 import torch
 from numpy.random import MT19937, RandomState
 
-from .base import check_finite_number, check_open_fraction, check_integer, GreenListWatermark, Watermark
+from decodelab.watermark.base import (
+    check_finite_number,
+    check_open_fraction,
+    check_integer,
+    GreenListWatermark,
+    Watermark,
+)
 from .synthid import SynthID
 
 pass
@@ -25,53 +31,68 @@ pass
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #39fdfd5c
 TABLE_SIZE, N_CANDIDATES = 1_000_003, 40
 
+
 @lru_cache(maxsize=4)
-def hash_table(key:int) -> np.ndarray:
+def hash_table(key: int) -> np.ndarray:
     "The fixed shuffle that transformers draws from the key, plus 1: from 1 to 1,000,003."
     return torch.randperm(TABLE_SIZE, generator=torch.Generator().manual_seed(key)).numpy() + 1
 
-def selfhash_seeds(key:int, ngrams:np.ndarray) -> np.ndarray:
+
+def selfhash_seeds(key: int, ngrams: np.ndarray) -> np.ndarray:
     "Seeds `(n,)` of `(n, h)` windows that end with the candidate, as the generator sees them: 32 bits."
     h = hash_table(key)[ngrams % TABLE_SIZE]
-    least = (np.int64(key) * h * h[:, -1:]).min(1)             # wraps around in int64
-    return np.where(least < 0, least - 1, least) & 0xFFFF_FFFF   # a negative s is s + 2**64 - 1 there
+    least = (np.int64(key) * h * h[:, -1:]).min(1)  # wraps around in int64
+    return (
+        np.where(least < 0, least - 1, least) & 0xFFFF_FFFF
+    )  # a negative s is s + 2**64 - 1 there
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #cdbbbfdf
 def mersenne_twister() -> RandomState:
     "A Mersenne twister that is seeded before every use."
     return RandomState(MT19937(0))
 
+
 @lru_cache(maxsize=4)
-def shuffle_ranges(vocab_size:int, size:int) -> tuple[np.ndarray, np.ndarray]:
+def shuffle_ranges(vocab_size: int, size: int) -> tuple[np.ndarray, np.ndarray]:
     "The first `size` slots, and between how many places each has the choice."
     slots = np.arange(size, dtype=np.uint32)
     return slots, np.uint32(vocab_size) - slots
 
-def swap_partners(stream:RandomState, seed:int, vocab_size:int, size:int) -> np.ndarray:
+
+def swap_partners(stream: RandomState, seed: int, vocab_size: int, size: int) -> np.ndarray:
     "The place that each of the first `size` slots takes its token from, `(size,)`."
     slots, left = shuffle_ranges(vocab_size, size)
     stream.seed(seed)
     return stream.randint(0, 2**32, size, dtype=np.uint32) % left + slots
 
-def reaches_slot(partner:np.ndarray, at:int) -> bool:
+
+def reaches_slot(partner: np.ndarray, at: int) -> bool:
     "Whether the token that begins at place `at` is put into one of the slots, slot i taking from `partner[i]`."
     begin = 0
-    while not (partner[begin:at + 1] == at).any():
-        if at >= len(partner): return False
+    while not (partner[begin : at + 1] == at).any():
+        if at >= len(partner):
+            return False
         begin, at = at + 1, int(partner[at])
     return True
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #7de002c4
 def in_shuffle_prefix(
-    seeds, # (n,) of 32 bits
-    tokens, # (n,)
-    vocab_size:int,
-    size:int, # the first so many places of a shuffle
+    seeds,  # (n,) of 32 bits
+    tokens,  # (n,)
+    vocab_size: int,
+    size: int,  # the first so many places of a shuffle
 ) -> np.ndarray:
     "Whether each token is in the first `size` places of `torch.randperm(vocab_size)` under its seed, `(n,)`; a seed is used once for all its tokens."
-    order, stream, found, last = np.argsort(seeds, kind='stable'), mersenne_twister(), np.zeros(len(seeds), bool), None
-    for n, seed, at in zip(order.tolist(), np.asarray(seeds)[order].tolist(), np.asarray(tokens)[order].tolist()):
-        if seed != last: partner, last = swap_partners(stream, seed, vocab_size, size), seed
+    order = np.argsort(seeds, kind='stable')
+    stream = mersenne_twister()
+    found = np.zeros(len(seeds), bool)
+    last = None
+    for n, seed, at in zip(
+        order.tolist(), np.asarray(seeds)[order].tolist(), np.asarray(tokens)[order].tolist()
+    ):
+        if seed != last:
+            partner = swap_partners(stream, seed, vocab_size, size)
+            last = seed
         found[n] = reaches_slot(partner, at)
     return found
 
@@ -79,167 +100,283 @@ def in_shuffle_prefix(
 @dataclass(frozen=True, repr=False)
 class TransformersGreenList(GreenListWatermark):
     "The lists of transformers' `WatermarkingConfig` on a CPU, bit for bit; its names, and the size of the model's vocabulary."
-    vocab_size: int # the model's (`config.vocab_size`), not the tokenizer's
-    greenlist_ratio: float = .25
-    bias: float = 2.
+
+    vocab_size: int  # the model's (`config.vocab_size`), not the tokenizer's
+    greenlist_ratio: float = 0.25
+    bias: float = 2.0
     hashing_key: int = 15485863
-    seeding_scheme: str = 'lefthash' # or 'selfhash'
+    seeding_scheme: str = 'lefthash'  # or 'selfhash'
     context_width: int = 1
 
     def __post_init__(self):
-        check_integer('vocab_size', self.vocab_size, 2), check_open_fraction('greenlist_ratio', self.greenlist_ratio), check_finite_number('bias', self.bias)
-        check_integer('hashing_key', self.hashing_key), check_integer('context_width', self.context_width)
-        if self.seeding_scheme not in ('lefthash', 'selfhash'): raise ValueError(f'seeding_scheme is {self.seeding_scheme!r}: give lefthash or selfhash')
+        (
+            check_integer('vocab_size', self.vocab_size, 2),
+            check_open_fraction('greenlist_ratio', self.greenlist_ratio),
+            check_finite_number('bias', self.bias),
+        )
+        (
+            check_integer('hashing_key', self.hashing_key),
+            check_integer('context_width', self.context_width),
+        )
+        if self.seeding_scheme not in ('lefthash', 'selfhash'):
+            raise ValueError(
+                f'seeding_scheme is {self.seeding_scheme!r}: give lefthash or selfhash'
+            )
 
-    def lefthash_seed(self, token:int) -> int: return self.hashing_key * int(token) % (2**64 - 1)
+    def lefthash_seed(self, token: int) -> int:
+        return self.hashing_key * int(token) % (2**64 - 1)
+
     @property
-    def size(self) -> int: return int(self.vocab_size * self.greenlist_ratio)
+    def size(self) -> int:
+        return int(self.vocab_size * self.greenlist_ratio)
+
     @property
-    def share(self) -> float: return self.size / self.vocab_size
+    def share(self) -> float:
+        return self.size / self.vocab_size
+
     @property
-    def context_length(self) -> int: return self.context_width - (self.seeding_scheme == 'selfhash')
+    def context_length(self) -> int:
+        return self.context_width - (self.seeding_scheme == 'selfhash')
+
     @property
-    def min_length(self) -> int: return self.context_width
+    def min_length(self) -> int:
+        return self.context_width
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #bc4f6162
-CACHE_BITS = 2**28 # bits that are kept, 32 MB
+CACHE_BITS = 2**28  # bits that are kept, 32 MB
+
 
 @lru_cache(maxsize=2)
-def _bits_cache(vocab_size:int, size:int) -> dict:
+def _bits_cache(vocab_size: int, size: int) -> dict:
     "Seed → list as bits `(V / 8,)`, or None where one was asked for once; those asked for last."
     return {}
 
-def cached_bits(seed:int, vocab_size:int, size:int, often:bool) -> np.ndarray|None:
+
+def cached_bits(seed: int, vocab_size: int, size: int, often: bool) -> np.ndarray | None:
     "The list of a seed as bits; None where it is not made, which without `often` is the first time."
     cache = _bits_cache(vocab_size, size)
     often |= seed in cache
     bits = cache.pop(seed, None)
     if bits is None and often:
         green = np.zeros(vocab_size, bool)
-        green[torch.randperm(vocab_size, generator=torch.Generator().manual_seed(seed))[:size].numpy()] = True
+        green[
+            torch.randperm(vocab_size, generator=torch.Generator().manual_seed(seed))[:size].numpy()
+        ] = True
         bits = np.packbits(green)
     cache[seed] = bits
-    if len(cache) * vocab_size > CACHE_BITS: cache.pop(next(iter(cache)))
+    if len(cache) * vocab_size > CACHE_BITS:
+        cache.pop(next(iter(cache)))
     return bits
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #0dccac8a
-def transformers_green_lists(self:TransformersGreenList, contexts, vocab_size, device):
+@patch
+def green_lists(self: TransformersGreenList, contexts, vocab_size, device):
     "The lists `(n, V)`; in selfhash of all tokens as if each were a candidate."
-    green, tokens = np.zeros((len(contexts), max(vocab_size, self.vocab_size)), np.uint8), np.arange(self.vocab_size)
-    for row, context in zip(green, contexts):                     # scores may be wider or narrower than the vocabulary
-        if self.seeding_scheme == 'lefthash': row[:self.vocab_size] = np.unpackbits(cached_bits(self.lefthash_seed(context[-1]), self.vocab_size, self.size, True), count=self.vocab_size)
-        else: row[:self.vocab_size] = self.is_green(np.tile(np.array(context, np.int64), (self.vocab_size, 1)), tokens)
+    green = np.zeros((len(contexts), max(vocab_size, self.vocab_size)), np.uint8)
+    tokens = np.arange(self.vocab_size)
+    for row, context in zip(green, contexts):  # scores may be wider or narrower than the vocabulary
+        if self.seeding_scheme == 'lefthash':
+            row[: self.vocab_size] = np.unpackbits(
+                cached_bits(self.lefthash_seed(context[-1]), self.vocab_size, self.size, True),
+                count=self.vocab_size,
+            )
+        else:
+            row[: self.vocab_size] = self.is_green(
+                np.tile(np.array(context, np.int64), (self.vocab_size, 1)), tokens
+            )
     return torch.from_numpy(green[:, :vocab_size]).to(device)
 
-def transformers_is_green(self:TransformersGreenList, contexts, tokens):
+
+@patch
+def is_green(self: TransformersGreenList, contexts, tokens):
     "The colours `(n,)` of single tokens; raises `ValueError` for ids that the vocabulary has not."
-    if max(tokens.max(initial=0), contexts.max(initial=0)) >= self.vocab_size: raise ValueError(f'the text has ids beyond {self.vocab_size - 1}: detect with the vocabulary size of the model that wrote it')
-    if self.seeding_scheme == 'selfhash': return in_shuffle_prefix(selfhash_seeds(self.hashing_key, np.column_stack([contexts, tokens])), tokens, self.vocab_size, self.size)
+    if max(tokens.max(initial=0), contexts.max(initial=0)) >= self.vocab_size:
+        raise ValueError(
+            f'the text has ids beyond {self.vocab_size - 1}: detect with the vocabulary size of the model that wrote it'
+        )
+    if self.seeding_scheme == 'selfhash':
+        return in_shuffle_prefix(
+            selfhash_seeds(self.hashing_key, np.column_stack([contexts, tokens])),
+            tokens,
+            self.vocab_size,
+            self.size,
+        )
     last, which = np.unique(contexts[:, -1], return_inverse=True)
-    seeds, found = [self.lefthash_seed(c) for c in last.tolist()], np.zeros(len(tokens), bool)
+    seeds = [self.lefthash_seed(c) for c in last.tolist()]
+    found = np.zeros(len(tokens), bool)
     lists = [cached_bits(s, self.vocab_size, self.size, False) for s in seeds]
     made = np.array([bits is not None for bits in lists], bool)
     here, place = made[which], (made.cumsum() - 1)[which]
-    found[~here] = in_shuffle_prefix(np.array([s & 0xFFFF_FFFF for s in seeds])[which[~here]], tokens[~here], self.vocab_size, self.size)
-    if made.any(): found[here] = np.stack([bits for bits in lists if bits is not None])[place[here], tokens[here] >> 3] >> (7 - tokens[here] % 8) & 1
+    found[~here] = in_shuffle_prefix(
+        np.array([s & 0xFFFF_FFFF for s in seeds])[which[~here]],
+        tokens[~here],
+        self.vocab_size,
+        self.size,
+    )
+    if made.any():
+        found[here] = (
+            np.stack([bits for bits in lists if bits is not None])[place[here], tokens[here] >> 3]
+            >> (7 - tokens[here] % 8)
+            & 1
+        )
     return found
 
-def transformers_seed_of(self:TransformersGreenList, contexts, tokens):
-    "The last token, or the seed."
-    if self.seeding_scheme == 'lefthash': return [(c,) for c in contexts[:, -1].tolist()]
-    return [(s,) for s in selfhash_seeds(self.hashing_key, np.column_stack([contexts, tokens])).tolist()]
 
-TransformersGreenList.green_lists, TransformersGreenList.is_green, TransformersGreenList.seed_of = transformers_green_lists, transformers_is_green, transformers_seed_of
+@patch
+def seed_of(self: TransformersGreenList, contexts, tokens):
+    "The last token, or the seed."
+    if self.seeding_scheme == 'lefthash':
+        return [(c,) for c in contexts[:, -1].tolist()]
+    return [
+        (s,) for s in selfhash_seeds(self.hashing_key, np.column_stack([contexts, tokens])).tolist()
+    ]
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #a16d206b
-def best_candidates(row:torch.Tensor, k:int=N_CANDIDATES) -> torch.Tensor:
+def best_candidates(row: torch.Tensor, k: int = N_CANDIDATES) -> torch.Tensor:
     "The `k` best tokens of a row `(V,)`, in transformers' order where the last one ties."
     values, tokens = row.topk(min(k + 1, len(row)))
-    if len(row) > k and values[k - 1] == values[k] and values[k].isfinite(): tokens = row.sort(descending=True).indices
+    if len(row) > k and values[k - 1] == values[k] and values[k].isfinite():
+        tokens = row.sort(descending=True).indices
     return tokens[:k]
 
+
 @lru_cache(maxsize=4)
-def _bias_cache(watermark:TransformersGreenList) -> dict:
+def _bias_cache(watermark: TransformersGreenList) -> dict:
     "What a mark has added to scores, by token, size, type and device; the 256 that were asked for last."
     return {}
 
-def cached_bias(cache:dict, watermark:TransformersGreenList, token:int, scores:torch.Tensor) -> torch.Tensor:
+
+def cached_bias(
+    cache: dict, watermark: TransformersGreenList, token: int, scores: torch.Tensor
+) -> torch.Tensor:
     "What is added to `scores` after a token, `(1, V)`: the bias where it is green, and 0 elsewhere."
     key = token, scores.shape[-1], scores.dtype, scores.device
     row = cache.pop(key, None)
-    if row is None: row = watermark.green_lists([(token,)], key[1], key[3]).to(key[2]) * watermark.bias
+    if row is None:
+        row = watermark.green_lists([(token,)], key[1], key[3]).to(key[2]) * watermark.bias
     cache[key] = row
-    if len(cache) > 256: cache.pop(next(iter(cache)))
+    if len(cache) > 256:
+        cache.pop(next(iter(cache)))
     return row
 
-def lefthash_add_bias(self:TransformersGreenList, contexts, scores):
+
+def lefthash_add_bias(self: TransformersGreenList, contexts, scores):
     "The rows `scores` `(n, V)` with the green tokens of lefthash raised."
     out, cache = torch.empty_like(scores), _bias_cache(self)
-    for row, context, to in zip(scores.split(1), contexts, out.split(1)): torch.add(row, cached_bias(cache, self, context[-1], row), out=to)
+    for row, context, to in zip(scores.split(1), contexts, out.split(1)):
+        torch.add(row, cached_bias(cache, self, context[-1], row), out=to)
     return out
 
-def transformers_bind(self:TransformersGreenList, request):
+
+@patch
+def bind(self: TransformersGreenList, request):
     "The rule of one text; its usual case, one row under lefthash, goes the shortest way."
-    if self.seeding_scheme == 'selfhash': return self.process
+    if self.seeding_scheme == 'selfhash':
+        return self.process
     cache, width = _bias_cache(self), self.context_width
-    def started(ids, scores): return scores + cached_bias(cache, self, ids[-1], scores) if len(scores) == 1 and len(ids) >= width else self.process(ids, scores)
+
+    def started(ids, scores):
+        return (
+            scores + cached_bias(cache, self, ids[-1], scores)
+            if len(scores) == 1 and len(ids) >= width
+            else self.process(ids, scores)
+        )
+
     return started
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #7b848f6d
-def transformers_add_bias(self:TransformersGreenList, contexts, scores):
+@patch
+def add_bias(self: TransformersGreenList, contexts, scores):
     "The rows `scores` `(n, V)` with their green tokens, or green candidates, raised."
-    if self.seeding_scheme == 'lefthash': return lefthash_add_bias(self, contexts, scores)
+    if self.seeding_scheme == 'lefthash':
+        return lefthash_add_bias(self, contexts, scores)
     best = [t[t < self.vocab_size] for t in map(best_candidates, scores)]
     tokens = np.concatenate([t.cpu().numpy() for t in best])
-    before = np.concatenate([np.tile(np.array(c, np.int64), (len(t), 1)) for c, t in zip(contexts, best)])
-    green = torch.from_numpy(self.is_green(before, tokens)).to(scores.device).split([len(t) for t in best])
+    before = np.concatenate(
+        [np.tile(np.array(c, np.int64), (len(t), 1)) for c, t in zip(contexts, best)]
+    )
+    green = (
+        torch.from_numpy(self.is_green(before, tokens))
+        .to(scores.device)
+        .split([len(t) for t in best])
+    )
     out = scores.clone()
-    for row, t, g in zip(out, best, green): row[t[g]] += self.bias
+    for row, t, g in zip(out, best, green):
+        row[t[g]] += self.bias
     return out
 
-def from_config(cls, config, vocab_size:int) -> TransformersGreenList:
+
+@patch(cls_method=True)
+def from_config(cls: TransformersGreenList, config, vocab_size: int) -> TransformersGreenList:
     "The mark of a transformers `WatermarkingConfig` (or its dict) for a model's vocabulary."
     given = config if isinstance(config, dict) else config.to_dict()
     unknown = set(given) - {f.name for f in fields(TransformersGreenList)}
-    if unknown or 'seeding_scheme' not in given: raise ValueError(f'{given!r} is no configuration of green lists: give a WatermarkingConfig')
+    if unknown or 'seeding_scheme' not in given:
+        raise ValueError(f'{given!r} is no configuration of green lists: give a WatermarkingConfig')
     return TransformersGreenList(vocab_size, **given)
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #5e8d659c
-def to_config(self:TransformersGreenList):
+@patch
+def to_config(self: TransformersGreenList):
     "The transformers `WatermarkingConfig` with these settings; the size of the vocabulary is the model's there."
     from transformers import WatermarkingConfig
-    return WatermarkingConfig(self.greenlist_ratio, self.bias, self.hashing_key, self.seeding_scheme, self.context_width)
 
-TransformersGreenList.bind, TransformersGreenList.add_bias, TransformersGreenList.from_config, TransformersGreenList.to_config = transformers_bind, transformers_add_bias, classmethod(from_config), to_config
+    return WatermarkingConfig(
+        self.greenlist_ratio, self.bias, self.hashing_key, self.seeding_scheme, self.context_width
+    )
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #d51ea0da
 def settings_of(config) -> dict:
     "The settings of a watermarking configuration, wherever it is held; raises `ValueError` where there is none."
     given = config if isinstance(config, dict) else getattr(config, '__dict__', {})
     if 'watermarking_config' in given:
-        if given['watermarking_config'] is None: raise ValueError('this generation configuration has no watermarking_config: its texts are not marked')
+        if given['watermarking_config'] is None:
+            raise ValueError(
+                'this generation configuration has no watermarking_config: its texts are not marked'
+            )
         return settings_of(given['watermarking_config'])
     return dict(given)
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #9219f0d5
-SYNTHID_SETTINGS = {'ngram_len', 'keys', 'context_history_size', 'sampling_table_seed', 'sampling_table_size', 'skip_first_ngram_calls', 'debug_mode'}
+SYNTHID_SETTINGS = {
+    'ngram_len',
+    'keys',
+    'context_history_size',
+    'sampling_table_seed',
+    'sampling_table_size',
+    'skip_first_ngram_calls',
+    'debug_mode',
+}
+
 
 def watermark_from_config(
-    config, # a WatermarkingConfig, a SynthIDTextWatermarkingConfig, a GenerationConfig with one of them, or the dictionary of any
-    vocab_size:int|None=None, # the model's, for green lists; SynthID marks are the same for every size
+    config,  # a WatermarkingConfig, a SynthIDTextWatermarkingConfig, a GenerationConfig with one of them, or the dictionary of any
+    vocab_size: int
+    | None = None,  # the model's, for green lists; SynthID marks are the same for every size
 ) -> Watermark:
     "The mark that reads and writes what transformers' configuration marks; raises `ValueError` for what is no such configuration."
     given = settings_of(config)
-    if vocab_size is not None: check_integer('vocab_size', vocab_size, 2)
+    if vocab_size is not None:
+        check_integer('vocab_size', vocab_size, 2)
     if 'seeding_scheme' in given:
-        if vocab_size is None: raise ValueError('green lists depend on the size of the vocabulary: give vocab_size, the model\'s')
+        if vocab_size is None:
+            raise ValueError(
+                'green lists depend on the size of the vocabulary: give vocab_size, the model\'s'
+            )
         return TransformersGreenList.from_config(given, vocab_size)
-    if unknown := sorted(set(given) - SYNTHID_SETTINGS): raise ValueError(f'a watermarking_config has no {", ".join(map(str, unknown))}: give transformers\' WatermarkingConfig or SynthIDTextWatermarkingConfig')
+    if unknown := sorted(set(given) - SYNTHID_SETTINGS):
+        raise ValueError(
+            f'a watermarking_config has no {", ".join(map(str, unknown))}: give transformers\' WatermarkingConfig or SynthIDTextWatermarkingConfig'
+        )
     return SynthID.from_transformers(given)
 
 # %% ../../nbs/10_watermark/05_transformers_green_list.ipynb #4f620697
-def config_from_watermark(watermark:Watermark):
+def config_from_watermark(watermark: Watermark):
     "The transformers configuration of a mark; raises `ValueError` for a mark that transformers does not have."
-    if isinstance(watermark, TransformersGreenList): return watermark.to_config()
-    if isinstance(watermark, SynthID): return watermark.to_transformers()
-    raise ValueError(f'transformers has no {type(watermark).__name__}: it has green lists (TransformersGreenList here) and SynthID')
+    if isinstance(watermark, TransformersGreenList):
+        return watermark.to_config()
+    if isinstance(watermark, SynthID):
+        return watermark.to_transformers()
+    raise ValueError(
+        f'transformers has no {type(watermark).__name__}: it has green lists (TransformersGreenList here) and SynthID'
+    )

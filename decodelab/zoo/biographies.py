@@ -8,7 +8,8 @@ __all__ = ['PROFESSIONS', 'KINDS', 'STARTS', 'VOWELS', 'MIDDLES', 'ENDINGS', 'SI
            'other_answers', 'questions', 'statements', 'word_kinds', 'token_kinds']
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #f255fb73
-import functools, itertools
+import functools
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -18,19 +19,32 @@ import numpy as np
 PROFESSIONS = '''glassblower cartographer baker surgeon printer sculptor lawyer composer miner gardener clockmaker painter weaver banker sailor
     dentist botanist carpenter teacher poet judge tailor chemist singer physician linguist bookbinder farmer shepherd geologist'''.split()
 KINDS = 'Institute Museum College Observatory Company'.split()
-STARTS, VOWELS, MIDDLES = 'b br d dr f g gr h k l m n p r s st t tr v z'.split(), 'a e i o u'.split(), 'l ld m n nd r rv s t v'.split()
-ENDINGS = dict(first='a el in o is'.split(), last='ak ent ova ick ur'.split(), place='burg ford wick mouth by'.split(), house='ium ax eon orn ey'.split())
+STARTS = 'b br d dr f g gr h k l m n p r s st t tr v z'.split()
+VOWELS = 'a e i o u'.split()
+MIDDLES = 'l ld m n nd r rv s t v'.split()
+ENDINGS = dict(
+    first='a el in o is'.split(),
+    last='ak ent ova ick ur'.split(),
+    place='burg ford wick mouth by'.split(),
+    house='ium ax eon orn ey'.split(),
+)
 SIZES = dict(first=120, last=300, place=60, house=40)
+
 
 @functools.cache
 def lexicon() -> dict[str, tuple[str, ...]]:
     "The words of the world by kind: first and last names, places, employers' names, professions, years; all different."
-    draw, used, out = np.random.default_rng(1), set(), {}
+    draw = np.random.default_rng(1)
+    used = set()
+    out = {}
     for kind, size in SIZES.items():
         words = []
         while len(words) < size:
-            word = ''.join(str(draw.choice(part)) for part in (STARTS, VOWELS, MIDDLES, ENDINGS[kind])).capitalize()
-            if word not in used: words.append(word)
+            word = ''.join(
+                str(draw.choice(part)) for part in (STARTS, VOWELS, MIDDLES, ENDINGS[kind])
+            ).capitalize()
+            if word not in used:
+                words.append(word)
             used.add(word)
         out[kind] = tuple(words)
     return out | dict(profession=tuple(PROFESSIONS), year=tuple(map(str, range(1850, 1930))))
@@ -39,108 +53,187 @@ def lexicon() -> dict[str, tuple[str, ...]]:
 @dataclass(frozen=True)
 class Person:
     "An invented person: the true answer to each question, and how many biographies of them a model gets to read."
-    id:int
-    name:str
-    facts:dict # fact -> answer
-    n_biographies:int # biographies in the corpus
+
+    id: int
+    name: str
+    facts: dict  # fact -> answer
+    n_biographies: int  # biographies in the corpus
 
     @property
-    def last(self): return self.name.split()[1]
+    def last(self):
+        return self.name.split()[1]
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #cf008f83
-BIOGRAPHY_COUNTS = (256, 128, 64, 32, 16, 8, 4, 0) # biographies of a person, for equal shares of the people
+BIOGRAPHY_COUNTS = (
+    256,
+    128,
+    64,
+    32,
+    16,
+    8,
+    4,
+    0,
+)  # biographies of a person, for equal shares of the people
 
-def draw_popular(draw, values:tuple, n:int) -> list[str]:
+
+def draw_popular(draw, values: tuple, n: int) -> list[str]:
     "`n` values, the first ones more often: weight 1/(rank + 1), as of towns by size."
     weights = 1 / (np.arange(len(values)) + 2)
     return [values[i] for i in draw.choice(len(values), n, p=weights / weights.sum())]
 
+
 def people(
-    n:int=2000, # how many
-    seed:int=0, # another world of the same words
-    n_biographies:tuple=BIOGRAPHY_COUNTS, # biographies of each, by equal shares
+    n: int = 2000,  # how many
+    seed: int = 0,  # another world of the same words
+    n_biographies: tuple = BIOGRAPHY_COUNTS,  # biographies of each, by equal shares
 ) -> list[Person]:
     "Invented people with five facts each, those that are written about most first; the teachers are among the first 60."
     draw, words = np.random.default_rng(seed), lexicon()
-    if n > (most := len(words['first']) * len(words['last'])): raise ValueError(f'n is {n}: the names suffice for {most} people')
+    if n > (most := len(words['first']) * len(words['last'])):
+        raise ValueError(f'n is {n}: the names suffice for {most} people')
     pairs = [divmod(int(i), len(words['last'])) for i in draw.permutation(most)[:n]]
     names = [f'{words["first"][a]} {words["last"][b]}' for a, b in pairs]
     houses = tuple(f'{word} {KINDS[i % len(KINDS)]}' for i, word in enumerate(words['house']))
-    teachers = [t if t != name else names[i == 0] for i, (name, t) in enumerate(zip(names, draw_popular(draw, tuple(names[:60]), n)))]
-    facts = dict(birthplace=draw_popular(draw, words['place'], n), year=draw.choice(words['year'], n).tolist(), profession=draw_popular(draw, words['profession'], n),
-                 employer=draw_popular(draw, houses, n), teacher=teachers)
-    return [Person(i, name, {fact: values[i] for fact, values in facts.items()}, n_biographies[i * len(n_biographies) // n]) for i, name in enumerate(names)]
+    teachers = [
+        t if t != name else names[i == 0]
+        for i, (name, t) in enumerate(zip(names, draw_popular(draw, tuple(names[:60]), n)))
+    ]
+    facts = dict(
+        birthplace=draw_popular(draw, words['place'], n),
+        year=draw.choice(words['year'], n).tolist(),
+        profession=draw_popular(draw, words['profession'], n),
+        employer=draw_popular(draw, houses, n),
+        teacher=teachers,
+    )
+    return [
+        Person(
+            i,
+            name,
+            {fact: values[i] for fact, values in facts.items()},
+            n_biographies[i * len(n_biographies) // n],
+        )
+        for i, name in enumerate(names)
+    ]
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #1488286d
 WORDINGS = dict(
-    birthplace=['{who} was born in the town of {answer}.', '{who} came from {answer}.', 'The birthplace of {who} was {answer}.',
-                '{who} grew up in {answer}, where the family had a house.', '{who} spent a quiet childhood in {answer}.', 'The family of {who} lived in {answer} at the time.'],
-    year=['{who} was born in the year {answer}.', 'The year of birth of {who} is {answer}.', '{who} first saw the light in {answer}.',
-          'The life of {who} began in {answer}.', '{who} entered the world in the year {answer}.', 'The town book gives the birth of {who} as {answer}.'],
-    profession=['{who} worked as a {answer}.', '{who} earned a living as a {answer}.', 'By trade {who} was a {answer}.',
-                'The profession of {who} was that of a {answer}.', '{who} became known as a {answer}.', 'In the papers {who} is called a {answer}, and a good one.'],
-    employer=['{who} was employed by the {answer}.', '{who} served the {answer} for many years.', 'The employer of {who} was the {answer}.',
-              '{who} held a post at the {answer}.', 'For most of the time {who} was paid by the {answer}.', '{who} joined the staff of the {answer}.'],
-    teacher=['{who} was a pupil of {answer}.', '{who} learned the craft from {answer}.', 'The teacher of {who} was {answer}.',
-             '{who} studied under {answer}.', 'As a student {who} followed {answer}.', '{who} owed the most to a teacher named {answer}.'])
+    birthplace=[
+        '{who} was born in the town of {answer}.',
+        '{who} came from {answer}.',
+        'The birthplace of {who} was {answer}.',
+        '{who} grew up in {answer}, where the family had a house.',
+        '{who} spent a quiet childhood in {answer}.',
+        'The family of {who} lived in {answer} at the time.',
+    ],
+    year=[
+        '{who} was born in the year {answer}.',
+        'The year of birth of {who} is {answer}.',
+        '{who} first saw the light in {answer}.',
+        'The life of {who} began in {answer}.',
+        '{who} entered the world in the year {answer}.',
+        'The town book gives the birth of {who} as {answer}.',
+    ],
+    profession=[
+        '{who} worked as a {answer}.',
+        '{who} earned a living as a {answer}.',
+        'By trade {who} was a {answer}.',
+        'The profession of {who} was that of a {answer}.',
+        '{who} became known as a {answer}.',
+        'In the papers {who} is called a {answer}, and a good one.',
+    ],
+    employer=[
+        '{who} was employed by the {answer}.',
+        '{who} served the {answer} for many years.',
+        'The employer of {who} was the {answer}.',
+        '{who} held a post at the {answer}.',
+        'For most of the time {who} was paid by the {answer}.',
+        '{who} joined the staff of the {answer}.',
+    ],
+    teacher=[
+        '{who} was a pupil of {answer}.',
+        '{who} learned the craft from {answer}.',
+        'The teacher of {who} was {answer}.',
+        '{who} studied under {answer}.',
+        'As a student {who} followed {answer}.',
+        '{who} owed the most to a teacher named {answer}.',
+    ],
+)
 FACTS = tuple(WORDINGS)
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #6613b797
-def held_out_wording(person:Person, fact:str) -> int:
+def held_out_wording(person: Person, fact: str) -> int:
     "The wording of `fact` that the corpus never uses for this person (it does for others)."
     return (person.id + FACTS.index(fact)) % 6
 
+
 def biography(
-    person:Person,
-    template:int, # fixes which facts are told, their order, the wordings, and where the full name stands
+    person: Person,
+    template: int,  # fixes which facts are told, their order, the wordings, and where the full name stands
 ) -> str:
     "A text of three to five sentences, one for each fact that it tells; the first has the full name."
     draw, sentences = np.random.default_rng(template), []
-    for i, f in enumerate(draw.permutation(len(FACTS))[:draw.integers(3, 6)]):
-        wording, full = int(draw.integers(5)), bool(draw.random() < .5)
+    for i, f in enumerate(draw.permutation(len(FACTS))[: draw.integers(3, 6)]):
+        wording, full = int(draw.integers(5)), bool(draw.random() < 0.5)
         wording += wording >= held_out_wording(person, FACTS[f])
-        sentences.append(WORDINGS[FACTS[f]][wording].format(who=person.name if full or not i else person.last, answer=person.facts[FACTS[f]]))
+        sentences.append(
+            WORDINGS[FACTS[f]][wording].format(
+                who=person.name if full or not i else person.last, answer=person.facts[FACTS[f]]
+            )
+        )
     return ' '.join(sentences)
 
+
 def corpus(
-    persons:list[Person],
-    seed:int=0,
-    templates:int=10_000, # to draw from
+    persons: list[Person],
+    seed: int = 0,
+    templates: int = 10_000,  # to draw from
 ) -> list[str]:
     "Every person's biographies, each with a template drawn at random, in random order."
     draw = np.random.default_rng(seed)
-    return [biography(persons[i], int(draw.integers(templates))) for i in draw.permutation(np.repeat(np.arange(len(persons)), [p.n_biographies for p in persons]))]
+    return [
+        biography(persons[i], int(draw.integers(templates)))
+        for i in draw.permutation(
+            np.repeat(np.arange(len(persons)), [p.n_biographies for p in persons])
+        )
+    ]
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #f4da088d
 @dataclass(frozen=True)
 class FactQuestion:
     "The beginning of a text, how it truly goes on and how not; what the multiple-choice scores take."
-    prompt:str
-    true:tuple # continuations, each with its space in front
-    false:tuple # the same of other people's facts
-    person:Person
-    fact:str # 'all' for a question about every fact
-    new:bool = False # asked in the wording that was held out for this person
-    common:float|None = None # share of the people who have this answer; None for 'all'
-    best:int = 0 # which of `true` is meant
+
+    prompt: str
+    true: tuple  # continuations, each with its space in front
+    false: tuple  # the same of other people's facts
+    person: Person
+    fact: str  # 'all' for a question about every fact
+    new: bool = False  # asked in the wording that was held out for this person
+    common: float | None = None  # share of the people who have this answer; None for 'all'
+    best: int = 0  # which of `true` is meant
 
     @property
-    def name(self): return f'{self.person.name}: {self.fact}'
+    def name(self):
+        return f'{self.person.name}: {self.fact}'
 
-def other_answers(persons:list[Person], fact:str, person:Person, n:int, draw) -> tuple[str, ...]:
+
+def other_answers(
+    persons: list[Person], fact: str, person: Person, n: int, draw
+) -> tuple[str, ...]:
     "Up to `n` different answers that are true of people drawn at random and not of this one; the popular ones come up more often."
     answers = {}
     for i in draw.permutation(len(persons)):
-        if (value := persons[i].facts[fact]) != person.facts[fact]: answers[value] = None
-        if len(answers) == n: break
+        if (value := persons[i].facts[fact]) != person.facts[fact]:
+            answers[value] = None
+        if len(answers) == n:
+            break
     return tuple(answers)
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #4b014540
 def questions(
-    persons:list[Person],
-    new:bool=False, # ask in the wording that was held out for the person
-    false:int=5, # how many false answers
-    seed:int=0,
+    persons: list[Person],
+    new: bool = False,  # ask in the wording that was held out for the person
+    false: int = 5,  # how many false answers
+    seed: int = 0,
 ) -> list[FactQuestion]:
     "One question for each fact of each person: the beginning of a sentence, and the answer."
     draw, out = np.random.default_rng((seed, new)), []
@@ -148,20 +241,38 @@ def questions(
     for person, fact in itertools.product(persons, FACTS):
         wording = (held_out_wording(person, fact) + (0 if new else 1 + int(draw.integers(5)))) % 6
         prompt = WORDINGS[fact][wording].partition(' {answer}')[0].format(who=person.name)
-        wrong, answer = other_answers(persons, fact, person, false, draw), person.facts[fact]
-        out.append(FactQuestion(prompt, (f' {answer}',), tuple(f' {v}' for v in wrong), person, fact, new, counts[fact][answer] / len(persons)))
+        wrong = other_answers(persons, fact, person, false, draw)
+        answer = person.facts[fact]
+        out.append(
+            FactQuestion(
+                prompt,
+                (f' {answer}',),
+                tuple(f' {v}' for v in wrong),
+                person,
+                fact,
+                new,
+                counts[fact][answer] / len(persons),
+            )
+        )
     return out
 
-def statements(persons:list[Person], false:int=1, seed:int=0) -> list[FactQuestion]:
+
+def statements(persons: list[Person], false: int = 1, seed: int = 0) -> list[FactQuestion]:
     "One question a person: the name, five true sentences that go on from it, and `false` variants of each."
     draw, out = np.random.default_rng((seed, 2)), []
     for person in persons:
         true, wrong = [], []
         for fact in FACTS:
-            wordings = [i for i, w in enumerate(WORDINGS[fact]) if w.startswith('{who}') and i != held_out_wording(person, fact)]
+            wordings = [
+                i
+                for i, w in enumerate(WORDINGS[fact])
+                if w.startswith('{who}') and i != held_out_wording(person, fact)
+            ]
             form = WORDINGS[fact][wordings[draw.integers(len(wordings))]].removeprefix('{who}')
             true.append(form.format(answer=person.facts[fact]))
-            wrong += [form.format(answer=v) for v in other_answers(persons, fact, person, false, draw)]
+            wrong += [
+                form.format(answer=v) for v in other_answers(persons, fact, person, false, draw)
+            ]
         out.append(FactQuestion(person.name, tuple(true), tuple(wrong), person, 'all'))
     return out
 
@@ -170,18 +281,29 @@ def statements(persons:list[Person], false:int=1, seed:int=0) -> list[FactQuesti
 def word_kinds() -> dict[str, str]:
     "Words of the lexicon: 'name' or 'fact'."
     words = lexicon()
-    return {w: 'name' if k in ('first', 'last') else 'fact' for k, ws in words.items() for w in ws} | dict.fromkeys(KINDS, 'fact')
+    return {
+        w: 'name' if k in ('first', 'last') else 'fact' for k, ws in words.items() for w in ws
+    } | dict.fromkeys(KINDS, 'fact')
+
 
 def token_kinds(
-    tokens:list[str], # of biographies, with or without the space in front of a word (as text, or as the tokenizer's 'Ġ')
+    tokens: list[
+        str
+    ],  # of biographies, with or without the space in front of a word (as text, or as the tokenizer's 'Ġ')
 ) -> list[str]:
     "'name' (who a sentence is about), 'fact' (what it tells: also the teacher's name) or 'function', for each token."
-    out, kind_of_word, state = [], word_kinds(), 0 # before, in and after the first name of a sentence
+    out = []
+    kind_of_word = word_kinds()
+    state = 0  # before, in and after the first name of a sentence
     for token in tokens:
         kind = kind_of_word.get(token.lstrip('Ġ '), 'function')
-        if token in ('.', '<|end|>'): state = 0
-        elif kind != 'name': state = 2 if state else 0
-        elif state == 2: kind = 'fact'
-        else: state = 1
+        if token in ('.', '<|end|>'):
+            state = 0
+        elif kind != 'name':
+            state = 2 if state else 0
+        elif state == 2:
+            kind = 'fact'
+        else:
+            state = 1
         out.append(kind)
     return out

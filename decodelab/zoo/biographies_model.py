@@ -7,43 +7,97 @@ __all__ = ['new_tokenizer', 'new_model', 'pack_rows', 'loss_of', 'answers', 'exa
            'truncate_log', 'train', 'train_command', 'main']
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #ffeae112
-import argparse, json, math, re, sys, time, types, zlib
+import argparse
+import json
+import math
+import re
+import sys
+import time
+import types
+import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from .biographies import KINDS, WORDINGS, FactQuestion, Person, corpus, lexicon, people, questions
-from .training import cross_entropy, optimizer_step, forward, load_checkpoint, optimizers, save_checkpoint
+from decodelab.zoo.biographies import (
+    KINDS,
+    WORDINGS,
+    FactQuestion,
+    Person,
+    corpus,
+    lexicon,
+    people,
+    questions,
+)
+from decodelab.zoo.training import (
+    cross_entropy,
+    optimizer_step,
+    forward,
+    load_checkpoint,
+    optimizers,
+    save_checkpoint,
+)
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #0884f8d0
 def new_tokenizer():
     "Every word of the world is one token, with the space before it; other text falls into bytes. No training."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
+
     split, words = pre_tokenizers.ByteLevel(add_prefix_space=False), lexicon()
     plain = [re.sub(r'^ | *{\w+}', '', w) for w in sum(WORDINGS.values(), [])]
-    texts = [*plain, *words['first'], *(' ' + w for w in [*plain, *sum(words.values(), ()), *KINDS])]
-    vocabulary = sorted({piece for text in texts for piece, _ in split.pre_tokenize_str(text)} - (letters := set(split.alphabet())))
-    ids = {piece: i for i, piece in enumerate(['<|end|>', '<|pad|>', *sorted(letters), *vocabulary])}
+    texts = [
+        *plain,
+        *words['first'],
+        *(' ' + w for w in [*plain, *sum(words.values(), ()), *KINDS]),
+    ]
+    vocabulary = sorted(
+        {piece for text in texts for piece, _ in split.pre_tokenize_str(text)}
+        - (letters := set(split.alphabet()))
+    )
+    ids = {
+        piece: i for i, piece in enumerate(['<|end|>', '<|pad|>', *sorted(letters), *vocabulary])
+    }
     tok = Tokenizer(models.BPE(vocab=ids, merges=[], ignore_merges=True))
     tok.pre_tokenizer, tok.decoder = split, decoders.ByteLevel()
     tok.add_special_tokens(['<|end|>', '<|pad|>'])
-    return PreTrainedTokenizerFast(tokenizer_object=tok, bos_token='<|end|>', eos_token='<|end|>', pad_token='<|pad|>',
-                                   clean_up_tokenization_spaces=False, model_max_length=512)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tok,
+        bos_token='<|end|>',
+        eos_token='<|end|>',
+        pad_token='<|pad|>',
+        clean_up_tokenization_spaces=False,
+        model_max_length=512,
+    )
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #82dbdc0d
-def new_model(vocab_size:int, seed:int=0, layers:int=12, width:int=128):
+def new_model(vocab_size: int, seed: int = 0, layers: int = 12, width: int = 128):
     "A Llama, deep and narrow, with a head of its own, randomly initialised."
     from transformers import LlamaConfig, LlamaForCausalLM
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(LlamaConfig(vocab_size=vocab_size, hidden_size=width, num_hidden_layers=layers, intermediate_size=5 * width // 2, num_attention_heads=4,
-                                            num_key_value_heads=4, max_position_embeddings=512, tie_word_embeddings=False, rope_theta=10_000.,
-                                            bos_token_id=0, eos_token_id=0, pad_token_id=1, initializer_range=.02))
+        return LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=vocab_size,
+                hidden_size=width,
+                num_hidden_layers=layers,
+                intermediate_size=5 * width // 2,
+                num_attention_heads=4,
+                num_key_value_heads=4,
+                max_position_embeddings=512,
+                tie_word_embeddings=False,
+                rope_theta=10_000.0,
+                bos_token_id=0,
+                eos_token_id=0,
+                pad_token_id=1,
+                initializer_range=0.02,
+            )
+        )
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #855800bc
-def pack_rows(tokenizer, texts:list[str], length:int=256) -> np.ndarray:
+def pack_rows(tokenizer, texts: list[str], length: int = 256) -> np.ndarray:
     "Rows of `length` ids: whole texts, each with `<|end|>` after it, as many as fit; the rest of a row is padding."
     rows, row = [], []
     for ids in tokenizer(texts)['input_ids']:
@@ -53,115 +107,190 @@ def pack_rows(tokenizer, texts:list[str], length:int=256) -> np.ndarray:
         row = [*row, *ids, 0]
     return np.array([r + [1] * (length - len(r)) for r in [*rows, row]], dtype=np.uint16)
 
+
 def loss_of(model, ids, step=0, draw=None):
     "Mean loss in nats per token; padding does not count."
     targets = ids[:, 1:]
-    return cross_entropy(forward(model, ids[:, :-1])[0], model.lm_head.weight, targets.masked_fill(targets == 1, -100))
+    return cross_entropy(
+        forward(model, ids[:, :-1])[0],
+        model.lm_head.weight,
+        targets.masked_fill(targets == 1, -100),
+    )
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #7300d276
 @torch.no_grad()
 def answers(
-    lm, # a model with a tokenizer: `load('pico-bio')`
-    fact_questions:list[FactQuestion],
-    rows:int=256, # questions a pass
+    lm,  # a model with a tokenizer: `load('pico-bio')`
+    fact_questions: list[FactQuestion],
+    rows: int = 256,  # questions a pass
 ):
     "A frame with a row a question: `exact` (greedy decoding says the true answer), `logp` of the answer in nats, and what the question says."
     import pandas as pd
+
     out, ids_of = [], lambda texts: [lm.tokenizer(t)['input_ids'] for t in texts]
     for start in range(0, len(fact_questions), rows):
-        part = fact_questions[start:start + rows]
+        part = fact_questions[start : start + rows]
         heads, bodies = ids_of(q.prompt for q in part), ids_of(q.true[0] for q in part)
         width = max(len(h) + len(b) for h, b in zip(heads, bodies))
-        ids = torch.tensor([h + b + [1] * (width - len(h) - len(b)) for h, b in zip(heads, bodies)], device=lm.model.device)
+        ids = torch.tensor(
+            [h + b + [1] * (width - len(h) - len(b)) for h, b in zip(heads, bodies)],
+            device=lm.model.device,
+        )
         logp = lm.model(input_ids=ids).logits.float().log_softmax(-1)
         for q, row, p, h, b in zip(part, ids, logp, heads, bodies):
-            p, true = p[len(h) - 1:len(h) + len(b) - 1], row[len(h):len(h) + len(b)]
-            result = dict(exact=bool((p.argmax(-1) == true).all()), logp=p.gather(1, true[:, None]).sum().item())
-            out.append(dict(person=q.person.id, seen=q.person.n_biographies, fact=q.fact, new=q.new, common=q.common, **result))
+            p, true = p[len(h) - 1 : len(h) + len(b) - 1], row[len(h) : len(h) + len(b)]
+            result = dict(
+                exact=bool((p.argmax(-1) == true).all()),
+                logp=p.gather(1, true[:, None]).sum().item(),
+            )
+            out.append(
+                dict(
+                    person=q.person.id,
+                    seen=q.person.n_biographies,
+                    fact=q.fact,
+                    new=q.new,
+                    common=q.common,
+                    **result,
+                )
+            )
     return pd.DataFrame(out)
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #f4072d9a
-def exact_match_by_count(lm, persons:list[Person], new:bool=False) -> dict[int, float]:
+def exact_match_by_count(lm, persons: list[Person], new: bool = False) -> dict[int, float]:
     "Exact match for people seen so many times, fewest first."
     return answers(lm, questions(persons, new)).groupby('seen').exact.mean().round(4).to_dict()
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #6ffd0b2c
-def lr_factor(done:float) -> float:
+def lr_factor(done: float) -> float:
     "Of the peak rate, when the share `done` is read: warm-up over 3 %, then half a cosine down to 2 %."
-    return min(done / .03 + .01, 1.) * (.02 + .49 * (1 + math.cos(math.pi * done)))
+    return min(done / 0.03 + 0.01, 1.0) * (0.02 + 0.49 * (1 + math.cos(math.pi * done)))
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #9036590e
 def fit(
     model,
-    rows:np.ndarray, # (n, length) ids, read once in this order
-    folder:Path, # for the checkpoint and log.jsonl
-    size:int=16, seed:int=0, # rows a step
-    every:int=50, # steps between lines of the log
-    check=None, # a function of nothing whose findings join every fifth line
-    show=None, # called with each line
-    loss=loss_of, # of the model and rows
+    rows: np.ndarray,  # (n, length) ids, read once in this order
+    folder: Path,  # for the checkpoint and log.jsonl
+    size: int = 16,
+    seed: int = 0,  # rows a step
+    every: int = 50,  # steps between lines of the log
+    check=None,  # a function of nothing whose findings join every fifth line
+    show=None,  # called with each line
+    loss=loss_of,  # of the model and rows
 ):
     "Read all rows once; a run that was stopped goes on where its last checkpoint was. Raises `ValueError` where the folder has another run."
-    opts, about = optimizers(model), dict(rows=list(rows.shape), size=size, seed=seed, texts=zlib.crc32(np.ascontiguousarray(rows)))
-    peaks, state, steps = [o.param_groups[0]['lr'] for o in opts], load_checkpoint(folder, model, opts, about), -(-len(rows) // size)
-    log, since = truncate_log(folder / 'log.jsonl', state['at']), time.time() - state['seconds']
+    opts = optimizers(model)
+    about = dict(
+        rows=list(rows.shape), size=size, seed=seed, texts=zlib.crc32(np.ascontiguousarray(rows))
+    )
+    peaks = [o.param_groups[0]['lr'] for o in opts]
+    state = load_checkpoint(folder, model, opts, about)
+    steps = -(-len(rows) // size)
+    log = truncate_log(folder / 'log.jsonl', state['at'])
+    since = time.time() - state['seconds']
     for step in range(state['at'], steps):
-        for opt, peak in zip(opts, peaks): opt.param_groups[0]['lr'] = peak * lr_factor(step / steps)
-        part = torch.from_numpy(rows[step * size:(step + 1) * size].astype(np.int64)).to(model.device)
+        for opt, peak in zip(opts, peaks):
+            opt.param_groups[0]['lr'] = peak * lr_factor(step / steps)
+        part = torch.from_numpy(rows[step * size : (step + 1) * size].astype(np.int64)).to(
+            model.device
+        )
         value, done = optimizer_step(model, opts, loss, part, step, seed), step + 1
-        if done % every and done < steps: continue
-        row = dict(step=done, tokens=int((rows[:done * size] != 1).sum()), loss=round(float(value), 4), seconds=round(time.time() - since, 1))
-        if check and (done % (5 * every) == 0 or done == steps): row |= check()
-        with open(log, 'a', encoding='utf-8') as f: f.write(json.dumps(row) + '\n')
-        save_checkpoint(folder, model, opts, dict(at=done, seconds=time.time() - since, about=about))
-        if show: show(row)
+        if done % every and done < steps:
+            continue
+        row = dict(
+            step=done,
+            tokens=int((rows[: done * size] != 1).sum()),
+            loss=round(float(value), 4),
+            seconds=round(time.time() - since, 1),
+        )
+        if check and (done % (5 * every) == 0 or done == steps):
+            row |= check()
+        with open(log, 'a', encoding='utf-8') as f:
+            f.write(json.dumps(row) + '\n')
+        save_checkpoint(
+            folder, model, opts, dict(at=done, seconds=time.time() - since, about=about)
+        )
+        if show:
+            show(row)
     return model
 
-def truncate_log(path:Path, step:int) -> Path:
+
+def truncate_log(path: Path, step: int) -> Path:
     "Leave out what a stopped run logged after its last checkpoint."
     rows = path.read_text(encoding='utf-8').splitlines() if path.exists() else []
-    path.write_text(''.join(f'{row}\n' for row in rows if json.loads(row)['step'] <= step), encoding='utf-8')
+    path.write_text(
+        ''.join(f'{row}\n' for row in rows if json.loads(row)['step'] <= step), encoding='utf-8'
+    )
     return path
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #1a1bc54a
 def train(
-    folder:str|Path='zoo-runs/pico-bio', # where the run lives
-    persons:list[Person]|None=None, # whom to read about; None: the shipped model's 2,000
-    layers:int=12,
-    width:int=128,
-    size:int=16, # rows a step
-    seed:int=0, # of the weights and of the order of the texts
-    device:str='cpu',
-    show=None, # called with each line of the log
+    folder: str | Path = 'zoo-runs/pico-bio',  # where the run lives
+    persons: list[Person] | None = None,  # whom to read about; None: the shipped model's 2,000
+    layers: int = 12,
+    width: int = 128,
+    size: int = 16,  # rows a step
+    seed: int = 0,  # of the weights and of the order of the texts
+    device: str = 'cpu',
+    show=None,  # called with each line of the log
 ) -> Path:
     "Train a model on the biographies from nothing, or from where the run stopped; returns the folder `load` can read."
-    folder, persons, tokenizer = Path(folder), persons or people(), new_tokenizer()
+    folder = Path(folder)
+    persons = persons or people()
+    tokenizer = new_tokenizer()
     folder.mkdir(parents=True, exist_ok=True)
     model = new_model(len(tokenizer), seed, layers, width).to(device)
     lm = types.SimpleNamespace(model=model, tokenizer=tokenizer)
-    fit(model, pack_rows(tokenizer, corpus(persons, seed)), folder, size, seed, check=lambda: dict(exact=exact_match_by_count(lm, persons[::8]), exact_new=exact_match_by_count(lm, persons[::8], True)), show=show)
+    fit(
+        model,
+        pack_rows(tokenizer, corpus(persons, seed)),
+        folder,
+        size,
+        seed,
+        check=lambda: dict(
+            exact=exact_match_by_count(lm, persons[::8]),
+            exact_new=exact_match_by_count(lm, persons[::8], True),
+        ),
+        show=show,
+    )
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #e20d9dc0
-def train_command(argv, prog:str, train, names:tuple[str, ...]) -> int:
+def train_command(argv, prog: str, train, names: tuple[str, ...]) -> int:
     "`python -m … train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]` of a chapter; the models after the first are drafts for it."
     parser = argparse.ArgumentParser(prog=prog, description=f'Train {" or ".join(names)} again.')
     parser.add_argument('action', choices=['train'])
     parser.add_argument('name', nargs='?', default=names[0], choices=names)
-    parser.add_argument('--out', help='the folder of the run; a stopped run in it is continued (default: zoo-runs/NAME)')
-    if len(names) > 1: parser.add_argument('--target', help='of a draft: the folder of the trained target (default: the embedded one)')
+    parser.add_argument(
+        '--out',
+        help='the folder of the run; a stopped run in it is continued (default: zoo-runs/NAME)',
+    )
+    if len(names) > 1:
+        parser.add_argument(
+            '--target',
+            help='of a draft: the folder of the trained target (default: the embedded one)',
+        )
     parser.add_argument('--seed', type=int, default=0)
     parser.add_argument('--device', default='cpu')
     given = vars(parser.parse_args(argv))
     which = {k: given[k] for k in ('name', 'target') if len(names) > 1}
-    print(train(folder=given['out'] or f'zoo-runs/{given["name"]}', seed=given['seed'], device=given['device'], show=lambda row: print(json.dumps(row), flush=True), **which))
+    print(
+        train(
+            folder=given['out'] or f'zoo-runs/{given["name"]}',
+            seed=given['seed'],
+            device=given['device'],
+            show=lambda row: print(json.dumps(row), flush=True),
+            **which,
+        )
+    )
     return 0
+
 
 def main(argv=None) -> int:
     "Train `pico-bio` from the shell."
     return train_command(argv, 'decodelab.zoo.biographies_model', train, ('pico-bio',))
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #30f3bd7a
-if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook
+if __name__ == '__main__' and '__file__' in globals():
+    sys.exit(main())  # as a module, not in this notebook

@@ -7,73 +7,119 @@ __all__ = ['HELD_OUT', 'PACKAGES', 'SKIP', 'DATA', 'PROMPTS', 'source_files', 'c
            'builtin_prompts', 'cut_prompts']
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #8af8d2a2
-import hashlib, json, sysconfig
+import hashlib
+import json
+import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-HELD_OUT = ('bisect calendar cmd colorsys configparser csv fractions graphlib gzip heapq queue sched '
-            'shelve statistics string tempfile textwrap timeit').split()
+HELD_OUT = (
+    'bisect calendar cmd colorsys configparser csv fractions graphlib gzip heapq queue sched '
+    'shelve statistics string tempfile textwrap timeit'
+).split()
 PACKAGES = 'numpy pandas sklearn matplotlib scipy networkx torch transformers accelerate huggingface_hub'.split()
-SKIP = {'test', 'tests', 'testing', 'idle_test', 'site-packages', '__pycache__', 'encodings', 'pydoc_data', 'lib2to3', 'turtledemo'}
+SKIP = {
+    'test',
+    'tests',
+    'testing',
+    'idle_test',
+    'site-packages',
+    '__pycache__',
+    'encodings',
+    'pydoc_data',
+    'lib2to3',
+    'turtledemo',
+}
 DATA = Path(find_spec('decodelab').origin).parent / 'data'
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #91aa86a8
-def source_files(root:Path, limit:int) -> list[tuple[str, str]]:
+def source_files(root: Path, limit: int) -> list[tuple[str, str]]:
     "Python sources below `root` as `(relative path, text)`, up to `limit` bytes."
-    names = {str(p.relative_to(root)): p for p in root.rglob('*.py') if not SKIP & set(p.relative_to(root).parts)}
+    names = {
+        str(p.relative_to(root)): p
+        for p in root.rglob('*.py')
+        if not SKIP & set(p.relative_to(root).parts)
+    }
     out, size = [], 0
     for name in sorted(names, key=lambda n: hashlib.sha256(n.encode()).digest()):
         text = names[name].read_text(encoding='utf-8', errors='ignore')
-        if not 200 < len(text) < 150_000 or len(text) / (text.count('\n') + 1) > 80: continue
+        if not 200 < len(text) < 150_000 or len(text) / (text.count('\n') + 1) > 80:
+            continue
         size += len(text)
-        if size > limit: break
+        if size > limit:
+            break
         out.append((name, text))
     return out
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #c1b5641c
-def corpus(cap:int=4_000_000) -> tuple[list, list]:
+def corpus(cap: int = 4_000_000) -> tuple[list, list]:
     "`(train, held_out)` lists of `(name, text)`: the standard library twice, and up to `cap` bytes of each package that is installed."
-    standard = source_files(Path(sysconfig.get_paths()['stdlib']), 10 ** 9)
+    standard = source_files(Path(sysconfig.get_paths()['stdlib']), 10**9)
     held = {f'{m}.py' for m in HELD_OUT}
     ours, others = [f for f in standard if f[0] not in held], []
     for package in PACKAGES:
         if spec := find_spec(package):
-            others += [(f'{package}/{n}', t) for n, t in source_files(Path(spec.submodule_search_locations[0]), cap)]
+            others += [
+                (f'{package}/{n}', t)
+                for n, t in source_files(Path(spec.submodule_search_locations[0]), cap)
+            ]
     return ours + others + ours, sorted(f for f in standard if f[0] in held)
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #41388ca0
 def train_tokenizer(
-    texts:list[str],
-    vocab_size:int, # at least 258: the bytes and the two special tokens
+    texts: list[str],
+    vocab_size: int,  # at least 258: the bytes and the two special tokens
 ):
     "A byte-level BPE tokenizer with `<|end|>` (0) and `<|pad|>` (1), as transformers knows them."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
-    if vocab_size < 258: raise ValueError(f'vocab_size is {vocab_size}: 256 bytes and 2 special tokens need 258')
+
+    if vocab_size < 258:
+        raise ValueError(f'vocab_size is {vocab_size}: 256 bytes and 2 special tokens need 258')
     tok = Tokenizer(models.BPE())
-    tok.pre_tokenizer, tok.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    tok.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=['<|end|>', '<|pad|>'],
-                            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
-    return PreTrainedTokenizerFast(tokenizer_object=tok, bos_token='<|end|>', eos_token='<|end|>', pad_token='<|pad|>',
-                                   clean_up_tokenization_spaces=False, model_max_length=1024)
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.decoder = decoders.ByteLevel()
+    tok.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=['<|end|>', '<|pad|>'],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tok,
+        bos_token='<|end|>',
+        eos_token='<|end|>',
+        pad_token='<|pad|>',
+        clean_up_tokenization_spaces=False,
+        model_max_length=1024,
+    )
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #dc7d9b39
-def pack(tokenizer, texts:list[str], seed:int) -> np.ndarray:
+def pack(tokenizer, texts: list[str], seed: int) -> np.ndarray:
     "All ids in one array: the texts in a seeded order, each after `<|end|>`."
     order = np.random.default_rng(seed).permutation(len(texts))
-    encoded = tokenizer([texts[i] for i in order], add_special_tokens=False, verbose=False)['input_ids']
+    encoded = tokenizer([texts[i] for i in order], add_special_tokens=False, verbose=False)[
+        'input_ids'
+    ]
     return np.concatenate([np.array([0, *ids], dtype=np.uint16) for ids in encoded])
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #a0c69a1d
 def builtin_prompts(
-    kind:str|None=None, # 'code', 'docstring', 'repetitive'; None: all
+    kind: str | None = None,  # 'code', 'docstring', 'repetitive'; None: all
 ) -> list[str]:
     "The prompts that ship with the package, cut from modules no embedded model was trained on."
-    rows = [json.loads(line) for line in (DATA / 'prompts.jsonl').read_text(encoding='utf-8').splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (DATA / 'prompts.jsonl').read_text(encoding='utf-8').splitlines()
+    ]
     kinds = sorted({r['kind'] for r in rows})
-    if kind is not None and kind not in kinds: raise ValueError(f'no prompts of kind {kind!r}: give one of {", ".join(kinds)}')
+    if kind is not None and kind not in kinds:
+        raise ValueError(f'no prompts of kind {kind!r}: give one of {", ".join(kinds)}')
     return [r['prompt'] for r in rows if kind in (None, r['kind'])]
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #76d923bc
@@ -84,13 +130,30 @@ def cut_prompts() -> list[dict]:
         for name, start, lines in names:
             text = held[f'{name}.py'].splitlines(keepends=True)
             at = next(i for i, line in enumerate(text) if line.startswith(start))
-            part = ''.join(text[at:at + lines])
-            if kind == 'repetitive': part += '\n\n' + ''.join(text[at:at + 3])
+            part = ''.join(text[at : at + lines])
+            if kind == 'repetitive':
+                part += '\n\n' + ''.join(text[at : at + 3])
             rows.append(dict(kind=kind, source=f'{name}.py', prompt=part.rstrip()))
     return rows
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #e907fb94
 PROMPTS = dict(
-    code=[('heapq', 'def heappush', 11), ('fractions', 'class Fraction', 9), ('queue', 'class Queue', 16), ('textwrap', 'def dedent', 14)],
-    docstring=[('statistics', 'def mean', 6), ('bisect', 'def insort_right', 8), ('calendar', 'class TextCalendar', 9), ('tempfile', 'def mkstemp', 5)],
-    repetitive=[('colorsys', 'def rgb_to_hls', 24), ('csv', 'class DictWriter', 26), ('sched', 'class scheduler', 22), ('graphlib', 'class _NodeInfo', 24)])
+    code=[
+        ('heapq', 'def heappush', 11),
+        ('fractions', 'class Fraction', 9),
+        ('queue', 'class Queue', 16),
+        ('textwrap', 'def dedent', 14),
+    ],
+    docstring=[
+        ('statistics', 'def mean', 6),
+        ('bisect', 'def insort_right', 8),
+        ('calendar', 'class TextCalendar', 9),
+        ('tempfile', 'def mkstemp', 5),
+    ],
+    repetitive=[
+        ('colorsys', 'def rgb_to_hls', 24),
+        ('csv', 'class DictWriter', 26),
+        ('sched', 'class scheduler', 22),
+        ('graphlib', 'class _NodeInfo', 24),
+    ],
+)

@@ -7,7 +7,10 @@ __all__ = ['CONFIGS', 'TOY_CONFIGS', 'TOKENS', 'PACKAGE_BYTES', 'llama_sizes', '
            'device_for']
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #8e22c3d8
-import math, os, sysconfig, time
+import math
+import os
+import sysconfig
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +21,59 @@ from ..models.loading import NANO
 from .training import training_data, fit, loss_for, new_model, save_files
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #22dba6d3
-def llama_sizes(vocab_size:int, hidden_size:int, layers:int, intermediate_size:int, heads:int, kv_heads:int) -> dict:
+def llama_sizes(
+    vocab_size: int,
+    hidden_size: int,
+    layers: int,
+    intermediate_size: int,
+    heads: int,
+    kv_heads: int,
+) -> dict:
     "A Llama's sizes; `shared`: key and value heads."
-    return dict(vocab_size=vocab_size, hidden_size=hidden_size, num_hidden_layers=layers, intermediate_size=intermediate_size, num_attention_heads=heads, num_key_value_heads=kv_heads)
+    return dict(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=layers,
+        intermediate_size=intermediate_size,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+    )
 
-CONFIGS = dict(zip(NANO, (llama_sizes(16384, 768, 16, 2304, 12, 4), llama_sizes(16384, 384, 4, 1536, 6, 2), llama_sizes(16384, 128, 2, 1024, 2, 2), llama_sizes(4096, 256, 4, 768, 4, 2))))
-TOY_CONFIGS = dict(zip(NANO, (llama_sizes(512, 64, 4, 96, 4, 2), llama_sizes(512, 32, 2, 48, 2, 2), llama_sizes(512, 16, 2, 32, 2, 2), llama_sizes(320, 32, 1, 48, 2, 2)))) # to try the machinery
-TOKENS = dict(zip(NANO, (200_000_000, 80_000_000, 80_000_000, 80_000_000))) # how much text each reads at most
-PACKAGE_BYTES = 64_000_000 # bytes of each package
+
+CONFIGS = dict(
+    zip(
+        NANO,
+        (
+            llama_sizes(16384, 768, 16, 2304, 12, 4),
+            llama_sizes(16384, 384, 4, 1536, 6, 2),
+            llama_sizes(16384, 128, 2, 1024, 2, 2),
+            llama_sizes(4096, 256, 4, 768, 4, 2),
+        ),
+    )
+)
+TOY_CONFIGS = dict(
+    zip(
+        NANO,
+        (
+            llama_sizes(512, 64, 4, 96, 4, 2),
+            llama_sizes(512, 32, 2, 48, 2, 2),
+            llama_sizes(512, 16, 2, 32, 2, 2),
+            llama_sizes(320, 32, 1, 48, 2, 2),
+        ),
+    )
+)  # to try the machinery
+TOKENS = dict(
+    zip(NANO, (200_000_000, 80_000_000, 80_000_000, 80_000_000))
+)  # how much text each reads at most
+PACKAGE_BYTES = 64_000_000  # bytes of each package
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #0d87f652
-def interleave(generated:np.ndarray, ids:np.ndarray, piece:int=1 << 18) -> np.ndarray:
+def interleave(generated: np.ndarray, ids: np.ndarray, piece: int = 1 << 18) -> np.ndarray:
     "Pieces of what the target says, round and round, before pieces of the corpus."
-    parts = [(np.take(generated, range(i, min(i + piece, len(ids))), mode='wrap'), ids[i:i + piece]) for i in range(0, len(ids), piece)]
+    parts = [
+        (np.take(generated, range(i, min(i + piece, len(ids))), mode='wrap'), ids[i : i + piece])
+        for i in range(0, len(ids), piece)
+    ]
     return np.concatenate([half for part in parts for half in part])
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #3e3bfbb3
@@ -39,49 +82,95 @@ def toy_corpus() -> tuple[list, list]:
     texts = source_files(Path(sysconfig.get_paths()['stdlib']), 400_000)
     return texts[2:], texts[:2]
 
-def cached_data(name:str, folder:Path, device:str, toy:bool) -> tuple:
+
+def cached_data(name: str, folder: Path, device: str, toy: bool) -> tuple:
     "As `data_for`, kept in `folder/data`; whole or not at all."
     from transformers import AutoTokenizer
+
     cache = folder / 'data'
     if not (cache / 'ids.npy').exists():
         cache.mkdir(exist_ok=True)
-        size, how = (TOY_CONFIGS if toy else CONFIGS)[name]['vocab_size'], dict(batches=2, rows=8, length=64) if toy else dict(batches=16, rows=512, length=256)
-        tokenizer, ids, (held_ids, _) = training_data(name, folder, device, size, toy_corpus() if toy else corpus(PACKAGE_BYTES), interleave, **how)
+        size = (TOY_CONFIGS if toy else CONFIGS)[name]['vocab_size']
+        how = dict(batches=2, rows=8, length=64) if toy else dict(batches=16, rows=512, length=256)
+        tokenizer, ids, (held_ids, _) = training_data(
+            name,
+            folder,
+            device,
+            size,
+            toy_corpus() if toy else corpus(PACKAGE_BYTES),
+            interleave,
+            **how,
+        )
         tokenizer.save_pretrained(cache)
         np.save(cache / 'held.npy', held_ids)
         np.save(cache / 'ids.tmp.npy', ids)
         os.replace(cache / 'ids.tmp.npy', cache / 'ids.npy')
-    tokenizer, held_ids = AutoTokenizer.from_pretrained(cache), np.load(cache / 'held.npy', allow_pickle=False)
-    return tokenizer, np.load(cache / 'ids.npy', allow_pickle=False), (held_ids, len(tokenizer.decode(held_ids, skip_special_tokens=True).encode()))
+    tokenizer = AutoTokenizer.from_pretrained(cache)
+    held_ids = np.load(cache / 'held.npy', allow_pickle=False)
+    return (
+        tokenizer,
+        np.load(cache / 'ids.npy', allow_pickle=False),
+        (held_ids, len(tokenizer.decode(held_ids, skip_special_tokens=True).encode())),
+    )
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #0f54ee24
 def train(
-    name:str, # 'nano', 'nano-draft', 'nano-small', 'nano-alt'
-    folder:str|Path|None=None, # where the run lives; None: NAME in the folder DECODELAB_NANO, or in zoo-runs
-    tokens:int|None=None, # how much to read at most
-    minutes:float|None=None, # of training at most, all calls together; compiling and reading the corpus come on top
-    pause:float|None=None, # minutes after which this call stops at a checkpoint
-    device:str|None=None, # None: the accelerator
-    seed:int=0,
-    compile:bool=False, # torch.compile the layers
-    rows:int=32, # texts of 1,024 tokens in a step
-    toy:bool=False, # a miniature on a part of the text
+    name: str,  # 'nano', 'nano-draft', 'nano-small', 'nano-alt'
+    folder: str
+    | Path
+    | None = None,  # where the run lives; None: NAME in the folder DECODELAB_NANO, or in zoo-runs
+    tokens: int | None = None,  # how much to read at most
+    minutes: float
+    | None = None,  # of training at most, all calls together; compiling and reading the corpus come on top
+    pause: float | None = None,  # minutes after which this call stops at a checkpoint
+    device: str | None = None,  # None: the accelerator
+    seed: int = 0,
+    compile: bool = False,  # torch.compile the layers
+    rows: int = 32,  # texts of 1,024 tokens in a step
+    toy: bool = False,  # a miniature on a part of the text
 ) -> Path:
     "Train a nano model, or go on with it; its folder, where `load` finds it once it is finished."
-    begun, folder = time.monotonic(), Path(folder or Path(os.environ.get('DECODELAB_NANO', 'zoo-runs')) / name)
-    model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS).to(device := device_for(name, device, toy))
+    begun = time.monotonic()
+    folder = Path(folder or Path(os.environ.get('DECODELAB_NANO', 'zoo-runs')) / name)
+    model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS).to(
+        device := device_for(name, device, toy)
+    )
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, ids, held = cached_data(name, folder, device, toy)
     if compile:
-        for layer in model.model.layers: layer.compile(dynamic=False)
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
     tokens = tokens or (307_200 if toy else TOKENS[name])
-    limits = dict(seconds=60 * minutes if minutes else math.inf, pause=60 * pause - (time.monotonic() - begun) if pause else math.inf)
-    how = dict(stages=((1., 16, 64),), every=max(1, tokens // 20480)) if toy else dict(stages=((1., rows, 1024),), every=100)
-    if fit(model, loss_for(name, device, model.config.num_hidden_layers), ids, held, folder, tokens, seed, **how, **limits): save_files(model, tokenizer, folder)
+    limits = dict(
+        seconds=60 * minutes if minutes else math.inf,
+        pause=60 * pause - (time.monotonic() - begun) if pause else math.inf,
+    )
+    how = (
+        dict(stages=((1.0, 16, 64),), every=max(1, tokens // 20480))
+        if toy
+        else dict(stages=((1.0, rows, 1024),), every=100)
+    )
+    if fit(
+        model,
+        loss_for(name, device, model.config.num_hidden_layers),
+        ids,
+        held,
+        folder,
+        tokens,
+        seed,
+        **how,
+        **limits,
+    ):
+        save_files(model, tokenizer, folder)
     return folder
 
-def device_for(name:str, device:str|None, toy:bool) -> str:
+
+def device_for(name: str, device: str | None, toy: bool) -> str:
     "The device asked for, or the accelerator; raises `ValueError` where there is none, since a CPU would take days."
-    if device or toy: return device or 'cpu'
-    if not torch.accelerator.is_available(): raise ValueError(f"{name} wants a GPU, and there is none here: give device='cpu' if you mean it (it takes days), or load('pico')")
+    if device or toy:
+        return device or 'cpu'
+    if not torch.accelerator.is_available():
+        raise ValueError(
+            f"{name} wants a GPU, and there is none here: give device='cpu' if you mean it (it takes days), or load('pico')"
+        )
     return str(torch.accelerator.current_accelerator())

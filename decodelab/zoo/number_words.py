@@ -13,75 +13,133 @@ from dataclasses import dataclass
 import numpy as np
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #dda87bcd
-UNITS = {'en': 'zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen'.split(),
-         'de': 'null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn'.split()}
-TENS = {'en': '_ _ twenty thirty forty fifty sixty seventy eighty ninety'.split(), 'de': '_ _ zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig'.split()}
+UNITS = {
+    'en': 'zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen'.split(),
+    'de': 'null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn'.split(),
+}
+TENS = {
+    'en': '_ _ twenty thirty forty fifty sixty seventy eighty ninety'.split(),
+    'de': '_ _ zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig'.split(),
+}
 UPPER_BOUND = 10**6
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #54e63d1e
-def english_words(n:int) -> str:
+def english_words(n: int) -> str:
     "The words of 0 … 999,999; raises `ValueError` for another number."
     check_number(n)
-    if n < 20: return UNITS['en'][n]
-    if n < 100: return TENS['en'][n // 10] + (f'-{UNITS["en"][n % 10]}' if n % 10 else '')
-    if n < 1000: return f'{UNITS["en"][n // 100]} hundred' + (f' and {english_words(n % 100)}' if n % 100 else '')
+    if n < 20:
+        return UNITS['en'][n]
+    if n < 100:
+        return TENS['en'][n // 10] + (f'-{UNITS["en"][n % 10]}' if n % 10 else '')
+    if n < 1000:
+        return f'{UNITS["en"][n // 100]} hundred' + (
+            f' and {english_words(n % 100)}' if n % 100 else ''
+        )
     rest = n % 1000
-    return f'{english_words(n // 1000)} thousand' + (f' {"and " if rest < 100 else ""}{english_words(rest)}' if rest else '')
+    return f'{english_words(n // 1000)} thousand' + (
+        f' {"and " if rest < 100 else ""}{english_words(rest)}' if rest else ''
+    )
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #52a60e42
-def check_number(n:int):
+def check_number(n: int):
     "Raise `ValueError` unless `n` is a number that both languages are taught."
-    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or not 0 <= n < UPPER_BOUND: raise ValueError(f'{n!r} has no words here: give a whole number from 0 to {UPPER_BOUND - 1}')
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or not 0 <= n < UPPER_BOUND:
+        raise ValueError(
+            f'{n!r} has no words here: give a whole number from 0 to {UPPER_BOUND - 1}'
+        )
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #3729cfdb
-def german_words(n:int, alone:bool=True) -> str:
+def german_words(n: int, alone: bool = True) -> str:
     "The word of 0 … 999,999; `alone`: the number ends here (eins), otherwise a part of a word follows (ein)."
     check_number(n)
-    if n == 1 and not alone: return 'ein'
-    if n < 20: return UNITS['de'][n]
-    if n < 100: return (f'{german_words(n % 10, False)}und' if n % 10 else '') + TENS['de'][n // 10]
-    if n < 1000: return f'{german_words(n // 100, False)}hundert' + (german_words(n % 100, alone) if n % 100 else '')
-    return f'{german_words(n // 1000, False)}tausend' + (german_words(n % 1000, alone) if n % 1000 else '')
+    if n == 1 and not alone:
+        return 'ein'
+    if n < 20:
+        return UNITS['de'][n]
+    if n < 100:
+        return (f'{german_words(n % 10, False)}und' if n % 10 else '') + TENS['de'][n // 10]
+    if n < 1000:
+        return f'{german_words(n // 100, False)}hundert' + (
+            german_words(n % 100, alone) if n % 100 else ''
+        )
+    return f'{german_words(n // 1000, False)}tausend' + (
+        german_words(n % 1000, alone) if n % 1000 else ''
+    )
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #c2c020f0
-MONTHS = {'en': 'January February March April May June July August September October November December'.split(),
-          'de': 'Januar Februar März April Mai Juni Juli August September Oktober November Dezember'.split()}
-IRREGULAR_ORDINALS = {'en': {'one': 'first', 'two': 'second', 'three': 'third', 'five': 'fifth', 'eight': 'eighth', 'nine': 'ninth', 'twelve': 'twelfth'},
-       'de': {1: 'erste', 3: 'dritte', 7: 'siebte', 8: 'achte'}}
-YEARS, DAYS = (1100, 2100), (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31) # from, up to; of the months
+MONTHS = {
+    'en': 'January February March April May June July August September October November December'.split(),
+    'de': 'Januar Februar März April Mai Juni Juli August September Oktober November Dezember'.split(),
+}
+IRREGULAR_ORDINALS = {
+    'en': {
+        'one': 'first',
+        'two': 'second',
+        'three': 'third',
+        'five': 'fifth',
+        'eight': 'eighth',
+        'nine': 'ninth',
+        'twelve': 'twelfth',
+    },
+    'de': {1: 'erste', 3: 'dritte', 7: 'siebte', 8: 'achte'},
+}
+YEARS, DAYS = (
+    (1100, 2100),
+    (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31),
+)  # from, up to; of the months
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #2cef806a
-def ordinal(day:int) -> tuple[str, str]:
+def ordinal(day: int) -> tuple[str, str]:
     "The place of a day in a month, in English and German."
     head, _, last = english_words(day).rpartition('-')
-    last = IRREGULAR_ORDINALS['en'].get(last) or (last[:-1] + 'ieth' if last.endswith('y') else last + 'th')
-    return f'{head}-{last}' if head else last, IRREGULAR_ORDINALS['de'].get(day) or german_words(day) + ('te' if day < 20 else 'ste')
+    last = IRREGULAR_ORDINALS['en'].get(last) or (
+        last[:-1] + 'ieth' if last.endswith('y') else last + 'th'
+    )
+    return f'{head}-{last}' if head else last, IRREGULAR_ORDINALS['de'].get(day) or german_words(
+        day
+    ) + ('te' if day < 20 else 'ste')
 
-def year(n:int) -> tuple[str, str]:
+
+def year(n: int) -> tuple[str, str]:
     "A year from 1100 to 2099, in English and German."
     century, rest = divmod(n, 100)
-    de = german_words(n) if n >= 2000 else f"{german_words(century, False)}hundert{german_words(rest) if rest else ''}"
-    if 2000 <= n < 2010: return english_words(n), de
-    last = 'hundred' if not rest else f'oh-{english_words(rest)}' if rest < 10 else english_words(rest)
+    de = (
+        german_words(n)
+        if n >= 2000
+        else f"{german_words(century, False)}hundert{german_words(rest) if rest else ''}"
+    )
+    if 2000 <= n < 2010:
+        return english_words(n), de
+    last = (
+        'hundred' if not rest else f'oh-{english_words(rest)}' if rest < 10 else english_words(rest)
+    )
     return f'{english_words(century)} {last}', de
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #1f1fbdb7
-def date(day:int, month:int, of:int) -> tuple[str, str]:
+def date(day: int, month: int, of: int) -> tuple[str, str]:
     "A date in English and German words; raises `ValueError` for a day that no month has."
-    if not 1 <= month <= 12 or not 1 <= day <= DAYS[month - 1] or not YEARS[0] <= of < YEARS[1]: raise ValueError(f'{day}.{month}.{of} is no date here: give a day and month of a year from {YEARS[0]} to {YEARS[1] - 1}')
+    if not 1 <= month <= 12 or not 1 <= day <= DAYS[month - 1] or not YEARS[0] <= of < YEARS[1]:
+        raise ValueError(
+            f'{day}.{month}.{of} is no date here: give a day and month of a year from {YEARS[0]} to {YEARS[1] - 1}'
+        )
     (en, de), (year_en, year_de) = ordinal(day), year(of)
-    return f'the {en} of {MONTHS["en"][month - 1]} {year_en}', f'der {de} {MONTHS["de"][month - 1]} {year_de}'
+    return (
+        f'the {en} of {MONTHS["en"][month - 1]} {year_en}',
+        f'der {de} {MONTHS["de"][month - 1]} {year_de}',
+    )
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #b0623f8d
 @dataclass(frozen=True)
 class Pair:
     "A sentence and its translation."
+
     source: str
     target: str
-    kind: str # 'number' or 'date'
-    to: str # the language of the target, 'de' or 'en'
+    kind: str  # 'number' or 'date'
+    to: str  # the language of the target, 'de' or 'en'
 
-def held_out(words:str) -> bool:
+
+def held_out(words: str) -> bool:
     "Whether the thing that these English words mean is kept for testing: one in ten."
     return hashlib.sha256(words.encode()).digest()[0] < 26
 
@@ -91,20 +149,23 @@ def random_number(rng) -> tuple[str, str]:
     n = int(10 ** rng.uniform(0, 6))
     return english_words(n), german_words(n)
 
+
 def random_date(rng) -> tuple[str, str]:
     "Any day of any year."
     month = int(rng.integers(1, 13))
     return date(int(rng.integers(1, DAYS[month - 1] + 1)), month, int(rng.integers(*YEARS)))
 
+
 def pairs(
-    n:int, # how many
-    seed:int=0,
-    test:bool=False, # held-out ones
+    n: int,  # how many
+    seed: int = 0,
+    test: bool = False,  # held-out ones
 ) -> list[Pair]:
     "Random pairs, half of them numbers and half dates, both ways; the same seed gives the same pairs."
     rng, out = np.random.default_rng([seed, test]), []
     while len(out) < n:
         kind, to = ('number', 'date')[rng.integers(2)], ('en', 'de')[rng.integers(2)]
         both = random_number(rng) if kind == 'number' else random_date(rng)
-        if held_out(both[0]) == test: out.append(Pair(*(both if to == 'de' else both[::-1]), kind, to))
+        if held_out(both[0]) == test:
+            out.append(Pair(*(both if to == 'de' else both[::-1]), kind, to))
     return out

@@ -7,158 +7,253 @@ __all__ = ['RATE', 'SECONDS', 'MORSE', 'KEYS', 'ROWS', 'COLUMNS', 'WORDS', 'WPM'
            'tones', 'morse', 'dtmf', 'pitches_of', 'add_noise', 'held_out', 'random_message', 'random_keys', 'sample']
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #4c4b34e5
-import hashlib, math
+import hashlib
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 
-RATE = 16_000 # samples a second
-SECONDS = 4. # the longest signal
+RATE = 16_000  # samples a second
+SECONDS = 4.0  # the longest signal
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #d53ffb3a
-MORSE = dict(zip('ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789', ('.- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- ...- .-- -..- -.-- --.. '
-                                                           '----- .---- ..--- ...-- ....- ..... -.... --... ---.. ----.').split()))
+MORSE = dict(
+    zip(
+        'ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789',
+        (
+            '.- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- ...- .-- -..- -.-- --.. '
+            '----- .---- ..--- ...-- ....- ..... -.... --... ---.. ----.'
+        ).split(),
+    )
+)
 
-def units(text:str) -> int:
+
+def units(text: str) -> int:
     "The length of `text` in units, without silence behind it; raises `ValueError` for what Morse code cannot say."
     return sum(n for n, _, _ in elements(text))
 
-def elements(text:str) -> list[tuple[int, str, int]]:
+
+def elements(text: str) -> list[tuple[int, str, int]]:
     "`(units, name, number of the character)` in order; a tone is named by what has been heard of its character, the silence of a space by a space, and no other silence."
-    if not text or text != ' '.join(text.split()) or set(text) - {*MORSE, ' '}: raise ValueError(f'{text!r} cannot be sent: give capital letters and digits, in words with one space between')
+    if not text or text != ' '.join(text.split()) or set(text) - {*MORSE, ' '}:
+        raise ValueError(
+            f'{text!r} cannot be sent: give capital letters and digits, in words with one space between'
+        )
     out = []
     for i, char in enumerate(text):
-        if char == ' ': out.append((7, ' ', i))
+        if char == ' ':
+            out.append((7, ' ', i))
         else:
-            if i and text[i - 1] != ' ': out.append((3, '', i))
-            for j, mark in enumerate(MORSE[char]): out += [(1, '', i)] * (j > 0) + [(1 if mark == '.' else 3, MORSE[char][:j + 1], i)]
+            if i and text[i - 1] != ' ':
+                out.append((3, '', i))
+            for j, mark in enumerate(MORSE[char]):
+                out += [(1, '', i)] * (j > 0) + [(1 if mark == '.' else 3, MORSE[char][: j + 1], i)]
     return out
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #88f46f31
 @dataclass(frozen=True)
 class Signal:
     "Sound and what it says."
+
     text: str
-    kind: str # 'morse' or 'dtmf'
-    wave: np.ndarray # float32, at 16 kHz, within ±1
-    segments: list # (begin, end, name, number of the character), times in seconds
-    metadata: dict = field(default_factory=dict) # speed, pitch, …
+    kind: str  # 'morse' or 'dtmf'
+    wave: np.ndarray  # float32, at 16 kHz, within ±1
+    segments: list  # (begin, end, name, number of the character), times in seconds
+    metadata: dict = field(default_factory=dict)  # speed, pitch, …
 
     @property
     def spans(self) -> list[tuple[float, float]]:
         "When each character begins and ends, in seconds."
-        return [(min(a for a, _, _, i in self.segments if i == j), max(b for _, b, _, i in self.segments if i == j)) for j in range(len(self.text))]
+        return [
+            (
+                min(a for a, _, _, i in self.segments if i == j),
+                max(b for _, b, _, i in self.segments if i == j),
+            )
+            for j in range(len(self.text))
+        ]
 
-def tones(pieces:list[tuple[float, tuple[float, ...]]], before:float, after:float, ramp:float=.004) -> tuple[np.ndarray, np.ndarray]:
+
+def tones(
+    pieces: list[tuple[float, tuple[float, ...]]], before: float, after: float, ramp: float = 0.004
+) -> tuple[np.ndarray, np.ndarray]:
     "`(wave, edges)`: the sum of sines of the given Hz (none: silence) for so many seconds each; `edges`: where pieces begin and end."
-    edges = before + np.cumsum([0., *(seconds for seconds, _ in pieces)])
+    edges = before + np.cumsum([0.0, *(seconds for seconds, _ in pieces)])
     wave = np.zeros(round((edges[-1] + after) * RATE), np.float32)
     for (_, pitches), begin, end in zip(pieces, edges, edges[1:]):
-        if not pitches: continue
+        if not pitches:
+            continue
         first, last = round(begin * RATE), round(end * RATE)
-        t, soft = np.arange(first, last, dtype=np.float32) / RATE, np.ones(last - first, np.float32)
+        t = np.arange(first, last, dtype=np.float32) / RATE
+        soft = np.ones(last - first, np.float32)
         n = min(round(ramp * RATE), (last - first) // 2)
-        soft[:n] = .5 - .5 * np.cos(np.pi * (np.arange(n) + .5) / n)
-        soft[len(soft) - n:] = soft[:n][::-1]
-        wave[first:last] = soft * sum(np.sin(2 * np.pi * f * (t - t[0])) for f in pitches) * (.5 / len(pitches))
+        soft[:n] = 0.5 - 0.5 * np.cos(np.pi * (np.arange(n) + 0.5) / n)
+        soft[len(soft) - n :] = soft[:n][::-1]
+        wave[first:last] = (
+            soft * sum(np.sin(2 * np.pi * f * (t - t[0])) for f in pitches) * (0.5 / len(pitches))
+        )
     return wave, edges
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #763dd037
 def morse(
-    text:str,
-    wpm:float=20., # words per minute, PARIS being one
-    pitch:float=600., # Hz
-    jitter:float=0., # standard deviation of the logarithm of each length: 0.1 is a hand, 0 a machine
-    before:float=.1, # seconds of silence
-    after:float=.1,
-    rng:np.random.Generator|None=None, # for the jitter
+    text: str,
+    wpm: float = 20.0,  # words per minute, PARIS being one
+    pitch: float = 600.0,  # Hz
+    jitter: float = 0.0,  # standard deviation of the logarithm of each length: 0.1 is a hand, 0 a machine
+    before: float = 0.1,  # seconds of silence
+    after: float = 0.1,
+    rng: np.random.Generator | None = None,  # for the jitter
 ) -> Signal:
     "`text` in Morse code."
-    if wpm <= 0 or not 100 <= pitch <= 4000: raise ValueError(f'a speed of {wpm} and a pitch of {pitch} cannot be sent: give a positive speed and 100 to 4000 Hz')
-    if jitter and rng is None: raise ValueError('jitter needs chance: give rng')
+    if wpm <= 0 or not 100 <= pitch <= 4000:
+        raise ValueError(
+            f'a speed of {wpm} and a pitch of {pitch} cannot be sent: give a positive speed and 100 to 4000 Hz'
+        )
+    if jitter and rng is None:
+        raise ValueError('jitter needs chance: give rng')
     parts, unit = elements(text), 1.2 / wpm
     hand = np.exp(jitter * rng.standard_normal(len(parts))) if jitter else np.ones(len(parts))
-    wave, edges = tones([(n * unit * h, (pitch,) if name.strip() else ()) for (n, name, _), h in zip(parts, hand)], before, after)
-    segments = [(float(a), float(b), name, i) for (_, name, i), a, b in zip(parts, edges, edges[1:]) if name]
+    wave, edges = tones(
+        [(n * unit * h, (pitch,) if name.strip() else ()) for (n, name, _), h in zip(parts, hand)],
+        before,
+        after,
+    )
+    segments = [
+        (float(a), float(b), name, i) for (_, name, i), a, b in zip(parts, edges, edges[1:]) if name
+    ]
     return Signal(text, 'morse', wave, segments, dict(wpm=wpm, pitch=pitch, jitter=jitter))
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #73d79cba
-KEYS, ROWS, COLUMNS = '123A456B789C*0#D', (697., 770., 852., 941.), (1209., 1336., 1477., 1633.) # Hz, ITU-T Q.23
+KEYS = '123A456B789C*0#D'
+ROWS = (697.0, 770.0, 852.0, 941.0)
+COLUMNS = (1209.0, 1336.0, 1477.0, 1633.0)  # Hz, ITU-T Q.23
+
 
 def dtmf(
-    text:str, # keys
-    tone:float=.08, # seconds of each tone
-    gap:float=.08, # of silence between two
-    jitter:float=0., # standard deviation of the logarithm of each length
-    before:float=.1, # seconds of silence
-    after:float=.1,
-    rng:np.random.Generator|None=None, # for the jitter
+    text: str,  # keys
+    tone: float = 0.08,  # seconds of each tone
+    gap: float = 0.08,  # of silence between two
+    jitter: float = 0.0,  # standard deviation of the logarithm of each length
+    before: float = 0.1,  # seconds of silence
+    after: float = 0.1,
+    rng: np.random.Generator | None = None,  # for the jitter
 ) -> Signal:
     "The sound of keys being pressed."
-    if not text or set(text) - set(KEYS): raise ValueError(f'{text!r} has no such keys: give some of {KEYS}')
-    if tone < .02 or gap < .01: raise ValueError(f'tones of {tone} s with gaps of {gap} s are too short: give 0.02 and 0.01 or more')
-    if jitter and rng is None: raise ValueError('jitter needs chance: give rng')
+    if not text or set(text) - set(KEYS):
+        raise ValueError(f'{text!r} has no such keys: give some of {KEYS}')
+    if tone < 0.02 or gap < 0.01:
+        raise ValueError(
+            f'tones of {tone} s with gaps of {gap} s are too short: give 0.02 and 0.01 or more'
+        )
+    if jitter and rng is None:
+        raise ValueError('jitter needs chance: give rng')
     pieces = [p for key in text for p in ((tone, pitches_of(key)), (gap, ()))][:-1]
     hand = np.exp(jitter * rng.standard_normal(len(pieces))) if jitter else np.ones(len(pieces))
-    wave, edges = tones([(seconds * h, pitches) for (seconds, pitches), h in zip(pieces, hand)], before, after)
-    return Signal(text, 'dtmf', wave, [(float(a), float(b), key, i) for i, (key, a, b) in enumerate(zip(text, edges[::2], edges[1::2]))], dict(tone=tone, gap=gap, jitter=jitter))
+    wave, edges = tones(
+        [(seconds * h, pitches) for (seconds, pitches), h in zip(pieces, hand)], before, after
+    )
+    return Signal(
+        text,
+        'dtmf',
+        wave,
+        [
+            (float(a), float(b), key, i)
+            for i, (key, a, b) in enumerate(zip(text, edges[::2], edges[1::2]))
+        ],
+        dict(tone=tone, gap=gap, jitter=jitter),
+    )
 
-def pitches_of(key:str) -> tuple[float, float]:
+
+def pitches_of(key: str) -> tuple[float, float]:
     "The two frequencies of a key, in Hz."
     row, column = divmod(KEYS.index(key), 4)
     return ROWS[row], COLUMNS[column]
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #c214838a
 def add_noise(
-    signal:Signal,
-    snr:float, # decibels
-    rng:np.random.Generator,
+    signal: Signal,
+    snr: float,  # decibels
+    rng: np.random.Generator,
 ) -> Signal:
     "The signal in white noise, scaled to stay within ±1."
     sounds = np.abs(signal.wave) > 1e-3
     power = float((signal.wave[sounds] ** 2).mean())
-    wave = signal.wave + rng.standard_normal(len(signal.wave), dtype=np.float32) * np.float32(math.sqrt(power / 10 ** (snr / 10)))
-    return Signal(signal.text, signal.kind, wave / max(1., float(np.abs(wave).max())), signal.segments, signal.metadata | dict(snr=snr))
+    wave = signal.wave + rng.standard_normal(len(signal.wave), dtype=np.float32) * np.float32(
+        math.sqrt(power / 10 ** (snr / 10))
+    )
+    return Signal(
+        signal.text,
+        signal.kind,
+        wave / max(1.0, float(np.abs(wave).max())),
+        signal.segments,
+        signal.metadata | dict(snr=snr),
+    )
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #1a37a2f7
 WORDS = 'ALL AND ANT BEST BK CALL CITY COPY CQ DAY DE DX EAST END FB FINE FOR FROM GOOD HAM HOW HR HW IN IS KEY LOUD MEET MORSE MY NAME NICE NIGHT NORTH NOT NOW OM ON OP OVER PARIS PSE PWR QRM QRZ QSL QSO QTH RADIO RAIN RIG RST SEND SKY SOS SOUTH SUN TEST THE TIME TNX TO TODAY TU UP UR VY WEST WIND WITH WX YOU 5NN 73 88'.split()
-WPM, PITCH, TONE = (18., 32.), (400., 1000.), (.05, .12) # ranges: of Morse code, and of a key's tones and gaps
+WPM = (18.0, 32.0)
+PITCH = (400.0, 1000.0)
+TONE = (0.05, 0.12)  # ranges: of Morse code, and of a key's tones and gaps
 
-def held_out(text:str) -> bool:
+
+def held_out(text: str) -> bool:
     "Whether this transcript is kept for testing: one in ten."
     return hashlib.sha256(text.encode()).digest()[0] < 26
 
-def random_message(rng, max_units:int) -> str:
+
+def random_message(rng, max_units: int) -> str:
     "Words and groups of letters and digits, of at most so many units."
     words = []
     for _ in range(1 + int(rng.integers(4))):
-        word = WORDS[rng.integers(len(WORDS))] if rng.random() < .4 else ''.join(rng.choice(list(MORSE), 1 + int(rng.integers(5))))
-        if units(' '.join([*words, word])) <= max_units: words.append(word)
+        word = (
+            WORDS[rng.integers(len(WORDS))]
+            if rng.random() < 0.4
+            else ''.join(rng.choice(list(MORSE), 1 + int(rng.integers(5))))
+        )
+        if units(' '.join([*words, word])) <= max_units:
+            words.append(word)
     return ' '.join(words) or 'ET'[rng.integers(2)]
 
-def random_keys(rng, max_keys:int) -> str:
+
+def random_keys(rng, max_keys: int) -> str:
     "One to so many keys."
     return ''.join(rng.choice(list(KEYS), 1 + int(rng.integers(max_keys))))
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #cdcc6fbf
 def sample(
-    number:int, # the same number and seed give the same recording
-    seed:int=0,
-    test:bool=False, # a held-out one
-    kind:str|None=None, # 'morse' or 'dtmf'; None: either
-    snr:float|None=None, # decibels, `math.inf` for none; None: clean for one in three, else 0 to 30
-    wpm:float|None=None, # speed of Morse code; None: any
+    number: int,  # the same number and seed give the same recording
+    seed: int = 0,
+    test: bool = False,  # a held-out one
+    kind: str | None = None,  # 'morse' or 'dtmf'; None: either
+    snr: float
+    | None = None,  # decibels, `math.inf` for none; None: clean for one in three, else 0 to 30
+    wpm: float | None = None,  # speed of Morse code; None: any
 ) -> Signal:
     "A recording of at most four seconds."
-    if kind not in (None, 'morse', 'dtmf'): raise ValueError(f"there is no {kind!r}: give 'morse' or 'dtmf'")
+    if kind not in (None, 'morse', 'dtmf'):
+        raise ValueError(f"there is no {kind!r}: give 'morse' or 'dtmf'")
     rng = np.random.default_rng([seed, test, number])
     kind = kind or ('morse', 'morse', 'dtmf')[rng.integers(3)]
     noise = (math.inf if rng.random() < 1 / 3 else rng.uniform(0, 30)) if snr is None else snr
-    options = dict(jitter=rng.uniform(0, .1), before=rng.uniform(.02, .3), after=rng.uniform(.02, .3), rng=rng)
-    speed, tone, gap = wpm or rng.uniform(*WPM), rng.uniform(*TONE), rng.uniform(*TONE)
-    room = .93 * (SECONDS - options['before'] - options['after'])
+    options = dict(
+        jitter=rng.uniform(0, 0.1),
+        before=rng.uniform(0.02, 0.3),
+        after=rng.uniform(0.02, 0.3),
+        rng=rng,
+    )
+    speed = wpm or rng.uniform(*WPM)
+    tone = rng.uniform(*TONE)
+    gap = rng.uniform(*TONE)
+    room = 0.93 * (SECONDS - options['before'] - options['after'])
     while True:
-        if kind == 'morse': signal = morse(random_message(rng, int(room / (1.2 / speed))), speed, rng.uniform(*PITCH), **options)
-        else: signal = dtmf(random_keys(rng, min(16, int(room / (tone + gap)))), tone, gap, **options)
-        if held_out(signal.text) == test and len(signal.wave) <= SECONDS * RATE: break
+        if kind == 'morse':
+            signal = morse(
+                random_message(rng, int(room / (1.2 / speed))),
+                speed,
+                rng.uniform(*PITCH),
+                **options,
+            )
+        else:
+            signal = dtmf(random_keys(rng, min(16, int(room / (tone + gap)))), tone, gap, **options)
+        if held_out(signal.text) == test and len(signal.wave) <= SECONDS * RATE:
+            break
     return signal if noise == math.inf else add_noise(signal, noise, rng)

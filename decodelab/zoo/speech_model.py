@@ -9,7 +9,8 @@ __all__ = ['NAMES', 'EXAMPLES', 'PAD', 'START', 'END', 'HOP', 'SPECIAL', 'UNUSED
            'recordings_loss', 'levenshtein', 'word_error_rate', 'transcribe_waves', 'score', 'train', 'teacher', 'main']
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #33e5bdb0
-import math, sys
+import math
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,50 +23,103 @@ from ..models.session import load
 from .signals import KEYS, MORSE, RATE, SECONDS, Signal, sample
 
 NAMES = 'pico-whisper', 'pico-whisper-draft'
-EXAMPLES = dict(zip(NAMES, (112_000, 48_000))) # what each was trained on
-PAD, START, END, HOP = 0, 1, 2, 320 # ids; samples between two frames
+EXAMPLES = dict(zip(NAMES, (112_000, 48_000)))  # what each was trained on
+PAD = 0
+START = 1
+END = 2
+HOP = 320  # ids; samples between two frames
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #48ec470f
-SPECIAL, UNUSED = ('<pad>', '<|startoftranscript|>', '<|endoftext|>'), ('<|startofprev|>', '<|notimestamps|>')
+SPECIAL = ('<pad>', '<|startoftranscript|>', '<|endoftext|>')
+UNUSED = ('<|startofprev|>', '<|notimestamps|>')
 CHARACTERS = sorted({*MORSE, *KEYS, ' '})
-VOCAB_SIZE = len(SPECIAL) + len(CHARACTERS) # how many ids the model knows
+VOCAB_SIZE = len(SPECIAL) + len(CHARACTERS)  # how many ids the model knows
+
 
 def new_tokenizer():
     "Whisper's tokenizer with a token for each character of the signals; ids 0 to 2 are padding, the start and the end."
     from transformers import WhisperTokenizer
+
     ids = {t.replace(' ', 'Ġ'): i for i, t in enumerate([*SPECIAL, *CHARACTERS, *UNUSED])}
-    return WhisperTokenizer(vocab=ids, merges=[], unk_token=SPECIAL[0], pad_token=SPECIAL[0], bos_token=SPECIAL[1], eos_token=SPECIAL[2], additional_special_tokens=list(UNUSED), model_max_length=64)
+    return WhisperTokenizer(
+        vocab=ids,
+        merges=[],
+        unk_token=SPECIAL[0],
+        pad_token=SPECIAL[0],
+        bos_token=SPECIAL[1],
+        eos_token=SPECIAL[2],
+        additional_special_tokens=list(UNUSED),
+        model_max_length=64,
+    )
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #d19ea2e0
 def new_extractor():
     "Whisper's feature extractor for four seconds of sound."
     from transformers import WhisperFeatureExtractor
-    return WhisperFeatureExtractor(feature_size=40, sampling_rate=RATE, hop_length=HOP, chunk_length=round(SECONDS), n_fft=2 * HOP)
 
-def features(extractor, waves:list) -> torch.Tensor:
+    return WhisperFeatureExtractor(
+        feature_size=40,
+        sampling_rate=RATE,
+        hop_length=HOP,
+        chunk_length=round(SECONDS),
+        n_fft=2 * HOP,
+    )
+
+
+def features(extractor, waves: list) -> torch.Tensor:
     "`(n, 40, 200)` log-mel features, in float32 wherever they are made."
-    with torch.autocast('cpu', enabled=False): return extractor(waves, sampling_rate=RATE, return_tensors='pt').input_features
+    with torch.autocast('cpu', enabled=False):
+        return extractor(waves, sampling_rate=RATE, return_tensors='pt').input_features
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #ea721f6b
-def new_model(vocab_size:int, seed:int=0, decoder_layers:int=2, encoder_layers:int=3, width:int=96):
+def new_model(
+    vocab_size: int,
+    seed: int = 0,
+    decoder_layers: int = 2,
+    encoder_layers: int = 3,
+    width: int = 96,
+):
     "A Whisper, randomly initialised."
     from transformers import WhisperConfig, WhisperForConditionalGeneration
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = WhisperForConditionalGeneration(WhisperConfig(
-            vocab_size=vocab_size, num_mel_bins=40, d_model=width, encoder_layers=encoder_layers, decoder_layers=decoder_layers, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=4 * width,
-            decoder_ffn_dim=4 * width, max_source_positions=round(SECONDS * RATE) // HOP // 2, max_target_positions=64, pad_token_id=PAD, bos_token_id=START, eos_token_id=END, decoder_start_token_id=START,
-            suppress_tokens=None, begin_suppress_tokens=None, attn_implementation='eager'))
-    model.generation_config.max_length, model.generation_config.is_multilingual = 64, False
-    for layer in model.model.encoder.layers: init_offset_attention(layer.self_attn)
+        model = WhisperForConditionalGeneration(
+            WhisperConfig(
+                vocab_size=vocab_size,
+                num_mel_bins=40,
+                d_model=width,
+                encoder_layers=encoder_layers,
+                decoder_layers=decoder_layers,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=4 * width,
+                decoder_ffn_dim=4 * width,
+                max_source_positions=round(SECONDS * RATE) // HOP // 2,
+                max_target_positions=64,
+                pad_token_id=PAD,
+                bos_token_id=START,
+                eos_token_id=END,
+                decoder_start_token_id=START,
+                suppress_tokens=None,
+                begin_suppress_tokens=None,
+                attn_implementation='eager',
+            )
+        )
+    model.generation_config.max_length = 64
+    model.generation_config.is_multilingual = False
+    for layer in model.model.encoder.layers:
+        init_offset_attention(layer.self_attn)
     return model
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #b9651aa9
 @torch.no_grad()
-def init_offset_attention(attention, offsets:tuple=(-6, -2, 2, 6), strength:float=4.):
+def init_offset_attention(attention, offsets: tuple = (-6, -2, 2, 6), strength: float = 4.0):
     "Let the heads of an encoder's attention begin by looking so many positions away from where they are (a head knows an offset as a rotation of the sinusoids)."
     width, size = attention.embed_dim, attention.head_dim // 2
-    pace = torch.exp(-math.log(10_000) / (width // 2 - 1) * torch.arange(width // 2)) # of transformers' sinusoids, radians a position: sines first, then cosines
+    pace = torch.exp(
+        -math.log(10_000) / (width // 2 - 1) * torch.arange(width // 2)
+    )  # of transformers' sinusoids, radians a position: sines first, then cosines
     for head, offset in enumerate(offsets):
         turn = pace[:size] * offset
         query, key = torch.zeros(2 * size, width), torch.zeros(2 * size, width)
@@ -77,71 +131,108 @@ def init_offset_attention(attention, offsets:tuple=(-6, -2, 2, 6), strength:floa
         attention.q_proj.weight[rows] += query
         attention.k_proj.weight[rows] += key
 
-def draft_of(target, seed:int=0):
+
+def draft_of(target, seed: int = 0):
     "A model with the target's encoder, frozen, and a decoder of one layer that begins as the target's last."
     c = target.config
     model = new_model(c.vocab_size, seed, 1, c.encoder_layers, c.d_model)
     model.model.encoder.load_state_dict(target.model.encoder.state_dict())
     last = f'layers.{c.decoder_layers - 1}.'
-    model.model.decoder.load_state_dict({k.replace(last, 'layers.0.'): v for k, v in target.model.decoder.state_dict().items() if 'layers.' not in k or last in k})
-    for p in model.model.encoder.parameters(): p.requires_grad_(False)
+    model.model.decoder.load_state_dict(
+        {
+            k.replace(last, 'layers.0.'): v
+            for k, v in target.model.decoder.state_dict().items()
+            if 'layers.' not in k or last in k
+        }
+    )
+    for p in model.model.encoder.parameters():
+        p.requires_grad_(False)
     return model
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #ec37fcc3
-SOUND_NAMES = ['', ' ', *KEYS, *sorted({code[:n] for code in MORSE.values() for n in range(1, 6)})] # what an encoder's position may be taught to name
+SOUND_NAMES = [
+    '',
+    ' ',
+    *KEYS,
+    *sorted({code[:n] for code in MORSE.values() for n in range(1, 6)}),
+]  # what an encoder's position may be taught to name
 
-def positions_of(begin:float, end:float, positions:int) -> slice:
+
+def positions_of(begin: float, end: float, positions: int) -> slice:
     "The encoder's positions that lie within these seconds, one at least."
     each = 2 * HOP / RATE
-    first = min(math.ceil(begin / each - .5), positions - 1)
-    return slice(max(first, 0), max(first + 1, math.floor(end / each - .5) + 1))
+    first = min(math.ceil(begin / each - 0.5), positions - 1)
+    return slice(max(first, 0), max(first + 1, math.floor(end / each - 0.5) + 1))
 
-def pack_signals(tokenizer, extractor, signals:list[Signal]) -> tuple:
+
+def pack_signals(tokenizer, extractor, signals: list[Signal]) -> tuple:
     "`(features, labels (n, T), where (n, T, positions), names (n, positions))`; labels end with the end token, then -100."
-    labels, positions = torch.full((len(signals), 1 + max(len(s.text) for s in signals)), -100), extractor.nb_max_frames // 2
-    where, names = torch.zeros(*labels.shape, positions, dtype=torch.bool), torch.zeros(len(signals), positions, dtype=torch.long)
+    labels = torch.full((len(signals), 1 + max(len(s.text) for s in signals)), -100)
+    positions = extractor.nb_max_frames // 2
+    where = torch.zeros(*labels.shape, positions, dtype=torch.bool)
+    names = torch.zeros(len(signals), positions, dtype=torch.long)
     for row, place, name, s in zip(labels, where, names, signals):
-        row[:len(s.text) + 1] = torch.tensor([*tokenizer(s.text, add_special_tokens=False)['input_ids'], END])
+        row[: len(s.text) + 1] = torch.tensor(
+            [*tokenizer(s.text, add_special_tokens=False)['input_ids'], END]
+        )
         for begin, end, what, i in s.segments:
             name[positions_of(begin, end, positions)] = SOUND_NAMES.index(what)
-            place[i] = False # the last mark of a character counts
+            place[i] = False  # the last mark of a character counts
             place[i, positions_of(begin, end, positions)] = True
     return features(extractor, [s.wave for s in signals]), labels, where, names
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #0a61ec77
-def transcription_loss(model, input_features:torch.Tensor, labels:torch.Tensor, where:torch.Tensor, names:torch.Tensor) -> torch.Tensor:
+def transcription_loss(
+    model,
+    input_features: torch.Tensor,
+    labels: torch.Tensor,
+    where: torch.Tensor,
+    names: torch.Tensor,
+) -> torch.Tensor:
     "Nats per token of the text, and half of those of what is heard where, and a fifth of those of where the decoder looks."
     ids = F.pad(labels.clamp(min=0), (1, -1), value=START)
     out = model(input_features=input_features, decoder_input_ids=ids, output_attentions=True)
     text = F.cross_entropy(out.logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
-    if hasattr(model, 'naming'): text = text + .5 * F.cross_entropy(model.naming(out.encoder_last_hidden_state).float().flatten(0, 1), names.flatten())
+    if hasattr(model, 'naming'):
+        text = text + 0.5 * F.cross_entropy(
+            model.naming(out.encoder_last_hidden_state).float().flatten(0, 1), names.flatten()
+        )
     has_position = where.any(-1)
-    looks = sum(-(a[:, 0].float() * where).sum(-1).clamp(min=1e-6).log()[has_position].mean() for a in out.cross_attentions) / len(out.cross_attentions)
-    return text + .2 * looks
+    looks = sum(
+        -(a[:, 0].float() * where).sum(-1).clamp(min=1e-6).log()[has_position].mean()
+        for a in out.cross_attentions
+    ) / len(out.cross_attentions)
+    return text + 0.2 * looks
 
-def naming_head(model, seed:int):
+
+def naming_head(model, seed: int):
     "A linear layer from the encoder's states to the names of what is heard."
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return torch.nn.Linear(model.config.d_model, len(SOUND_NAMES)).to(model.device)
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #0d6fa8ae
-POOL = 16_000 # recordings that are kept
+POOL = 16_000  # recordings that are kept
+
 
 @lru_cache(1)
 def tools() -> tuple:
     "The tokenizer and the feature extractor, made once."
     return new_tokenizer(), new_extractor()
 
+
 @lru_cache(POOL // 32)
-def recordings(numbers:tuple[int, ...], seed:int) -> tuple:
+def recordings(numbers: tuple[int, ...], seed: int) -> tuple:
     "What `packed` makes of the recordings of these numbers; features in half precision, which fits the pool into 300 MB."
     input_features, *rest = pack_signals(*tools(), [sample(i, seed) for i in numbers])
     return input_features.half(), *rest
 
-def recordings_loss(model, numbers:torch.Tensor, seed:int=0) -> torch.Tensor:
+
+def recordings_loss(model, numbers: torch.Tensor, seed: int = 0) -> torch.Tensor:
     "The loss of the recordings of these numbers."
-    input_features, *rest = (x.to(model.device) for x in recordings(tuple(numbers.flatten().tolist()), seed))
+    input_features, *rest = (
+        x.to(model.device) for x in recordings(tuple(numbers.flatten().tolist()), seed)
+    )
     return transcription_loss(model, input_features.float(), *rest)
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #b801598f
@@ -150,53 +241,90 @@ def levenshtein(a, b) -> int:
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         row, old = [i], row
-        for j, y in enumerate(b, 1): row.append(min(old[j] + 1, row[-1] + 1, old[j - 1] + (x != y)))
+        for j, y in enumerate(b, 1):
+            row.append(min(old[j] + 1, row[-1] + 1, old[j - 1] + (x != y)))
     return row[-1]
 
-def word_error_rate(references:list[str], hypotheses:list[str], by=str.split) -> float:
+
+def word_error_rate(references: list[str], hypotheses: list[str], by=str.split) -> float:
     "Edits over the number of units of the truths: words with `str.split` (WER), characters with `list` (CER)."
-    if len(references) != len(hypotheses) or not any(references): raise ValueError(f'{len(references)} truths and {len(hypotheses)} texts: give as many, and at least one that is not empty')
-    return sum(levenshtein(by(t), by(s)) for t, s in zip(references, hypotheses)) / sum(len(by(t)) for t in references)
+    if len(references) != len(hypotheses) or not any(references):
+        raise ValueError(
+            f'{len(references)} truths and {len(hypotheses)} texts: give as many, and at least one that is not empty'
+        )
+    return sum(levenshtein(by(t), by(s)) for t, s in zip(references, hypotheses)) / sum(
+        len(by(t)) for t in references
+    )
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #d843dfec
 @torch.no_grad()
-def transcribe_waves(model, tokenizer, extractor, waves:list, rows:int=50) -> list[str]:
+def transcribe_waves(model, tokenizer, extractor, waves: list, rows: int = 50) -> list[str]:
     "What greedy decoding of transformers says, many recordings at a time."
     transcripts = []
     for at in range(0, len(waves), rows):
-        ids = model.generate(input_features=features(extractor, waves[at:at + rows]).to(model.device), do_sample=False, num_beams=1)
+        ids = model.generate(
+            input_features=features(extractor, waves[at : at + rows]).to(model.device),
+            do_sample=False,
+            num_beams=1,
+        )
         transcripts += tokenizer.batch_decode(ids, skip_special_tokens=True)
     return transcripts
 
-def score(model, signals:list[Signal]) -> dict:
+
+def score(model, signals: list[Signal]) -> dict:
     "Word and character error rates on these signals."
-    hypotheses, references = transcribe_waves(model, *tools(), [s.wave for s in signals]), [s.text for s in signals]
-    return dict(wer=round(word_error_rate(references, hypotheses), 4), cer=round(word_error_rate(references, hypotheses, list), 4))
+    hypotheses = transcribe_waves(model, *tools(), [s.wave for s in signals])
+    references = [s.text for s in signals]
+    return dict(
+        wer=round(word_error_rate(references, hypotheses), 4),
+        cer=round(word_error_rate(references, hypotheses, list), 4),
+    )
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #3058cca3
 def train(
-    name:str='pico-whisper', # or 'pico-whisper-draft'
-    folder:str|Path|None=None, # where the run lives, and goes on; None: zoo-runs/NAME
-    target:str|Path|None=None, # of the draft: the folder of the trained target; None: the embedded one
-    examples:int|None=None, # recordings to hear, of a pool of 16,000; None: as many as the shipped model did
-    size:int=32, # recordings a step
-    seed:int=0,
-    device:str='cpu',
-    show=None, # called with each line of the log
+    name: str = 'pico-whisper',  # or 'pico-whisper-draft'
+    folder: str | Path | None = None,  # where the run lives, and goes on; None: zoo-runs/NAME
+    target: str
+    | Path
+    | None = None,  # of the draft: the folder of the trained target; None: the embedded one
+    examples: int
+    | None = None,  # recordings to hear, of a pool of 16,000; None: as many as the shipped model did
+    size: int = 32,  # recordings a step
+    seed: int = 0,
+    device: str = 'cpu',
+    show=None,  # called with each line of the log
 ) -> Path:
     "Train a listener from nothing, or from where the run stopped; returns the folder `load` can read."
-    if name not in NAMES: raise ValueError(f'there is no {name!r}: give one of {", ".join(NAMES)}')
-    if target is not None and name == NAMES[0]: raise ValueError(f'{name} has no target: leave it out')
+    if name not in NAMES:
+        raise ValueError(f'there is no {name!r}: give one of {", ".join(NAMES)}')
+    if target is not None and name == NAMES[0]:
+        raise ValueError(f'{name} has no target: leave it out')
     folder, (tokenizer, extractor) = Path(folder or f'zoo-runs/{name}'), tools()
     folder.mkdir(parents=True, exist_ok=True)
-    model = (new_model(VOCAB_SIZE, seed) if name == NAMES[0] else draft_of(teacher(target), seed)).to(device)
+    model = (
+        new_model(VOCAB_SIZE, seed) if name == NAMES[0] else draft_of(teacher(target), seed)
+    ).to(device)
     held_out = [sample(i, test=True, snr=math.inf) for i in range(100)]
-    if name == NAMES[0]: model.naming = naming_head(model, seed)
-    fit(model, np.arange(examples or EXAMPLES[name])[:, None] % POOL, folder, size, seed, 50, lambda: score(model, held_out), show, lambda model, rows, *_: recordings_loss(model, rows, seed))
-    if name == NAMES[0]: del model.naming
+    if name == NAMES[0]:
+        model.naming = naming_head(model, seed)
+    fit(
+        model,
+        np.arange(examples or EXAMPLES[name])[:, None] % POOL,
+        folder,
+        size,
+        seed,
+        50,
+        lambda: score(model, held_out),
+        show,
+        lambda model, rows, *_: recordings_loss(model, rows, seed),
+    )
+    if name == NAMES[0]:
+        del model.naming
     model.to(torch.bfloat16).save_pretrained(folder)
-    for part in (tokenizer, extractor): part.save_pretrained(folder)
+    for part in (tokenizer, extractor):
+        part.save_pretrained(folder)
     return folder
+
 
 def teacher(folder):
     "The model whose encoder a draft takes over."
@@ -208,4 +336,5 @@ def main(argv=None) -> int:
     return train_command(argv, 'decodelab.zoo.speech_model', train, NAMES)
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #7511d44d
-if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook
+if __name__ == '__main__' and '__file__' in globals():
+    sys.exit(main())  # as a module, not in this notebook

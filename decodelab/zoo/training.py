@@ -9,7 +9,14 @@ __all__ = ['CONFIGS', 'TOKENS', 'STAGES', 'new_model', 'layer_drop', 'forward', 
            'generate_corpus', 'load_tokenizer', 'loss_for']
 
 # %% ../../nbs/05_zoo/02_training.ipynb #0ac048c8
-import hashlib, json, math, os, sys, tempfile, time, zlib
+import hashlib
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,81 +30,165 @@ from ..models.session import LM, load
 
 # %% ../../nbs/05_zoo/02_training.ipynb #6b61db2f
 CONFIGS = {
-    'pico': dict(vocab_size=4096, hidden_size=256, num_hidden_layers=8, intermediate_size=704, num_attention_heads=4, num_key_value_heads=2),
-    'pico-draft': dict(vocab_size=4096, hidden_size=128, num_hidden_layers=2, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
-    'pico-alt': dict(vocab_size=1024, hidden_size=128, num_hidden_layers=1, intermediate_size=384, num_attention_heads=2, num_key_value_heads=2),
+    'pico': dict(
+        vocab_size=4096,
+        hidden_size=256,
+        num_hidden_layers=8,
+        intermediate_size=704,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    ),
+    'pico-draft': dict(
+        vocab_size=4096,
+        hidden_size=128,
+        num_hidden_layers=2,
+        intermediate_size=384,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    ),
+    'pico-alt': dict(
+        vocab_size=1024,
+        hidden_size=128,
+        num_hidden_layers=1,
+        intermediate_size=384,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    ),
 }
-TOKENS = {'pico': 14_000_000, 'pico-draft': 13_000_000, 'pico-alt': 10_000_000} # how much text each reads
-STAGES = ((.70, 32, 256), (.88, 16, 512), (1., 8, 1024))   # up to this share of the tokens: rows, length
+TOKENS = {
+    'pico': 14_000_000,
+    'pico-draft': 13_000_000,
+    'pico-alt': 10_000_000,
+}  # how much text each reads
+STAGES = (
+    (0.70, 32, 256),
+    (0.88, 16, 512),
+    (1.0, 8, 1024),
+)  # up to this share of the tokens: rows, length
 
-def new_model(name:str, seed:int, configs:dict=CONFIGS):
+
+def new_model(name: str, seed: int, configs: dict = CONFIGS):
     "A randomly initialised Llama of the named recipe, on the CPU."
     from transformers import LlamaConfig, LlamaForCausalLM
-    if name not in configs: raise ValueError(f'no model {name!r} to train: give one of {", ".join(configs)}')
+
+    if name not in configs:
+        raise ValueError(f'no model {name!r} to train: give one of {", ".join(configs)}')
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(LlamaConfig(**configs[name], max_position_embeddings=1024, tie_word_embeddings=True, rope_theta=10_000.,
-                                            bos_token_id=0, eos_token_id=0, pad_token_id=1, initializer_range=.02))
+        return LlamaForCausalLM(
+            LlamaConfig(
+                **configs[name],
+                max_position_embeddings=1024,
+                tie_word_embeddings=True,
+                rope_theta=10_000.0,
+                bos_token_id=0,
+                eos_token_id=0,
+                pad_token_id=1,
+                initializer_range=0.02,
+            )
+        )
 
 # %% ../../nbs/05_zoo/02_training.ipynb #669ebf4e
-def layer_drop(n:int, p_max:float=.1) -> list[float]:
+def layer_drop(n: int, p_max: float = 0.1) -> list[float]:
     "The dropout rate of each of `n` layers (arXiv 2404.16710, equation 2 without the curriculum)."
     return [p_max * (math.exp(i * math.log(2) / max(n - 1, 1)) - 1) for i in range(n)]
 
+
 def forward(model, ids, exit_layer=None, drop=()):
     "`(last, early)` hidden states `(rows, T, D)` before the head; `early` is after `exit_layer`, on a quarter of the rows."
-    base, x, early = model.model, model.model.embed_tokens(ids), None
+    base = model.model
+    x = model.model.embed_tokens(ids)
+    early = None
     positions = torch.arange(x.shape[1], device=x.device)[None]
     rope = base.rotary_emb(x, positions)
     for i, layer in enumerate(base.layers):
-        run = layer if torch.is_grad_enabled() else layer.forward     # compiled for training alone
-        if i not in drop: x = run(x, attention_mask=None, position_embeddings=rope, position_ids=positions)
-        if i + 1 == exit_layer: early = base.norm(x[:max(1, len(ids) // 4)])
+        run = layer if torch.is_grad_enabled() else layer.forward  # compiled for training alone
+        if i not in drop:
+            x = run(x, attention_mask=None, position_embeddings=rope, position_ids=positions)
+        if i + 1 == exit_layer:
+            early = base.norm(x[: max(1, len(ids) // 4)])
     return base.norm(x), early
+
 
 def cross_entropy(hidden, weight, targets):
     "Mean loss in nats of the head `weight` `(V, D)` over hidden states."
     return F.cross_entropy(F.linear(hidden, weight).flatten(0, 1).float(), targets.flatten())
 
+
 def text_loss(model, ids, exit_layer=None, drop=(), loss=cross_entropy):
     "Next-token loss, with the early exit's share."
     last, early = forward(model, ids[:, :-1], exit_layer, drop)
     head, out = model.lm_head.weight, loss(last, model.lm_head.weight, ids[:, 1:])
-    return out if early is None else out + .3 * loss(early, head, ids[:len(early), 1:])
+    return out if early is None else out + 0.3 * loss(early, head, ids[: len(early), 1:])
 
 # %% ../../nbs/05_zoo/02_training.ipynb #37a9a3fa
 def distil_loss(student, teacher, ids):
     "Half KL divergence from the teacher's distribution, half cross-entropy against its first choice."
-    with torch.no_grad(): logits = F.linear(forward(teacher, ids[:, :-1])[0], teacher.lm_head.weight).flatten(0, 1).float()
-    q = F.linear(forward(student, ids[:, :-1])[0], student.lm_head.weight).flatten(0, 1).float().log_softmax(-1)
-    return .5 * F.kl_div(q, logits.log_softmax(-1), log_target=True, reduction='batchmean') + .5 * F.nll_loss(q, logits.argmax(-1))
+    with torch.no_grad():
+        logits = (
+            F.linear(forward(teacher, ids[:, :-1])[0], teacher.lm_head.weight).flatten(0, 1).float()
+        )
+    q = (
+        F.linear(forward(student, ids[:, :-1])[0], student.lm_head.weight)
+        .flatten(0, 1)
+        .float()
+        .log_softmax(-1)
+    )
+    return 0.5 * F.kl_div(
+        q, logits.log_softmax(-1), log_target=True, reduction='batchmean'
+    ) + 0.5 * F.nll_loss(q, logits.argmax(-1))
 
 # %% ../../nbs/05_zoo/02_training.ipynb #5570c136
-def sample_continuations(lm:LM, ids:np.ndarray, batches:int, seed:int=0, rows:int=64, prompt:int=48, length:int=256) -> np.ndarray:
+def sample_continuations(
+    lm: LM,
+    ids: np.ndarray,
+    batches: int,
+    seed: int = 0,
+    rows: int = 64,
+    prompt: int = 48,
+    length: int = 256,
+) -> np.ndarray:
     "`batches · rows` texts of `length` ids, the first `prompt` from the corpus `ids` and the rest from `lm`."
-    draw, generator, out = np.random.default_rng(seed), torch.Generator(lm.device).manual_seed(seed), []
+    draw = np.random.default_rng(seed)
+    generator = torch.Generator(lm.device).manual_seed(seed)
+    out = []
     for b in range(batches):
         starts = draw.integers(0, len(ids) - prompt, rows)
-        sequences, session = [ids[s:s + prompt].astype(int).tolist() for s in starts], lm.session().expand(rows)
+        sequences = [ids[s : s + prompt].astype(int).tolist() for s in starts]
+        session = lm.session().expand(rows)
         while len(sequences[0]) < length:
             scores = session.forward(sequences)[:, 0]
-            tokens = scores.argmax(-1) if b % 2 else torch.multinomial((scores / .8).softmax(-1), 1, generator=generator)[:, 0]
-            for sequence, token in zip(sequences, tokens.tolist()): sequence.append(token)
+            tokens = (
+                scores.argmax(-1)
+                if b % 2
+                else torch.multinomial((scores / 0.8).softmax(-1), 1, generator=generator)[:, 0]
+            )
+            for sequence, token in zip(sequences, tokens.tolist()):
+                sequence.append(token)
         out += sequences
     return np.array(out, dtype=np.min_scalar_type(lm.vocab_size)).ravel()
 
 # %% ../../nbs/05_zoo/02_training.ipynb #35ca11f8
 def optimizers(model) -> list:
     "Muon for the layers' matrices, AdamW for the rest (embeddings, norms, a head of its own)."
-    inner = {n: p for n, p in model.named_parameters() if p.requires_grad and p.ndim == 2 and 'embed' not in n and 'lm_head' not in n}
+    inner = {
+        n: p
+        for n, p in model.named_parameters()
+        if p.requires_grad and p.ndim == 2 and 'embed' not in n and 'lm_head' not in n
+    }
     outer = [p for n, p in model.named_parameters() if p.requires_grad and n not in inner]
-    return [torch.optim.Muon(inner.values(), lr=.02, momentum=.95, weight_decay=.05), torch.optim.AdamW(outer, lr=2e-3, betas=(.9, .95), weight_decay=0.)]
+    return [
+        torch.optim.Muon(inner.values(), lr=0.02, momentum=0.95, weight_decay=0.05),
+        torch.optim.AdamW(outer, lr=2e-3, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
 
-def lr_factor(done:float) -> float:
+
+def lr_factor(done: float) -> float:
     "Of the peak rate, when the share `done` of the tokens is read: warm-up over 2 %, flat, then linear to 2 % over the last 35 %."
-    return min(done / .02 + .01, 1., max((1 - done) / .35, .02))
+    return min(done / 0.02 + 0.01, 1.0, max((1 - done) / 0.35, 0.02))
 
-def schedule(tokens:int, stages=STAGES):
+
+def schedule(tokens: int, stages=STAGES):
     "Yields `(first token, rows, length)` of every step."
     at = 0
     while at < tokens:
@@ -105,29 +196,49 @@ def schedule(tokens:int, stages=STAGES):
         yield at, rows, length
         at += rows * length
 
-def batch(ids:np.ndarray, at:int, rows:int, length:int, device) -> torch.Tensor:
+
+def batch(ids: np.ndarray, at: int, rows: int, length: int, device) -> torch.Tensor:
     "`(rows, length + 1)` ids from token `at` on; the corpus is read round and round."
     starts = (at + length * np.arange(rows)) % (len(ids) - length - 1)
-    return torch.from_numpy(np.stack([ids[s:s + length + 1] for s in starts]).astype(np.int64)).to(device)
+    return torch.from_numpy(
+        np.stack([ids[s : s + length + 1] for s in starts]).astype(np.int64)
+    ).to(device)
 
 # %% ../../nbs/05_zoo/02_training.ipynb #7416a507
-def save_checkpoint(folder:Path, model, opts:list, state:dict):
+def save_checkpoint(folder: Path, model, opts: list, state: dict):
     "Weights, optimizer state and position in one file, replaced whole."
     from safetensors.torch import save_file
-    flat = {f'model.{k}': v.detach().contiguous() for k, v in model.named_parameters()}                       # tied weights once
+
+    flat = {
+        f'model.{k}': v.detach().contiguous() for k, v in model.named_parameters()
+    }  # tied weights once
     for j, opt in enumerate(opts):
-        for i, values in opt.state_dict()['state'].items(): flat |= {f'opt{j}.{i}.{k}': torch.as_tensor(v).clone() for k, v in values.items()}
+        for i, values in opt.state_dict()['state'].items():
+            flat |= {f'opt{j}.{i}.{k}': torch.as_tensor(v).clone() for k, v in values.items()}
     save_file(flat, folder / 'checkpoint.tmp', metadata=dict(state=json.dumps(state)))
     os.replace(folder / 'checkpoint.tmp', folder / 'checkpoint.safetensors')
 
-def load_checkpoint(folder:Path, model, opts:list, about:dict) -> dict:
+
+def load_checkpoint(folder: Path, model, opts: list, about: dict) -> dict:
     "Fill model and optimizers; returns the position, or the beginning if there is no checkpoint; raises `ValueError` if it is of a run about something else."
     from safetensors import safe_open
-    if not (folder / 'checkpoint.safetensors').exists(): return dict(at=0, seconds=0.)
-    with safe_open(folder / 'checkpoint.safetensors', 'pt') as f: flat, state = {k: f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()['state'])
-    if other := [f'{k} was {v} and is now {about[k]}' for k, v in state.get('about', about).items() if about[k] != v]:
-        raise ValueError(f'{folder} holds a run with other settings: {"; ".join(other)}. Give another folder, or the settings of then')
-    model.load_state_dict({k[6:]: v for k, v in flat.items() if k.startswith('model.')}, strict=False)
+
+    if not (folder / 'checkpoint.safetensors').exists():
+        return dict(at=0, seconds=0.0)
+    with safe_open(folder / 'checkpoint.safetensors', 'pt') as f:
+        flat = {k: f.get_tensor(k) for k in f.keys()}
+        state = json.loads(f.metadata()['state'])
+    if other := [
+        f'{k} was {v} and is now {about[k]}'
+        for k, v in state.get('about', about).items()
+        if about[k] != v
+    ]:
+        raise ValueError(
+            f'{folder} holds a run with other settings: {"; ".join(other)}. Give another folder, or the settings of then'
+        )
+    model.load_state_dict(
+        {k[6:]: v for k, v in flat.items() if k.startswith('model.')}, strict=False
+    )
     for j, opt in enumerate(opts):
         filled = opt.state_dict()
         for key, value in flat.items():
@@ -139,140 +250,224 @@ def load_checkpoint(folder:Path, model, opts:list, about:dict) -> dict:
 
 # %% ../../nbs/05_zoo/02_training.ipynb #57b6d465
 @torch.no_grad()
-def bits_per_byte(model, ids:np.ndarray, n_bytes:int, length:int=512) -> float:
+def bits_per_byte(model, ids: np.ndarray, n_bytes: int, length: int = 512) -> float:
     "Over held-out `ids` that stand for `n_bytes` of text, each window of `length` read from nothing."
-    nats = 0.
+    nats = 0.0
     for s in range(0, len(ids) - 1, length):
-        window = torch.from_numpy(ids[s:s + length + 1].astype(np.int64))[None].to(model.device)
-        nats += cross_entropy(forward(model, window[:, :-1])[0], model.lm_head.weight, window[:, 1:]).item() * (window.shape[1] - 1)
+        window = torch.from_numpy(ids[s : s + length + 1].astype(np.int64))[None].to(model.device)
+        nats += cross_entropy(
+            forward(model, window[:, :-1])[0], model.lm_head.weight, window[:, 1:]
+        ).item() * (window.shape[1] - 1)
     return nats / math.log(2) / n_bytes
 
 # %% ../../nbs/05_zoo/02_training.ipynb #433c6b0b
 def fit(
-    model, loss, ids:np.ndarray,
-    held_out:tuple[np.ndarray, int]|Callable, # held-out ids and the bytes of their text; or what measures the model, as a dict
-    folder:Path, # of the log and the checkpoint
-    tokens:int, # how many to read
-    seed:int=0,
-    every:int=50, # steps between lines of the log; four of these between checkpoints
+    model,
+    loss,
+    ids: np.ndarray,
+    held_out: tuple[np.ndarray, int]
+    | Callable,  # held-out ids and the bytes of their text; or what measures the model, as a dict
+    folder: Path,  # of the log and the checkpoint
+    tokens: int,  # how many to read
+    seed: int = 0,
+    every: int = 50,  # steps between lines of the log; four of these between checkpoints
     stages=STAGES,
-    seconds:float=math.inf, # of training, all calls together: the rate falls with them as with the tokens
-    pause:float=math.inf, # seconds after which this call leaves a checkpoint and returns
+    seconds: float = math.inf,  # of training, all calls together: the rate falls with them as with the tokens
+    pause: float = math.inf,  # seconds after which this call leaves a checkpoint and returns
 ) -> bool:
     "Train `model` until the tokens are read or the seconds are over; resumes. False: paused. Raises `ValueError` where the folder has another run."
-    opts, about, begun = optimizers(model), dict(tokens=tokens, seed=seed, stages=[list(s) for s in stages], corpus=zlib.crc32(ids)), time.monotonic()
-    peaks, state = [o.param_groups[0]['lr'] for o in opts], load_checkpoint(folder, model, opts, about)
+    opts = optimizers(model)
+    about = dict(tokens=tokens, seed=seed, stages=[list(s) for s in stages], corpus=zlib.crc32(ids))
+    begun = time.monotonic()
+    peaks = [o.param_groups[0]['lr'] for o in opts]
+    state = load_checkpoint(folder, model, opts, about)
     spent, since = state['seconds'], begun - state['seconds']
     for step, (at, rows, length) in progress(list(enumerate(schedule(tokens, stages)))):
-        if at < state['at'] or spent >= seconds: continue
-        for opt, peak in zip(opts, peaks): opt.param_groups[0]['lr'] = peak * lr_factor(max(at / tokens, spent / seconds))
-        value, done = optimizer_step(model, opts, loss, batch(ids, at, rows, length, model.device), step, seed), at + rows * length
-        if at == state['at']: since = time.monotonic() - state['seconds'] # compiling is no training
+        if at < state['at'] or spent >= seconds:
+            continue
+        for opt, peak in zip(opts, peaks):
+            opt.param_groups[0]['lr'] = peak * lr_factor(max(at / tokens, spent / seconds))
+        value = optimizer_step(
+            model, opts, loss, batch(ids, at, rows, length, model.device), step, seed
+        )
+        done = at + rows * length
+        if at == state['at']:
+            since = time.monotonic() - state['seconds']  # compiling is no training
         spent, paused = time.monotonic() - since, time.monotonic() - begun >= pause
         last = done >= tokens or spent >= seconds
-        if step % every == 0 or last: append_log(folder, model, held_out if step % (4 * every) == 0 or last else None, step, done, value, spent)
-        if step % (4 * every) == 4 * every - 1 or last or paused: save_checkpoint(folder, model, opts, dict(at=done, seconds=spent, about=about))
-        if paused and not last: return False
+        if step % every == 0 or last:
+            append_log(
+                folder,
+                model,
+                held_out if step % (4 * every) == 0 or last else None,
+                step,
+                done,
+                value,
+                spent,
+            )
+        if step % (4 * every) == 4 * every - 1 or last or paused:
+            save_checkpoint(folder, model, opts, dict(at=done, seconds=spent, about=about))
+        if paused and not last:
+            return False
     return True
 
 # %% ../../nbs/05_zoo/02_training.ipynb #df24af22
-def progress(steps:list):
+def progress(steps: list):
     "The steps under a progress bar where someone is watching."
     from tqdm.auto import tqdm
+
     return tqdm(steps, unit='step', disable=None)
 
-def optimizer_step(model, opts:list, loss, ids, step:int, seed:int) -> torch.Tensor:
+
+def optimizer_step(model, opts: list, loss, ids, step: int, seed: int) -> torch.Tensor:
     "One optimizer step; returns the loss, which nobody has waited for."
-    with torch.autocast(model.device.type, torch.bfloat16): value = loss(model, ids, step, np.random.default_rng((seed, step)))
+    with torch.autocast(model.device.type, torch.bfloat16):
+        value = loss(model, ids, step, np.random.default_rng((seed, step)))
     value.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for opt in opts:
         opt.step()
         opt.zero_grad()
     return value.detach()
 
-def append_log(folder:Path, model, held_out, step:int, tokens:int, loss, seconds:float):
+
+def append_log(folder: Path, model, held_out, step: int, tokens: int, loss, seconds: float):
     "Append a row to `log.jsonl`, with the held-out bits per byte where `held` is given."
     row = dict(step=step, tokens=tokens, loss=round(float(loss), 4), seconds=round(seconds, 1))
-    if held_out is not None: row |= held_out(model) if callable(held_out) else dict(held_out_bpb=round(bits_per_byte(model, *held_out), 4))
-    with open(folder / 'log.jsonl', 'a', encoding='utf-8') as f: f.write(json.dumps(row) + '\n')
+    if held_out is not None:
+        row |= (
+            held_out(model)
+            if callable(held_out)
+            else dict(held_out_bpb=round(bits_per_byte(model, *held_out), 4))
+        )
+    with open(folder / 'log.jsonl', 'a', encoding='utf-8') as f:
+        f.write(json.dumps(row) + '\n')
 
 # %% ../../nbs/05_zoo/02_training.ipynb #e64b7313
 def train(
-    name:str, # 'pico', 'pico-draft', 'pico-alt'
-    folder:str|Path|None=None, # where the run lives; None: zoo-runs/NAME
-    tokens:int|None=None, # how much to read; None: as the shipped model did
-    device:str='cpu',
-    seed:int=0,
-    compile:bool=False, # torch.compile the layers: about 1.4 times as fast where a C++ compiler is at hand
+    name: str,  # 'pico', 'pico-draft', 'pico-alt'
+    folder: str | Path | None = None,  # where the run lives; None: zoo-runs/NAME
+    tokens: int | None = None,  # how much to read; None: as the shipped model did
+    device: str = 'cpu',
+    seed: int = 0,
+    compile: bool = False,  # torch.compile the layers: about 1.4 times as fast where a C++ compiler is at hand
 ) -> Path:
     "Train an embedded model from nothing (or from where the run stopped); returns the folder `load` can read."
     folder, model = Path(folder or f'zoo-runs/{name}'), new_model(name, seed).to(device)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, ids, held_out = training_data(name, folder, device, CONFIGS[name]['vocab_size'])
     if compile:
-        for layer in model.model.layers: layer.compile(dynamic=False)
-    fit(model, loss_for(name, device, model.config.num_hidden_layers), ids, held_out, folder, tokens or TOKENS[name], seed)
+        for layer in model.model.layers:
+            layer.compile(dynamic=False)
+    fit(
+        model,
+        loss_for(name, device, model.config.num_hidden_layers),
+        ids,
+        held_out,
+        folder,
+        tokens or TOKENS[name],
+        seed,
+    )
     save_files(model, tokenizer, folder)
     return folder
 
-def save_files(model, tokenizer, folder:Path):
+
+def save_files(model, tokenizer, folder: Path):
     "Weights in bfloat16 and tokenizer as `load` reads them, each file whole, the configuration last: where it is, all is."
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         model.to(torch.bfloat16).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        for file in sorted(Path(temporary).iterdir(), key=lambda f: f.name == 'config.json'): os.replace(file, folder / file.name)
+        for file in sorted(Path(temporary).iterdir(), key=lambda f: f.name == 'config.json'):
+            os.replace(file, folder / file.name)
 
 # %% ../../nbs/05_zoo/02_training.ipynb #a1883e1a
 def training_data(
-    name:str, folder:Path, device:str,
-    size:int, # of the vocabulary
-    corpora:tuple|None=None, # `(texts, held-out texts)` as `corpus` gives them
-    mix=lambda said, ids: np.concatenate([said, ids[:len(said)]]), # what a draft reads
-    **how, # how many texts a draft is given to read, as of `says`
+    name: str,
+    folder: Path,
+    device: str,
+    size: int,  # of the vocabulary
+    corpora: tuple | None = None,  # `(texts, held-out texts)` as `corpus` gives them
+    mix=lambda said, ids: np.concatenate([said, ids[: len(said)]]),  # what a draft reads
+    **how,  # how many texts a draft is given to read, as of `says`
 ) -> tuple:
     "`(tokenizer, ids, (held-out ids, their bytes))`; the corpus, and for the drafts what the first of their family makes of it."
     texts, held = corpora or corpus()
     family, plain = name.split('-')[0], dict(texts)
-    if name.endswith('-alt'): tokenizer = train_tokenizer([t for n, t in plain.items() if n.split('/')[0] not in PACKAGES], size)
-    else: tokenizer = train_tokenizer(list(plain.values()), size) if name == family else load_tokenizer(family)
+    if name.endswith('-alt'):
+        tokenizer = train_tokenizer(
+            [t for n, t in plain.items() if n.split('/')[0] not in PACKAGES], size
+        )
+    else:
+        tokenizer = (
+            train_tokenizer(list(plain.values()), size)
+            if name == family
+            else load_tokenizer(family)
+        )
     ids = pack(tokenizer, [t for _, t in texts], seed=0)
     held_ids = pack(tokenizer, [t for _, t in held], seed=0)[:32769]
     held_bytes = len(tokenizer.decode(held_ids, skip_special_tokens=True).encode())
     if name != family:
         theirs = load_tokenizer(family)
-        generated = generate_corpus(family, folder.parent, device, lambda: pack(theirs, [t for _, t in texts], seed=2), **how)
-        if name.endswith('-alt'): generated = pack(tokenizer, [theirs.decode(row, skip_special_tokens=False) for row in generated.reshape(-1, how.get('length', 256))], seed=1)
+        generated = generate_corpus(
+            family,
+            folder.parent,
+            device,
+            lambda: pack(theirs, [t for _, t in texts], seed=2),
+            **how,
+        )
+        if name.endswith('-alt'):
+            generated = pack(
+                tokenizer,
+                [
+                    theirs.decode(row, skip_special_tokens=False)
+                    for row in generated.reshape(-1, how.get('length', 256))
+                ],
+                seed=1,
+            )
         ids = mix(generated, ids)
     return tokenizer, ids, (held_ids, held_bytes)
 
 # %% ../../nbs/05_zoo/02_training.ipynb #71baab4d
 def generate_corpus(
-    name:str, # the model whose texts are wanted
-    folder:Path, # where they are kept
-    device:str,
-    beginnings, # without arguments: the ids to begin from
-    batches:int=48, rows:int=64, length:int=256,
+    name: str,  # the model whose texts are wanted
+    folder: Path,  # where they are kept
+    device: str,
+    beginnings,  # without arguments: the ids to begin from
+    batches: int = 48,
+    rows: int = 64,
+    length: int = 256,
 ) -> np.ndarray:
     "Texts continued by a model, made once and kept in `folder` for all runs there."
-    weights = hashlib.sha256((Path(locate(name, None, False)) / 'model.safetensors').read_bytes()).hexdigest()[:12]
+    weights = hashlib.sha256(
+        (Path(locate(name, None, False)) / 'model.safetensors').read_bytes()
+    ).hexdigest()[:12]
     path = folder / f'{name}-says-{weights}.npy'
     if not path.exists():
-        np.save(folder / f'{name}-says.tmp.npy', sample_continuations(load(name, device), beginnings(), batches, rows=rows, length=length))
+        np.save(
+            folder / f'{name}-says.tmp.npy',
+            sample_continuations(
+                load(name, device), beginnings(), batches, rows=rows, length=length
+            ),
+        )
         os.replace(folder / f'{name}-says.tmp.npy', path)
     return np.load(path, allow_pickle=False)
 
-def load_tokenizer(name:str):
+
+def load_tokenizer(name: str):
     "The tokenizer of a model that `load` knows."
     from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(locate(name, None, False))
 
 # %% ../../nbs/05_zoo/02_training.ipynb #9f6e5918
-def loss_for(name:str, device:str, layers:int):
+def loss_for(name: str, device: str, layers: int):
     "The loss of each recipe: LayerSkip for the first of a family, plain for one with another tokenizer, distillation for the drafts."
-    if name.endswith('-alt'): return lambda model, ids, step, draw: text_loss(model, ids)
+    if name.endswith('-alt'):
+        return lambda model, ids, step, draw: text_loss(model, ids)
     if '-' in name:
         teacher = load(name.split('-')[0], device).model
         return lambda model, ids, step, draw: distil_loss(model, teacher, ids)
     rates = layer_drop(layers)
-    return lambda model, ids, step, draw: text_loss(model, ids, 1 + step % (layers - 1), {i for i, p in enumerate(rates) if draw.random() < p})
+    return lambda model, ids, step, draw: text_loss(
+        model, ids, 1 + step % (layers - 1), {i for i, p in enumerate(rates) if draw.random() < p}
+    )

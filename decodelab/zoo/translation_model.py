@@ -17,92 +17,184 @@ from .biographies_model import train_command, fit
 from .number_words import Pair, pairs
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #e4c44b44
-END, PAD, VOCAB_SIZE = 0, 1, 384
+END = 0
+PAD = 1
+VOCAB_SIZE = 384
 
-def new_tokenizer(examples:int=4000):
+
+def new_tokenizer(examples: int = 4000):
     "Byte pairs learned from training pairs; ids 0 and 1 are the end of a text and padding."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
+
     tok = Tokenizer(models.BPE())
-    tok.pre_tokenizer, tok.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=VOCAB_SIZE, special_tokens=['</s>', '<pad>'], initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False)
-    tok.train_from_iterator([t for p in pairs(examples, seed=1) for t in (p.source, p.target)], trainer)
-    tok.post_processor = processors.TemplateProcessing(single='$A </s>', special_tokens=[('</s>', END)])
-    return PreTrainedTokenizerFast(tokenizer_object=tok, eos_token='</s>', pad_token='<pad>', clean_up_tokenization_spaces=False, model_max_length=128)
+    tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tok.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE,
+        special_tokens=['</s>', '<pad>'],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tok.train_from_iterator(
+        [t for p in pairs(examples, seed=1) for t in (p.source, p.target)], trainer
+    )
+    tok.post_processor = processors.TemplateProcessing(
+        single='$A </s>', special_tokens=[('</s>', END)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tok,
+        eos_token='</s>',
+        pad_token='<pad>',
+        clean_up_tokenization_spaces=False,
+        model_max_length=128,
+    )
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #42310f92
-def new_model(vocab_size:int, seed:int=0, decoder_layers:int=3, encoder_layers:int=3, width:int=128):
+def new_model(
+    vocab_size: int,
+    seed: int = 0,
+    decoder_layers: int = 3,
+    encoder_layers: int = 3,
+    width: int = 128,
+):
     "A T5, randomly initialised."
     from transformers import T5Config, T5ForConditionalGeneration
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return T5ForConditionalGeneration(T5Config(vocab_size=vocab_size, d_model=width, d_kv=width // 4, d_ff=3 * width, num_layers=encoder_layers, num_decoder_layers=decoder_layers, num_heads=4, dropout_rate=0.,
-                                                   feed_forward_proj='relu', tie_word_embeddings=True, decoder_start_token_id=PAD, pad_token_id=PAD, eos_token_id=END, initializer_factor=1.))
+        return T5ForConditionalGeneration(
+            T5Config(
+                vocab_size=vocab_size,
+                d_model=width,
+                d_kv=width // 4,
+                d_ff=3 * width,
+                num_layers=encoder_layers,
+                num_decoder_layers=decoder_layers,
+                num_heads=4,
+                dropout_rate=0.0,
+                feed_forward_proj='relu',
+                tie_word_embeddings=True,
+                decoder_start_token_id=PAD,
+                pad_token_id=PAD,
+                eos_token_id=END,
+                initializer_factor=1.0,
+            )
+        )
 
-def draft_of(target, seed:int=0):
+
+def draft_of(target, seed: int = 0):
     "A model with the target's embedding and encoder, frozen, and one new layer that writes."
     c = target.config
     model = new_model(c.vocab_size, seed, 1, c.num_layers, c.d_model)
     model.shared.load_state_dict(target.shared.state_dict())
     model.encoder.load_state_dict(target.encoder.state_dict())
-    for p in (*model.shared.parameters(), *model.encoder.parameters()): p.requires_grad_(False)
+    for p in (*model.shared.parameters(), *model.encoder.parameters()):
+        p.requires_grad_(False)
     return model
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #44466c08
-MAX_LENGTHS = 56, 56 # of a source and a target
+MAX_LENGTHS = 56, 56  # of a source and a target
 
-def pack_pairs(tokenizer, sentence_pairs:list[Pair]) -> np.ndarray:
+
+def pack_pairs(tokenizer, sentence_pairs: list[Pair]) -> np.ndarray:
     "`(n, 112)` ids: source, padding, target, padding; raises `ValueError` for a pair that is too long."
     out = np.full((len(sentence_pairs), sum(MAX_LENGTHS)), PAD, np.uint16)
-    for row, source, target in zip(out, *(tokenizer(texts, verbose=False)['input_ids'] for texts in ([p.source for p in sentence_pairs], [p.target for p in sentence_pairs]))):
-        if len(source) > MAX_LENGTHS[0] or len(target) > MAX_LENGTHS[1]: raise ValueError(f'a pair has {len(source)} and {len(target)} ids: {MAX_LENGTHS[0]} and {MAX_LENGTHS[1]} fit')
-        row[:len(source)], row[MAX_LENGTHS[0]:MAX_LENGTHS[0] + len(target)] = source, target
+    for row, source, target in zip(
+        out,
+        *(
+            tokenizer(texts, verbose=False)['input_ids']
+            for texts in ([p.source for p in sentence_pairs], [p.target for p in sentence_pairs])
+        ),
+    ):
+        if len(source) > MAX_LENGTHS[0] or len(target) > MAX_LENGTHS[1]:
+            raise ValueError(
+                f'a pair has {len(source)} and {len(target)} ids: {MAX_LENGTHS[0]} and {MAX_LENGTHS[1]} fit'
+            )
+        row[: len(source)], row[MAX_LENGTHS[0] : MAX_LENGTHS[0] + len(target)] = source, target
     return out
+
 
 def pair_loss(model, rows, step=0, draw=None):
     "Mean loss in nats per token of the targets; columns that are padding in every row are not read."
-    source, target = (part[:, :int((part != PAD).sum(1).max())] for part in rows.split(MAX_LENGTHS, 1))
-    return model(input_ids=source, attention_mask=(source != PAD).long(), labels=target.masked_fill(target == PAD, -100)).loss
+    source, target = (
+        part[:, : int((part != PAD).sum(1).max())] for part in rows.split(MAX_LENGTHS, 1)
+    )
+    return model(
+        input_ids=source,
+        attention_mask=(source != PAD).long(),
+        labels=target.masked_fill(target == PAD, -100),
+    ).loss
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #5ba691f9
 @torch.no_grad()
-def exact_match(model, tokenizer, sentence_pairs:list[Pair], rows:int=100) -> float:
+def exact_match(model, tokenizer, sentence_pairs: list[Pair], rows: int = 100) -> float:
     "The share of pairs whose target greedy decoding says to the letter."
     right = 0
     for at in range(0, len(sentence_pairs), rows):
-        part = sentence_pairs[at:at + rows]
-        inputs = tokenizer([p.source for p in part], return_tensors='pt', padding=True).to(model.device)
-        generated = model.generate(input_ids=inputs['input_ids'], attention_mask=inputs['attention_mask'], max_new_tokens=MAX_LENGTHS[1], do_sample=False)
-        right += sum(t == p.target for t, p in zip(tokenizer.batch_decode(generated, skip_special_tokens=True), part))
+        part = sentence_pairs[at : at + rows]
+        inputs = tokenizer([p.source for p in part], return_tensors='pt', padding=True).to(
+            model.device
+        )
+        generated = model.generate(
+            input_ids=inputs['input_ids'],
+            attention_mask=inputs['attention_mask'],
+            max_new_tokens=MAX_LENGTHS[1],
+            do_sample=False,
+        )
+        right += sum(
+            t == p.target
+            for t, p in zip(tokenizer.batch_decode(generated, skip_special_tokens=True), part)
+        )
     return right / len(sentence_pairs)
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #3aee81d6
 NAMES = 'pico-seq2seq', 'pico-seq2seq-draft'
 
+
 def teacher(folder):
     "The model whose encoder a draft takes over."
     from decodelab.models.session import load
+
     return load(folder or NAMES[0], device='cpu', native=False).model
 
+
 def train(
-    name:str='pico-seq2seq', # or 'pico-seq2seq-draft'
-    folder:str|Path|None=None, # where the run lives, and goes on; None: zoo-runs/NAME
-    target:str|Path|None=None, # of the draft: the folder of the trained target; None: the embedded one
-    examples:int=192_000, # pairs to read, once
-    size:int=64, # pairs a step
-    seed:int=0,
-    device:str='cpu',
-    show=None, # called with each line of the log
+    name: str = 'pico-seq2seq',  # or 'pico-seq2seq-draft'
+    folder: str | Path | None = None,  # where the run lives, and goes on; None: zoo-runs/NAME
+    target: str
+    | Path
+    | None = None,  # of the draft: the folder of the trained target; None: the embedded one
+    examples: int = 192_000,  # pairs to read, once
+    size: int = 64,  # pairs a step
+    seed: int = 0,
+    device: str = 'cpu',
+    show=None,  # called with each line of the log
 ) -> Path:
     "Train a translator from nothing, or from where the run stopped; returns the folder `load` can read."
-    if name not in NAMES: raise ValueError(f'there is no {name!r}: give one of {", ".join(NAMES)}')
-    if target is not None and name == NAMES[0]: raise ValueError(f'{name} has no target: leave it out')
+    if name not in NAMES:
+        raise ValueError(f'there is no {name!r}: give one of {", ".join(NAMES)}')
+    if target is not None and name == NAMES[0]:
+        raise ValueError(f'{name} has no target: leave it out')
     folder, tokenizer = Path(folder or f'zoo-runs/{name}'), new_tokenizer()
     folder.mkdir(parents=True, exist_ok=True)
-    model = (new_model(len(tokenizer), seed) if name == NAMES[0] else draft_of(teacher(target), seed)).to(device)
+    model = (
+        new_model(len(tokenizer), seed) if name == NAMES[0] else draft_of(teacher(target), seed)
+    ).to(device)
     held_out = pairs(400, test=True)
-    fit(model, pack_pairs(tokenizer, pairs(examples, seed)), folder, size, seed, 250, lambda: dict(exact=exact_match(model, tokenizer, held_out)), show, pair_loss)
-    for p in model.parameters(): p.requires_grad_(True)
+    fit(
+        model,
+        pack_pairs(tokenizer, pairs(examples, seed)),
+        folder,
+        size,
+        seed,
+        250,
+        lambda: dict(exact=exact_match(model, tokenizer, held_out)),
+        show,
+        pair_loss,
+    )
+    for p in model.parameters():
+        p.requires_grad_(True)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -113,4 +205,5 @@ def main(argv=None) -> int:
     return train_command(argv, 'decodelab.zoo.translation_model', train, NAMES)
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #8a2c4579
-if __name__ == '__main__' and '__file__' in globals(): sys.exit(main()) # as a module, not in this notebook
+if __name__ == '__main__' and '__file__' in globals():
+    sys.exit(main())  # as a module, not in this notebook
