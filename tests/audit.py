@@ -1,0 +1,151 @@
+"""What a notebook should not have: `python tests/audit.py [PART or NOTEBOOK …]` prints it, `test_layout` holds it.
+
+Each check yields lines of the form 'cell N: what'. The words are those of the glossary in `core.glossary`."""
+import ast
+import re
+import sys
+
+from repo import ROOT, cells, is_exported, module_name, notebooks
+
+WIDEST = 110  # characters of a line of code
+LARGEST = 1800  # characters of a cell
+# Words that identifiers and docstrings leave to everyday English, and what the field says.
+FORBIDDEN = {
+    'law': 'distribution', 'laws': 'distributions', 'chance': 'probability, random', 'chances': 'probabilities',
+    'told': 'given, reported', 'tell': 'report', 'tells': 'reports', 'say': 'output', 'says': 'outputs, message',
+    'said': 'generated, message', 'speak': 'generate', 'speaks': 'generates', 'hear': 'transcribe', 'hears': 'reads',
+    'heard': 'transcribed', 'refuse': 'reject, raise', 'refused': 'rejected', 'refuses': 'rejects, raises',
+    'whoever': 'a caller', 'nobody': 'no one', 'somebody': 'a caller', 'leaving': 'early exit', 'knockout': 'tournament',
+    'lean': 'native', 'peer': 'reference', 'peers': 'references', 'scout': 'window node', 'scouts': 'window nodes',
+    'sprout': 'draft tree', 'graft': 'merge', 'munch': 'longest match', 'bite': 'chunk', 'bites': 'chunks',
+    'chapter': 'notebook', 'mark': 'watermark', 'marks': 'watermarks', 'marked': 'watermarked', 'unmarked': 'unwatermarked',
+    'place': 'position', 'places': 'positions', 'wanted': 'a noun', 'kept': 'a noun', 'found': 'a noun',
+}  # fmt: skip
+IDENTIFIERS = set(FORBIDDEN) - {'found', 'kept', 'wanted', 'place', 'places', 'mark', 'marks', 'marked', 'unmarked'}
+
+
+def tree_of(source):
+    "A cell as a tree; magics and cells in other languages count as empty."
+    source = '\n'.join('' if line.startswith(('%', '!')) else line for line in source.splitlines())
+    try:
+        return ast.parse(source)
+    except SyntaxError:
+        return ast.Module([], [])
+
+
+def words_of(name):
+    "The words of an identifier."
+    return [w.lower() for w in re.findall(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+', name)]
+
+
+def defined_names(tree):
+    "Names that a cell gives to functions, classes, parameters and attributes."
+    for n in ast.walk(tree):
+        if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield n.name
+        elif isinstance(n, ast.arg):
+            yield n.arg
+        elif isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Store):
+            yield n.id if isinstance(n, ast.Name) else n.attr
+
+
+def wide(path):
+    for i, s in enumerate(cells(path)):
+        yield from (f'cell {i}: {len(x)} characters: {x.strip()[:60]}' for x in s.splitlines() if len(x) > WIDEST)
+
+
+def large(path):
+    yield from (f'cell {i}: {len(s)} characters' for i, s in enumerate(cells(path)) if len(s) > LARGEST)
+
+
+def attached(path):
+    "`Class.method = function`"
+    for i, s in enumerate(cells(path)):
+        if not is_exported(s):
+            continue
+        for n in tree_of(s).body:
+            targets = [x for t in getattr(n, 'targets', []) for x in (t.elts if isinstance(t, ast.Tuple) else [t])]
+            for t in targets:
+                if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id[:1].isupper():
+                    yield f'cell {i}: {ast.unparse(t)} is attached: write it in the class, or use @patch'
+
+
+def shapes(path):
+    "Statements that need a second reading, in exported cells."
+    for i, s in enumerate(cells(path)):
+        if not is_exported(s):
+            continue
+        for n in ast.walk(tree_of(s)):
+            if isinstance(n, ast.IfExp) and any(isinstance(m, ast.IfExp) for m in ast.walk(n) if m is not n):
+                yield f'cell {i}: nested conditional expression: {ast.unparse(n)[:60]}'
+            if isinstance(n, ast.Assign) and any(isinstance(t, ast.Tuple) and len(t.elts) > 2 for t in n.targets):
+                if isinstance(n.value, ast.Tuple):
+                    yield f'cell {i}: {len(n.targets[0].elts)} targets: {ast.unparse(n)[:60]}'
+            if isinstance(n, ast.Call) and any(isinstance(a, ast.NamedExpr) for a in n.args):
+                yield f'cell {i}: walrus inside a call: {ast.unparse(n)[:60]}'
+            if isinstance(n, ast.Expr) and isinstance(n.value, ast.Tuple):
+                yield f'cell {i}: a tuple as a statement: {ast.unparse(n)[:60]}'
+            if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                yield from (f'cell {i}: class {m.name} made in {n.name}' for m in ast.walk(n) if isinstance(m, ast.ClassDef))
+
+
+def flags(path):
+    "`getattr(x, 'flag', default)` and `hasattr` of our own parts: members of a protocol with a default instead."
+    for i, s in enumerate(cells(path)):
+        if not is_exported(s):
+            continue
+        for n in ast.walk(tree_of(s)):
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ('getattr', 'hasattr') and len(n.args) > 1:
+                if isinstance(n.args[1], ast.Constant) and not FOREIGN.search(ast.unparse(n.args[0])):
+                    yield f'cell {i}: {ast.unparse(n)[:80]}'
+
+
+FOREIGN = re.compile(r'config|model|module|tokenizer|layer|torch|rust|encoding|\bos\b|\bnp\b|attention|text|hf_|transformers|processor\b')
+
+
+def vocabulary(path):
+    "Forbidden words in the names that exported cells define and in their docstrings."
+    for i, s in enumerate(cells(path)):
+        if not is_exported(s):
+            continue
+        tree = tree_of(s)
+        for name in dict.fromkeys(defined_names(tree)):
+            for w in words_of(name):
+                if w in IDENTIFIERS:
+                    yield f'cell {i}: {name}: {w!r} → {FORBIDDEN[w]}'
+        for n in ast.walk(tree):
+            if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and (doc := ast.get_docstring(n)):
+                for w in dict.fromkeys(re.findall(r'[a-z]+', re.sub(r'`[^`]*`', '', doc).lower())):
+                    if w in FORBIDDEN and w not in ('found', 'kept', 'wanted'):
+                        yield f'cell {i}: docstring of {n.name}: {w!r} → {FORBIDDEN[w]}'
+
+
+def documented(path):
+    "Public definitions without a docstring."
+    for i, s in enumerate(cells(path)):
+        if is_exported(s):
+            for n in tree_of(s).body:
+                if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith('_') and not ast.get_docstring(n):
+                    yield f'cell {i}: {n.name} has no docstring'
+
+
+CHECKS = dict(wide=wide, large=large, attached=attached, shapes=shapes, flags=flags, vocabulary=vocabulary, documented=documented)
+
+
+def main(names):
+    total = dict.fromkeys(CHECKS, 0)
+    for path in notebooks():
+        own = module_name(path)
+        if names and not any(own == n or own.startswith(n + '.') for n in names):
+            continue
+        for name, check in CHECKS.items():
+            problems = list(check(path))
+            total[name] += len(problems)
+            for p in problems:
+                print(f'{path.relative_to(ROOT)} {name}: {p}')
+    print(total)
+    return sum(total.values())
+
+
+if __name__ == '__main__':
+    sys.exit(bool(main(sys.argv[1:])))
