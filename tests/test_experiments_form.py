@@ -69,7 +69,7 @@ def test_an_experiment_has_its_parts(path):
     code = '\n'.join(s for _, k, s in cells if k == 'code')
     order = [s for i, (s, _, _) in enumerate(cells) if not i or cells[i - 1][0] != s]
     assert order == ['Set-up', 'Claim', 'Measure', 'Figure', 'Agreement'], order
-    assert re.search(r'^NEEDS = dict\(', code, re.M) and f"Experiment('{path.stem}', NEEDS)" in code
+    assert re.search(r'^NEEDS = dict\(', code, re.M) and re.search(rf"Experiment\(\s*'{path.stem}',\s*NEEDS", code)
     assert 'ex.verdicts(' in ''.join(s for n, k, s in cells if k == 'code' and n == 'Agreement')
     assert not re.search(r'DECODELAB_(SCALE|QUICK|WHOLE|RESULTS)', code), (
         'the experiment object knows these'

@@ -19,12 +19,13 @@ from repo import ROOT, exported_names, module_name, module_path, notebooks, proj
 
 MODULES = [module_name(p) for p in notebooks()]
 # What a user is promised to find at the top, as far as it exists.
-PROMISED = '''load pair LM Session decode decode_batch generate Trace Step Stop Request
+PROMISED = '''load LM Session decode decode_batch generate Trace Step Stop Request
     Greedy Sample BeamSearch DiverseBeamSearch ConstrainedBeamSearch ContrastiveSearch DoLa ContrastiveDecoding Speculative
-    AssistantDrafter PromptLookupDrafter SuffixDrafter EarlyExitDrafter UniversalDrafter TreeDrafter LookaheadDecodingDrafter SyntheticDrafter
-    ExactMatchVerifier TokenVerifier BlockVerifier MultiDraftVerifier TypicalAcceptanceVerifier Lenience
-    FixedLookahead HeuristicLookahead ConfidenceLookahead RocLookahead EntropyLookahead CumulativeLookahead ClassifierLookahead
-    CostAwareLookahead OracleLookahead Temperature TopK TopP MinP RepetitionPenalty Rules
+    AssistantDrafter PromptLookupDrafter SuffixDrafter EarlyExitDrafter UniversalDrafter TreeDrafter
+    LookaheadDecodingDrafter MedusaDrafter EagleDrafter SyntheticDrafter
+    ExactMatchVerifier TokenVerifier BlockVerifier MultiDraftVerifier TypicalAcceptanceVerifier LenientVerifier
+    FixedLookahead HeuristicLookahead ConfidenceLookahead RocLookahead EntropyLookahead CumulativeLookahead
+    ClassifierLookahead CostAwareLookahead OracleLookahead Temperature TopK TopP MinP RepetitionPenalty
     GreenList Gumbel SynthID Unigram detect bench summary certify tune_lookahead DraftTable'''.split()
 
 
@@ -127,7 +128,7 @@ def test_everything_imports_without_the_tools_of_development():
             def __init__(self, finder): self.finder = finder
             def __getattr__(self, name): return getattr(self.finder, name)
             def find_spec(self, name, *args):
-                return None if name.split('.')[0] in ('nbdev', 'fastcore', 'execnb', 'IPython', 'ipykernel', 'nbclient', 'nbformat', 'pytest') else self.finder.find_spec(name, *args)
+                return None if name.split('.')[0] in ('nbdev', 'execnb', 'IPython', 'ipykernel', 'nbclient', 'nbformat', 'pytest') else self.finder.find_spec(name, *args)
         sys.meta_path[:] = [Without(f) for f in sys.meta_path]
         try: import IPython
         except ModuleNotFoundError: pass
@@ -205,7 +206,6 @@ def test_the_wheel_says_what_it_needs_and_offers(wheel):
     ]
     assert not {r.name for r in needs if not r.marker} & {
         'nbdev',
-        'fastcore',
         'execnb',
         'ghapi',
         'ipython',
