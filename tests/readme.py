@@ -1,11 +1,21 @@
-"Writes README.md from nbs/index.ipynb. PlainLoader text outputs only: pages that show a README drop styles and inline images."
+"Writes README.md and its picture from nbs/index.ipynb. Plain text outputs only: pages that show a README drop styles and inline images."
 
+import html
 import re
 
 import nbformat
 from nbconvert import MarkdownExporter
 
 from repo import ROOT, directives
+
+PICTURE = ROOT / 'docs' / 'trace.svg'
+COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
+COLOURS = dict(accepted='#0072b2', corrected='#d55e00', bonus='#009e73')  # told apart by the colour-blind, too
+STYLE = """<style>
+text { font: 15px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328; white-space: pre }
+.note { font: 14px system-ui, sans-serif; fill: #59636e } .tick { stroke: #59636e; stroke-width: 1.5 }
+@media (prefers-color-scheme: dark) { text { fill: #f0f6fc } .note { fill: #9198a1 } .tick { stroke: #9198a1 } }
+</style>"""
 
 
 def render(path=ROOT / 'nbs' / 'index.ipynb'):
@@ -14,19 +24,69 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     nb.metadata.language_info = dict(name='python')
     nb.cells = [c for c in nb.cells if not {'hide', 'default_exp'} & set(directives(c.source))]
     for cell in nb.cells:
-        cell.source = '\n'.join(l for l in cell.source.splitlines() if not l.startswith('#|'))
+        cell.source = '\n'.join(line for line in cell.source.splitlines() if not line.startswith('#|'))
         for output in cell.get('outputs', []):
             if 'data' in output:
-                output.data = {
-                    k: v for k, v in output.data.items() if k in ('text/plain', 'text/markdown')
-                }
+                output.data = {k: v for k, v in output.data.items() if k in ('text/plain', 'text/markdown')}
     text, _ = MarkdownExporter().from_notebook_node(nb)
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
-    return (
-        '<!-- Made from nbs/index.ipynb by tests/readme.py: edit there. -->\n'
-        + re.sub(r'\n{3,}', '\n\n', text).strip()
-        + '\n'
-    )
+    text = re.sub(r'\n{3,}', '\n\n', text).strip()
+    return f'<!-- Made from nbs/index.ipynb by tests/readme.py: edit there. -->\n{text}\n'
+
+
+def kinds(trace):
+    "`(text, where it comes from, whether it ends a pass)` of each token of a speculative trace."
+    texts = trace.to_frame(by='token')['text'].tolist()
+    for step in trace.steps:
+        last = 'corrected' if step.rejected else 'bonus'
+        origins = ['accepted'] * step.accepted + [last] * (len(step.tokens) - step.accepted)
+        for i, origin in enumerate(origins):
+            yield texts.pop(0), origin, i == len(origins) - 1
+
+
+def picture(trace):
+    "A trace as SVG: a box a token, coloured by its origin, a tick after each pass of the target."
+    x = y = 0
+    boxes = []
+    for text, origin, ends in kinds(trace):
+        for part in re.split(r'(\n)', text):
+            shown = '⏎' if part == '\n' else part
+            if x + len(shown) > COLUMNS:
+                x, y = 0, y + 1
+            if shown:
+                left, top = x * WIDTH + 4, y * HEIGHT + 34
+                box = f'<rect x="{left:.1f}" y="{top}" width="{len(shown) * WIDTH - 1:.1f}" height="20" rx="3" '
+                boxes.append(box + f'fill="{COLOURS[origin]}" fill-opacity=".3"/>')
+                length = f'textLength="{len(shown) * WIDTH - 1:.1f}" lengthAdjust="spacingAndGlyphs"'
+                boxes.append(f'<text x="{left:.1f}" y="{top + 15}" {length}>{html.escape(shown)}</text>')
+                x += len(shown)
+            if part == '\n':
+                x, y = 0, y + 1
+        if ends:
+            at = x * WIDTH + 3.5
+            boxes.append(f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{y * HEIGHT + 32}" y2="{y * HEIGHT + 56}"/>')
+    counts = trace.metrics()
+    passes = f'{counts["new_tokens"]} tokens in {counts["target_passes"]} passes of the target model'
+    legend = [('accepted', 'drafted and accepted'), ('corrected', 'rejected, replaced by the target'), ('bonus', "the target's own")]
+    notes = [f'<text class="note" x="4" y="18">{passes} (a tick ends a pass); the same text takes plain decoding {counts["new_tokens"]}</text>']
+    bottom = (y + 1) * HEIGHT + 52
+    left = 4
+    for name, words in legend:
+        notes.append(f'<rect x="{left}" y="{bottom - 12}" width="14" height="14" rx="3" fill="{COLOURS[name]}" fill-opacity=".4"/>')
+        notes.append(f'<text class="note" x="{left + 20}" y="{bottom}">{words}</text>')
+        left += 42 + 7 * len(words)
+    size = f'viewBox="0 0 {COLUMNS * WIDTH + 8:.0f} {bottom + 12}" width="{COLUMNS * WIDTH + 8:.0f}"'
+    label = f'role="img" aria-label="{passes}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>{STYLE}\n' + '\n'.join(notes + boxes) + '\n</svg>\n'
+
+
+def pictured():
+    "The trace of the README: the embedded pair, greedy."
+    from decodelab import AssistantDrafter, FixedLookahead, Speculative, decode, load
+
+    prompt = 'def is_even(n):\n    """Return True if n is even."""'
+    strategy = Speculative(AssistantDrafter(load('pico-draft', device='cpu')), lookahead=FixedLookahead(4))
+    return decode(load('pico', device='cpu'), prompt, strategy, max_new_tokens=48)
 
 
 def claims(folder=ROOT / 'experiments'):
@@ -36,9 +96,9 @@ def claims(folder=ROOT / 'experiments'):
     return f"""<!-- Made from results/*.verdicts.csv by tests/readme.py. -->
 # Experiments
 
-One notebook for each source: what it claims, our measurement, the figure with the source's axes, and what agrees. `decodelab experiment list` says what each needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. A scale is named with every figure: `pico` is the embedded models on a CPU. `gpu` and `paper` are complete and were run on stand-ins only; where there is no figure for them, there is none.
+One notebook for each source: what it claims, our measurement, the figure with the source's axes, and what agrees. `decodelab experiment list` shows what each needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. A scale is named with every figure: `pico` is the embedded models on a CPU. `gpu` and `paper` are complete and were run on stand-ins only; where there is no figure for them, there is none.
 
-Every claim, what its source says, what we measured, and the verdict; the reasons are in the notebooks, and in `results/NAME.SCALE.verdicts.csv`.
+Every claim, what its source states, what we measured, and the verdict; the reasons are in the notebooks, and in `results/NAME.SCALE.verdicts.csv`.
 
 {claims_table(folder, '{}.ipynb')}
 """
@@ -47,3 +107,4 @@ Every claim, what its source says, what we measured, and the verdict; the reason
 if __name__ == '__main__':
     (ROOT / 'README.md').write_text(render())
     (ROOT / 'experiments' / 'README.md').write_text(claims())
+    PICTURE.write_text(picture(pictured()))

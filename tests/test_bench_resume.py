@@ -31,7 +31,7 @@ class Paced:
 
 def run(out, ms=0, **changed):
     strategies = dict(one=Paced(1, ms), three=Paced(3, ms))
-    return bench(**dict(lm=Counter(), prompts=[[1], [2, 3], [9]], strategies=strategies, max_new_tokens=6, repeats=4, out=out) | changed)
+    return bench(**dict(lm=Counter(), prompts=[[1], [2, 3], [9]], strategies=strategies, max_new_tokens=6, repeats=4, output_dir=out) | changed)
 
 if __name__ == '__main__': run(sys.argv[1], ms=float(sys.argv[2]))
 '''

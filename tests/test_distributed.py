@@ -107,7 +107,7 @@ from decodelab import AssistantDrafter, Greedy, PromptLookupDrafter, Sample, Spe
 target, draft = load('pico', device='cpu'), load('pico-draft', device='cpu')
 ways = dict(greedy=Greedy(), sample=Sample([Temperature(.8)]), assisted=Speculative(AssistantDrafter(draft)), lookup=Speculative(PromptLookupDrafter(), base=Sample()))
 prompts = ['def fibonacci(n):', 'import os\\n', 'class Stack:\\n    def push(', 'for i in range(', 'while True:']
-frame = bench(target, prompts, ways, max_new_tokens=8, repeats=2, out=sys.argv[1])
+frame = bench(target, prompts, ways, max_new_tokens=8, repeats=2, output_dir=sys.argv[1])
 if __import__('os').environ.get('RANK', '0') == '0': frame.to_json(sys.argv[2], orient='records')
 '''
 
@@ -226,7 +226,7 @@ for dtype in (torch.float64, torch.float32):
                 early=Speculative(EarlyExitDrafter(1)), beam=BeamSearch(3), contrastive=ContrastiveSearch(), dola=DoLa([1]))
     text = [5, 6, 7, 8, 5, 6, 7]
     said[str(dtype)] = {name: decode(lm, text, way, 24).tokens for name, way in ways.items()} | dict(batch=[t.tokens for t in decode_batch(lm, [text, text[:4]], Greedy(), 12)])
-frame = bench(lm, [[3, 4], [9]], dict(greedy=ways['greedy'], lookup=ways['lookup']), max_new_tokens=6, repeats=1, out=sys.argv[3])
+frame = bench(lm, [[3, 4], [9]], dict(greedy=ways['greedy'], lookup=ways['lookup']), max_new_tokens=6, repeats=1, output_dir=sys.argv[3])
 said |= dict(rows=frame.tokens.tolist(), processes=int(frame.processes[0]))
 whole = type(lm.model.lm_head.weight.data) is torch.Tensor
 if os.environ.get('RANK', '0') == '0': print(json.dumps([said, lm.engine, lm.shards, whole]))
@@ -308,15 +308,15 @@ EXPERIMENT = [
     '''
 import pandas as pd
 from decodelab import Experiment, Greedy, PromptLookupDrafter, Speculative, bench
-from decodelab.evaluate.jobs import collect, place
+from decodelab.evaluate.jobs import run_jobs, process_rank
 NEEDS = dict(pico=dict(models=('pico-draft',), data=(), memory_gb=.1, minutes=.1))
 ex = Experiment('04_small', NEEDS)''',
     '## Claim',
     '## Measure',
     '''
 lm = ex.load('pico-draft')
-frame = bench(lm, ['def f(x):', 'import os', 'for i in'], dict(greedy=Greedy(), lookup=Speculative(PromptLookup())), max_new_tokens=8, repeats=2, out=ex.rows_folder('live'), progress=False)
-rows = collect({str(i): lambda i=i: dict(i=i, by=place()[0]) for i in range(5)}, out=ex.rows_folder('rows'), progress=False)
+frame = bench(lm, ['def f(x):', 'import os', 'for i in'], dict(greedy=Greedy(), lookup=Speculative(PromptLookupDrafter())), max_new_tokens=8, repeats=2, output_dir=ex.rows_folder('live'), progress=False)
+rows = run_jobs({str(i): lambda i=i: dict(i=i, by=process_rank()[0]) for i in range(5)}, output_dir=ex.rows_folder('rows'), progress=False)
 ex.save(frame[['strategy', 'prompt', 'repeat', 'target_passes', 'text_hash']])
 ex.save(pd.DataFrame(rows), 'rows')
 ex.save_metadata()''',

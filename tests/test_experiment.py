@@ -22,15 +22,15 @@ SETUP = '''import os, time
 from pathlib import Path
 import pandas as pd
 from decodelab import Experiment
-from decodelab.evaluate.jobs import collect'''
+from decodelab.evaluate.jobs import run_jobs'''
 NEEDS = "NEEDS = dict(pico=dict(models=(), data=(), memory_gb=.1, minutes=.2))\nex = Experiment('01_slow', NEEDS)"
 MEASURE = '''def one(i):
     Path(os.environ['DECODELAB_RUNS'], 'begun').open('a').write(f'{i} {os.environ.get("RANK", 0)}\\n')
     time.sleep(float(os.environ['PACE']))
     return dict(i=i, square=i * i)
-rows = collect({str(i): lambda i=i: one(i) for i in range(6)}, out=ex.kept('rows'), progress=False)
+rows = run_jobs({str(i): lambda i=i: one(i) for i in range(6)}, output_dir=ex.rows_folder('rows'), progress=False)
 ex.save(pd.DataFrame(rows))
-ex.about();'''
+ex.save_metadata();'''
 FIGURE = 'ex.read().square.sum()'
 AGREEMENT = "ex.verdicts([dict(claim='squares add up', source='55', measured=str(ex.read().square.sum()), agrees=bool(ex.read().square.sum() == 55), why='counted')])"
 

@@ -13,15 +13,15 @@ from repo import ROOT
 
 SETUP = '''import time, pandas as pd
 from pathlib import Path
-from decodelab import Experiment, Greedy, decode; from decodelab.evaluate import collect
+from decodelab import Experiment, Greedy, decode; from decodelab.evaluate import run_jobs
 NEEDS = dict(gpu=dict(models=('nano',), data=(), memory_gb=.1, minutes=.1))
 ex = Experiment('90_tiny', NEEDS)'''
 MEASURE = '''lm = ex.load('nano', device='cpu')
 def slow(i):
     time.sleep(.2)
-    with open(ex.kept('did'), 'a') as f: f.write(f'{i}\\n')
+    with open(ex.rows_folder('did'), 'a') as f: f.write(f'{i}\\n')
     return dict(i=i, new_tokens=len(decode(lm, 'def', Greedy(), 4).tokens))
-ex.save(pd.DataFrame(collect({str(i): lambda i=i: slow(i) for i in range(10)}, out=ex.kept('rows'), progress=False)))'''
+ex.save(pd.DataFrame(run_jobs({str(i): lambda i=i: slow(i) for i in range(10)}, output_dir=ex.rows_folder('rows'), progress=False)))'''
 VERDICT = "ex.verdicts([dict(claim='all are there', source='10', measured=str(len(ex.read())), agrees=len(ex.read()) == 10, why='they were kept')])"
 CALL = 'nano,90_tiny'
 
