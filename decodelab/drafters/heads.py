@@ -17,7 +17,7 @@ from fastcore.basics import patch
 import torch
 from torch import nn
 
-from .assistant import DraftHeads
+from .assistant import DraftHeads, RoundScorer
 from ..core.driver import Request
 from ..models.kv_cache import common_prefix
 from ..models.early_exit import upcast
@@ -26,7 +26,7 @@ from ..models.session import LM
 from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/13_heads.ipynb #8379ec51
-class HeadsScorer:
+class HeadsScorer(RoundScorer):
     "Rows of a kind of heads for one text, under a base's rules; it feeds on what the target's session keeps."
 
     def __init__(self, heads: 'Heads', request: Request, base: Base, target):
