@@ -6,109 +6,112 @@
 __all__ = ['NgramPool', 'Window', 'LookaheadDecodingDrafter', 'LookaheadDecodingState']
 
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #a96b9dcb
+from fastcore.basics import patch
+
+from ..core.checks import check_int
 from ..core.driver import Request
+from ..speculative.protocol import Draft, Drafter, DraftState, as_tensor
 from ..strategies.sampling import Base
-from ..speculative.protocol import Draft, as_tensor
 
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #00ec6bab
 class NgramPool:
     "Continuations of N − 1 tokens by the token before them."
 
     def __init__(self, max_tails: int):
-        self.max_tails, self.tails = max_tails, {}
+        self.max_tails = max_tails
+        self.tails = {}
 
     def add(self, first: int, tail: tuple[int, ...]):
-        "Remember one; the oldest of its kind is forgotten."
-        known = self.tails.setdefault(first, [])
-        if tail in known:
-            known.remove(tail)
-        known.append(tail)
-        del known[: -self.max_tails]
+        "Store one; the oldest beyond the limit is dropped."
+        tails = self.tails.setdefault(first, [])
+        if tail in tails:
+            tails.remove(tail)
+        tails.append(tail)
+        del tails[: -self.max_tails]
 
     def continuations(self, token: int) -> list[tuple[int, ...]]:
-        "What may follow a token, the newest first."
+        "The tails after a token, the newest first."
         return self.tails.get(token, [])[::-1]
 
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #7452e5b8
 class Window:
     "W positions and N − 1 steps of a Jacobi iteration."
 
-    def __init__(self, width: int, ngram: int, seed: list[int]):
-        self.width, self.depth = width, ngram - 1
-        self.steps = [
-            [seed[(s * width + i) % len(seed)] for i in range(width)] for s in range(self.depth)
-        ]
+    def __init__(
+        self,
+        width: int,  # W
+        ngram: int,  # N
+        seed: list[int],  # tokens to begin with, repeated as often as needed
+    ):
+        self.width = width
+        self.depth = ngram - 1
+        fill = [seed[j % len(seed)] for j in range(width * self.depth)]
+        self.steps = [fill[s * width : (s + 1) * width] for s in range(self.depth)]
 
     def nodes(self, width: int) -> tuple[list[int], list[int]]:
-        "`(tokens, parents)` of the first `width` columns as a tree after the text, line by line."
-        tokens = [t for step in self.steps for t in step[:width]]
+        "`(tokens, parents)` of the first `width` columns as a tree after the sequence, line by line."
+        tokens = [token for step in self.steps for token in step[:width]]
         return tokens, [j - 1 if j < width else j - width for j in range(len(tokens))]
 
-    def move(self, new: list[int], pool: NgramPool):
-        "Take the tokens that were predicted below the first columns; n-grams into the pool."
-        for i, token in enumerate(new):
-            column = [step[i] for step in self.steps] + [token]
-            pool.add(column[0], tuple(column[1:]))
-        last = new + self.steps[-1][len(new) :]
-        self.steps = self.steps[1:] + [last]
+    def move(self, predicted: list[int], pool: NgramPool):
+        "Append the tokens predicted below the first columns; the columns go into the pool."
+        for i, token in enumerate(predicted):
+            first, *tail = [step[i] for step in self.steps]
+            pool.add(first, (*tail, token))
+        last = predicted + self.steps[-1][len(predicted) :]
+        self.steps = [*self.steps[1:], last]
 
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #4cbd5bc8
-class LookaheadDecodingDrafter:
-    "The target guesses many positions at once and verifies n-grams that it has guessed before (arXiv 2402.02057)."
+class LookaheadDecodingDrafter(Drafter):
+    """The target predicts many positions at once; n-grams that it predicted before are the draft.
 
-    trees = needs_history = (
-        True  # remembers: the first round of a text has nothing to draft, so certificates follow whole texts
-    )
+    Source: arXiv 2402.02057.
+    """
+
+    trees = True
+    needs_history = True  # the pool is empty in the first round
 
     def __init__(
         self,
-        window: int = 8,  # W: positions that are guessed at once
+        window: int = 8,  # W: positions that are predicted at once
         ngram: int = 4,  # N: tokens of an n-gram, the first one included
         guesses: int = 8,  # G: n-grams that are verified at most
     ):
-        for name, value, least in (
-            ('window', window, 1),
-            ('ngram', ngram, 2),
-            ('guesses', guesses, 1),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f'{name} is {value!r}: give a whole number of {least} or more')
+        check_int('window', window)
+        check_int('ngram', ngram, minimum=2)
+        check_int('guesses', guesses)
         self.window = window
         self.ngram = ngram
         self.guesses = guesses
 
     def start(self, request: Request, base: Base, target) -> 'LookaheadDecodingState':
-        "Begin to draft for one text, with an empty pool."
+        "Begin to draft for one sequence, with an empty pool."
         return LookaheadDecodingState(self, request)
 
     def small(self) -> 'LookaheadDecodingDrafter':
-        "One that drafts from the second round on."
+        "One that drafts from the second round on, for certificates."
         return LookaheadDecodingDrafter(2, 2, 2)
 
-    def __repr__(self):
-        return f'LookaheadDecodingDrafter(window={self.window}, ngram={self.ngram}, guesses={self.guesses})'
-
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #ebf69961
-class LookaheadDecodingState:
-    "A window and a pool for one text."
+class LookaheadDecodingState(DraftState):
+    "A window and a pool for one sequence."
 
-    def __init__(self, drafter, request):
+    def __init__(self, drafter: LookaheadDecodingDrafter, request: Request):
         self.drafter = drafter
         self.pool = NgramPool(drafter.guesses)
         self.window = Window(drafter.window, drafter.ngram, list(request.prompt))
-        self.end = len(request.prompt) + request.max_new_tokens
+        self.max_length = len(request.prompt) + request.max_new_tokens
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
-        "N-grams that may follow the text, as a tree, and the window behind them."
+        "N-grams that may follow the sequence, as a tree, and the nodes of the window after them."
         depth = 0
         while depth < self.drafter.ngram - 1 and keep_drafting(depth, None, None):
             depth += 1
         tree = Draft([], parents=[])
         for tail in self.pool.continuations(ids[-1]):
             self.add_ngram(tree, tail[:depth])
-        width = min(
-            self.drafter.window, self.end - len(ids) - self.drafter.ngram
-        )  # never beyond the end of the budget
+        within_budget = self.max_length - len(ids) - self.drafter.ngram
+        width = min(self.drafter.window, within_budget)
         if width < 1:
             return tree
         tokens, parents = self.window.nodes(width)
@@ -120,16 +123,24 @@ class LookaheadDecodingState:
             info=dict(read=n + len(tokens)),
         )
 
-    def add_ngram(self, tree: Draft, tail):
-        "One n-gram in the tree; what it shares with others is there once."
-        at = -1
+    def add_ngram(self, tree: Draft, tail: tuple[int, ...]):
+        "Add an n-gram to the tree; a prefix shared with another n-gram is there once."
+        node = -1
         for token in tail:
-            same = [j for j in tree.children(at) if tree.tokens[j] == token]
-            if not same:
-                tree.tokens.append(token), tree.parents.append(at)
-            at = same[0] if same else len(tree.tokens) - 1
+            same = [j for j in tree.children(node) if tree.tokens[j] == token]
+            if same:
+                node = same[0]
+                continue
+            tree.tokens.append(token)
+            tree.parents.append(node)
+            node = len(tree.tokens) - 1
 
-    def observe(self, draft: Draft, p):
-        "The target's rows: what it predicts below each column."
-        width = draft.window_nodes // self.window.depth
-        self.window.move([int(as_tensor(row).argmax()) for row in p[-width:]], self.pool)
+# %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #a1b2c3d4
+@patch
+def observe(self: LookaheadDecodingState, draft: Draft, p):
+    """Move the window by the target's predictions `p` `(k+1, V)`.
+
+    The last rows are those below its columns.
+    """
+    width = draft.window_nodes // self.window.depth
+    self.window.move([int(as_tensor(row).argmax()) for row in p[-width:]], self.pool)
