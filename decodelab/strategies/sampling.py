@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from fastcore.basics import patch
 import torch
 
+from ..core.component import Component
 from ..core.driver import Request, Rng, Strategy
 from ..core.trace import Step
 from ..models.tree_branches import supports_tree
@@ -154,7 +155,7 @@ class Argmax:
         )
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #3610e00b
-class Base(Strategy):
+class Base(Strategy, Component):
     """Decoding with one token per pass, the standard that a speculative strategy keeps.
 
     Its subclasses decide between `greedy` and random with `sampler`.
