@@ -7,20 +7,11 @@ import sys
 
 from repo import ROOT, cells, is_exported, module_name, notebooks
 
+sys.path.insert(0, str(ROOT))
+from decodelab.core.glossary import FORBIDDEN  # noqa: E402
+
 WIDEST = 110  # characters of a line of code
 LARGEST = 1800  # characters of a cell
-# Words that identifiers and docstrings leave to everyday English, and what the field says.
-FORBIDDEN = {
-    'law': 'distribution', 'laws': 'distributions', 'chance': 'probability, random', 'chances': 'probabilities',
-    'told': 'given, reported', 'tell': 'report', 'tells': 'reports', 'say': 'output', 'says': 'outputs, message',
-    'said': 'generated, message', 'speak': 'generate', 'speaks': 'generates', 'hear': 'transcribe', 'hears': 'reads',
-    'heard': 'transcribed', 'refuse': 'reject, raise', 'refused': 'rejected', 'refuses': 'rejects, raises',
-    'whoever': 'a caller', 'nobody': 'no one', 'somebody': 'a caller', 'leaving': 'early exit', 'knockout': 'tournament',
-    'lean': 'native', 'peer': 'reference', 'peers': 'references', 'scout': 'window node', 'scouts': 'window nodes',
-    'sprout': 'draft tree', 'graft': 'merge', 'munch': 'longest match', 'bite': 'chunk', 'bites': 'chunks',
-    'chapter': 'notebook', 'mark': 'watermark', 'marks': 'watermarks', 'marked': 'watermarked', 'unmarked': 'unwatermarked',
-    'place': 'position', 'places': 'positions', 'wanted': 'a noun', 'kept': 'a noun', 'found': 'a noun',
-}  # fmt: skip
 IDENTIFIERS = set(FORBIDDEN) - {'found', 'kept', 'wanted', 'place', 'places', 'mark', 'marks', 'marked', 'unmarked'}
 
 

@@ -14,11 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .checks import check_fraction
 from .trace import Step
 
 # %% ../../nbs/01_core/04_metrics.ipynb #ee64fe07
 def counts(steps: Sequence[Step]) -> dict:
-    "Six sums over the steps; `rejections` counts the steps in which the target refused a token."
+    "Six sums over the steps; `rejections` counts the steps in which the target rejected a token."
     return dict(
         target_passes=sum(s.target_passes for s in steps),
         draft_passes=sum(s.draft_passes for s in steps),
@@ -29,11 +30,8 @@ def counts(steps: Sequence[Step]) -> dict:
     )
 
 
-def mean(
-    total: float,
-    n: float,  # of how many
-) -> float:
-    "`total / n`, and NaN where nothing was counted."
+def mean(total: float, n: float) -> float:
+    "`total / n`, and NaN where `n` is 0."
     return total / n if n else math.nan
 
 # %% ../../nbs/01_core/04_metrics.ipynb #a1b296f4
@@ -52,110 +50,112 @@ def rates(
 
 # %% ../../nbs/01_core/04_metrics.ipynb #320ff7f7
 def draft_cost(steps: Sequence[Step]) -> float:
-    "Seconds per draft pass over seconds per target pass, without the first step (arXiv 2211.17192, definition 3.7); NaN if not timed."
-    timed = [
-        s
-        for s in steps[1:]
-        if s.draft_passes and s.target_passes and s.draft_seconds > 0 and s.verify_seconds > 0
-    ]
+    """Seconds per draft pass over seconds per target pass, without the first step.
+
+    NaN where nothing was timed. Source: arXiv 2211.17192, definition 3.7.
+    """
+    timed = [s for s in steps[1:] if _is_timed(s)]
     draft = mean(sum(s.draft_seconds for s in timed), sum(s.draft_passes for s in timed))
     target = mean(sum(s.verify_seconds for s in timed), sum(s.target_passes for s in timed))
     return draft / target
 
+
+def _is_timed(step: Step) -> bool:
+    "Has the step passes of both models, and the seconds of both?"
+    passes = step.draft_passes and step.target_passes
+    return bool(passes and step.draft_seconds > 0 and step.verify_seconds > 0)
+
 # %% ../../nbs/01_core/04_metrics.ipynb #a290fb1a
 def metrics(
     steps: Sequence[Step],
-    seconds: float,  # wall clock of the whole text
+    seconds: float,  # wall clock of the whole run
 ) -> dict:
-    "Counts, rates and speed of one text, under the names that the whole library uses."
-    c = counts(steps)
-    rejections = c.pop('rejections')
-    return (
-        c
-        | dict(seconds=seconds)
-        | rates(c | dict(rejections=rejections), seconds)
-        | dict(draft_cost=draft_cost(steps))
-    )
+    "Counts, rates and speed of one run, under the names that the whole library uses."
+    sums = counts(steps)
+    quotients = rates(sums, seconds)
+    del sums['rejections']
+    return sums | dict(seconds=seconds) | quotients | dict(draft_cost=draft_cost(steps))
 
 # %% ../../nbs/01_core/04_metrics.ipynb #7f447688
 def expected_tokens(
     alpha: float,  # token acceptance
     k: int,  # lookahead: tokens drafted in a step
 ) -> float:
-    "Tokens that one target pass emits if each drafted token is accepted with probability `alpha` (arXiv 2211.17192, eq. 1)."
-    if not 0 <= alpha <= 1:
-        raise ValueError(f'alpha is {alpha}: give a probability')
+    """Mean number of tokens that one target pass emits.
+
+    Each drafted token is accepted with probability `alpha`, independently of the others.
+    Source: arXiv 2211.17192, equation 1.
+    """
+    check_fraction('alpha', alpha)
     return k + 1.0 if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
 
 # %% ../../nbs/01_core/04_metrics.ipynb #bfab6faf
 def position_acceptance(steps: Sequence[Step]):
-    "DataFrame by drafted position (from 1): times `judged`, `conditional` and `unconditional` acceptance."
+    """Acceptance by drafted position, as a DataFrame indexed by position (from 1).
+
+    Its columns are `judged` (how often the target judged that position), `conditional` and
+    `unconditional` acceptance.
+    """
     import pandas as pd
 
     longest = max((s.accepted + s.rejected for s in steps), default=0)
-    taken = np.array(
-        [sum(s.accepted >= i for s in steps) for i in range(1, longest + 1)], dtype=float
+    positions = range(1, longest + 1)
+    accepted = np.array([sum(s.accepted >= i for s in steps) for i in positions], dtype=float)
+    rejections = [sum(s.rejected and s.accepted == i - 1 for s in steps) for i in positions]
+    judged = accepted + np.array(rejections, dtype=float)
+    conditional = accepted / judged
+    columns = dict(
+        judged=judged.astype(int), conditional=conditional, unconditional=np.cumprod(conditional)
     )
-    refused = np.array(
-        [sum(s.rejected and s.accepted == i - 1 for s in steps) for i in range(1, longest + 1)],
-        dtype=float,
-    )
-    conditional = taken / (taken + refused)
-    return pd.DataFrame(
-        dict(
-            judged=(taken + refused).astype(int),
-            conditional=conditional,
-            unconditional=np.cumprod(conditional),
-        ),
-        index=pd.RangeIndex(1, longest + 1, name='position'),
-    )
+    return pd.DataFrame(columns, index=pd.RangeIndex(1, longest + 1, name='position'))
 
 # %% ../../nbs/01_core/04_metrics.ipynb #9cd75bed
 def speeds(
-    runs: np.ndarray,  # (2, n): new tokens and seconds of n texts
+    runs: np.ndarray,  # `(2, n)`: new tokens and seconds of n runs
 ) -> np.ndarray:
-    "Tokens per second of each text, (n,)."
+    "Tokens per second of each run, `(n,)`."
     return runs[0] / runs[1]
 
 
 def ratio_of_medians(ours: np.ndarray, theirs: np.ndarray) -> float:
-    "Median speed over median speed; both (2, n), tokens and seconds."
+    "Median speed over median speed; both arguments `(2, n)`, tokens and seconds."
     return np.median(speeds(ours)) / np.median(speeds(theirs))
 
 
 def mean_of_ratios(ours: np.ndarray, theirs: np.ndarray) -> float:
-    "Mean over texts of the ratio of speeds."
+    "Mean over runs of the ratio of speeds."
     return np.mean(speeds(ours) / speeds(theirs))
 
 
 def ratio_of_totals(ours: np.ndarray, theirs: np.ndarray) -> float:
-    "All tokens over all seconds, ours over theirs."
+    "All tokens over all seconds (the pooled speedup), ours over theirs."
     return (ours[0].sum() / ours[1].sum()) / (theirs[0].sum() / theirs[1].sum())
 
 # %% ../../nbs/01_core/04_metrics.ipynb #2ade85c6
 def pair_runs(
-    frame,  # columns strategy, prompt, repeat, new_tokens, seconds: one row per run (notebook `evaluate.bench`)
+    frame,  # one row per run: strategy, prompt, repeat, new_tokens, seconds (`evaluate.bench`)
     strategy: str,
     baseline: str,
 ):
-    "Runs of two strategies on the same prompt and repeat as one row each; raises `ValueError` where there are none."
-    missing = {strategy, baseline} - set(frame.strategy)
+    """Runs of two strategies on the same prompt and repeat, as one row each.
+
+    Columns of the baseline end in `_baseline`. Raises `ValueError` where there is no such pair.
+    """
+    names = sorted(set(frame.strategy))
+    missing = sorted({strategy, baseline} - set(names))
     if missing:
-        raise ValueError(
-            f'no runs of {sorted(missing)}: the frame has {sorted(set(frame.strategy))}'
-        )
-    ours, theirs = (
-        frame[frame.strategy == name].set_index(['prompt', 'repeat'])
-        for name in (strategy, baseline)
-    )
-    both = ours.join(theirs.add_suffix('_baseline'), how='inner')
-    if both.empty:
+        raise ValueError(f'no runs of {missing}: the frame has {names}')
+    key = ['prompt', 'repeat']
+    ours = frame[frame.strategy == strategy].set_index(key)
+    theirs = frame[frame.strategy == baseline].set_index(key)
+    pairs = ours.join(theirs.add_suffix('_baseline'), how='inner')
+    if pairs.empty:
         raise ValueError(f'{strategy!r} and {baseline!r} never ran on the same prompt and repeat')
-    return both.reset_index()
+    return pairs.reset_index()
 
 
 class Interval(NamedTuple):
-    "An estimate with the ends of its interval; NaN ends where one prompt says nothing about others."
+    "An estimate with the ends of its interval; the ends are NaN where there is only one prompt."
 
     value: float
     low: float = math.nan
@@ -166,28 +166,33 @@ class Interval(NamedTuple):
 
 # %% ../../nbs/01_core/04_metrics.ipynb #bc6e5d70
 def speedup(
-    frame,  # one row per run, as in `paired`
+    frame,  # one row per run, as in `pair_runs`
     strategy: str,
     baseline: str,
-    variant: Callable = ratio_of_medians,  # or `mean_of_ratios`, `pooled`, or your own of two (2, n) arrays
+    variant: Callable = ratio_of_medians,  # or another function of two `(2, n)` arrays
     level: float = 0.95,  # of the interval
     draws: int = 1000,  # resamples of the prompts
     seed: int = 0,  # same seed, same interval
 ) -> Interval:
-    "How many times faster, over paired runs, with a percentile bootstrap interval over prompts."
-    both = pair_runs(frame, strategy, baseline)
-    ours, theirs = (
-        both[['new_tokens' + end, 'seconds' + end]].to_numpy(float).T for end in ('', '_baseline')
-    )
-    groups = list(both.groupby('prompt').indices.values())
-    if len(groups) == 1:
-        return Interval(float(variant(ours, theirs)))
-    rng, values = np.random.default_rng(seed), []
+    """How many times faster `strategy` is than `baseline`, over paired runs.
+
+    The interval is a percentile bootstrap over prompts. Raises `ValueError` where no runs pair.
+    """
+    pairs = pair_runs(frame, strategy, baseline)
+    ours = pairs[['new_tokens', 'seconds']].to_numpy(float).T
+    theirs = pairs[['new_tokens_baseline', 'seconds_baseline']].to_numpy(float).T
+    value = float(variant(ours, theirs))
+    prompts = list(pairs.groupby('prompt').indices.values())  # rows of each prompt
+    if len(prompts) == 1:
+        return Interval(value)
+    rng = np.random.default_rng(seed)
+    values = []
     for _ in range(draws):
-        rows = np.concatenate([groups[g] for g in rng.integers(len(groups), size=len(groups))])
+        sample = rng.integers(len(prompts), size=len(prompts))
+        rows = np.concatenate([prompts[i] for i in sample])
         values.append(variant(ours[:, rows], theirs[:, rows]))
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(variant(ours, theirs)), float(low), float(high))
+    return Interval(value, float(low), float(high))
 
 # %% ../../nbs/01_core/04_metrics.ipynb #eda99836
 def identical(
@@ -195,23 +200,24 @@ def identical(
     strategy: str,
     baseline: str,
 ) -> float:
-    "Share of prompts on which the tokens equal the baseline's in all paired runs; NaN where the baseline itself varies."
-    both = pair_runs(frame, strategy, baseline)
-    texts = both.tokens_baseline.map(tuple).groupby(both.prompt).nunique()
-    if (texts > 1).any():
+    """Share of prompts on which the tokens equal the baseline's in all paired runs.
+
+    NaN where the baseline itself varies from repeat to repeat.
+    """
+    pairs = pair_runs(frame, strategy, baseline)
+    theirs = pairs.tokens_baseline.map(tuple)
+    if (theirs.groupby(pairs.prompt).nunique() > 1).any():
         return math.nan
-    same = both.tokens.map(tuple) == both.tokens_baseline.map(tuple)
-    return float(same.groupby(both.prompt).all().mean())
+    same = pairs.tokens.map(tuple) == theirs
+    return float(same.groupby(pairs.prompt).all().mean())
 
 
 def prompt_ratios(frame, strategy: str, baseline: str):
     "Series by prompt: median tokens per second over its repeats, ours over the baseline's."
-    both = pair_runs(frame, strategy, baseline)
-    both = both.assign(
-        speed=both.new_tokens / both.seconds,
-        speed_baseline=both.new_tokens_baseline / both.seconds_baseline,
-    )
-    medians = both.groupby('prompt')[['speed', 'speed_baseline']].median()
+    pairs = pair_runs(frame, strategy, baseline)
+    pairs['speed'] = pairs.new_tokens / pairs.seconds
+    pairs['speed_baseline'] = pairs.new_tokens_baseline / pairs.seconds_baseline
+    medians = pairs.groupby('prompt')[['speed', 'speed_baseline']].median()
     return (medians.speed / medians.speed_baseline).rename('ratio')
 
 

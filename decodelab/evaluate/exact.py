@@ -87,6 +87,7 @@ class ExactLM:
 
     tokenizer = None
     eos = ()
+    decoder_start_ids = ()
     max_length = None
     device = 'cpu'
 
