@@ -129,7 +129,7 @@ class LookaheadDecodingState:
                 tree.tokens.append(token), tree.parents.append(at)
             at = same[0] if same else len(tree.tokens) - 1
 
-    def update_window(self, draft: Draft, p):
+    def observe(self, draft: Draft, p):
         "The target's rows: what it predicts below each column."
         width = draft.window_nodes // self.window.depth
         self.window.move([int(as_tensor(row).argmax()) for row in p[-width:]], self.pool)

@@ -1,6 +1,11 @@
 # The names of this part, imported when they are first used; also what editors and type checkers read.
 from .protocol import Draft as Draft
+from .protocol import DraftProbs as DraftProbs
+from .protocol import Drafter as Drafter
+from .protocol import DraftState as DraftState
+from .protocol import Verifier as Verifier
 from .protocol import Verification as Verification
+from .protocol import LookaheadRule as LookaheadRule
 from .protocol import ExactMatchVerifier as ExactMatchVerifier
 from .protocol import FixedLookahead as FixedLookahead
 from .verifiers import TokenVerifier as TokenVerifier

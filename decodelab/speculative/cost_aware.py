@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fastcore.basics import patch
 
 from ..core.trace import Step
-from .lookahead import LookaheadRule, check_fraction, check_finite, check_int
+from ..core.checks import check_fraction, check_int, check_number
+from .protocol import LookaheadRule, check_finite
 
 # %% ../../nbs/07_speculative/06_cost_aware.ipynb #e4e719f9
 @dataclass(frozen=True, repr=False)

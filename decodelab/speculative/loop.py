@@ -18,7 +18,7 @@ from decodelab.speculative.protocol import (
     ExactMatchVerifier,
     FixedLookahead,
     KeepDrafting,
-    Lookahead,
+    LookaheadRule,
     Verifier,
 )
 from ..strategies.deterministic import DeterministicScorer
@@ -34,7 +34,7 @@ class Speculative:
         base: Base = Greedy(),  # the decoding that is kept: `Greedy(rules)` or `Sample(rules)`
         verifier: Verifier
         | None = None,  # None: `ExactMatchVerifier` for a greedy base, `TokenVerifier` for a sampling one
-        lookahead: Lookahead = FixedLookahead(5),  # how many tokens to draft
+        lookahead: LookaheadRule = FixedLookahead(5),  # how many tokens to draft
         deterministic: bool = False,  # greedy text to the last bit in low precision: close decisions are read again, one token a pass (`strategies.deterministic`)
     ):
         self.drafter, self.base, self.verifier, self.lookahead, self.deterministic = (
@@ -102,7 +102,7 @@ def speculate_once(ids, target, drafting, verifier, keep_drafting, rng, request)
     )
 
 
-def within_budget(lookahead: Lookahead, room: int, ends: frozenset) -> KeepDrafting:
+def within_budget(lookahead: LookaheadRule, room: int, ends: frozenset) -> KeepDrafting:
     "The lookahead's rule, within `room` tokens and not beyond one that ends the text."
     return lambda i, row, token: (
         i < room and token not in ends and lookahead.keep_drafting(i, row, token)
@@ -133,7 +133,7 @@ def speculate_tree_once(ids, target, drafting, draft, verifier, rng, passes, tim
     p = read(ids, draft.tokens, draft.parents)  # (1 + n, V)
     verdict = verifier.verify(p, draft, rng)
     if draft.window_nodes:
-        drafting.update_window(draft, p)
+        drafting.observe(draft, p)
     path, more = verdict.path, draft.children(verdict.path[-1] if verdict.path else -1)
     if hasattr(target, 'accept_path'):
         target.accept_path(path)

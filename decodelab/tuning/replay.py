@@ -100,8 +100,9 @@ def make_recorder(drafting, k: int, eos: frozenset, asked: list, proposed: list)
     def go_on(i, row, token):
         if token in eos:
             return False
-        if hasattr(drafting, 'partial_draft'):
-            proposed.append(drafting.partial_draft())
+        partial = getattr(drafting, 'partial_draft', lambda: None)()
+        if partial is not None:
+            proposed.append(partial)
         shown = (
             None
             if row is None

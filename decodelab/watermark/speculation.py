@@ -10,7 +10,7 @@ __all__ = ['draw_token', 'WatermarkedRng', 'WatermarkedDrafter', 'WatermarkedSta
 from ..core.driver import Request, Rng
 from .dual_gumbel import DualGumbel, TripleGumbel
 from ..strategies.sampling import Base, Sample
-from ..speculative.protocol import Draft, Drafter, FixedLookahead, Lookahead, Verification
+from ..speculative.protocol import Draft, Drafter, FixedLookahead, LookaheadRule, Verification
 from ..speculative.loop import Speculative
 from ..speculative.verifiers import TokenVerifier
 
@@ -207,7 +207,7 @@ def dual_key_speculation(
     drafter: Drafter,  # any
     watermark: DualGumbel,  # two keys; `TripleGumbel`: the coin is keyed, too
     processors=(),  # as in `Sample`, applied to target and draft before the mark
-    lookahead: Lookahead = FixedLookahead(5),
+    lookahead: LookaheadRule = FixedLookahead(5),
     target_watermark=None,  # draws of the target that replace nothing; None: by key A, or as the coin says; `mark.b`: the published form
 ) -> Speculative:
     "Speculative sampling with the dual-key Gumbel mark: drafts by key A, what replaces them by key B."
