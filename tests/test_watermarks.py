@@ -505,9 +505,9 @@ def test_configurations_round_trip(mark):
 )
 def test_shares_outside_are_refused(make):
     for share in (0, 1, 0.0, 1.0, -0.1, 1.1, math.nan, math.inf, '0.5', None, True):
-        with pytest.raises(ValueError, match='between 0 and 1'):
+        with pytest.raises(ValueError, match='from 0 to 1'):
             make(gamma=share)
-    with pytest.raises(ValueError, match='between 0 and 1'):
+    with pytest.raises(ValueError, match='from 0 to 1'):
         TransformersGreenList(V, greenlist_ratio=1.0)
     for key in (-1, 2**64, 1.0, 'secret', None, True):
         for mark in (GreenList, Unigram, HardList, SBW, Gumbel, DiPmark):
