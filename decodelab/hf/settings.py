@@ -242,6 +242,9 @@ def has_model_drafter(s: Settings) -> bool:
     return s['assistant_model'] is not None or s['assistant_early_exit'] is not None
 
 # %% ../../nbs/12_hf/01_settings.ipynb #8e483fe1
+#| export
+
+# %% ../../nbs/12_hf/01_settings.ipynb #0747f4bc
 def _is_set(name: str):
     "The condition that a setting has a value."
     return lambda s: s[name] is not None
@@ -506,7 +509,7 @@ def takes_precedence(s: Settings, new: str, total: str) -> bool:
         s.unused[loser] = f'{winner} goes before it'
     return wins
 
-
+# %% ../../nbs/12_hf/01_settings.ipynb #f6884ef2
 def resolve_max_new_tokens(
     s: Settings,
     width: int,  # ids of the prompt, padding included
