@@ -30,7 +30,6 @@ from decodelab.models.prefill import (
     PrefillInputs,
     PrecomputedEncoder,
     Prefill,
-    EncoderOutputs,
 )
 from ..strategies.transcribe import decoder_prompt
 
@@ -327,7 +326,7 @@ def precomputed_encoders(lm: LM, outputs, mask, encoders: list[dict]) -> list[Pr
         None if m is None else torch.nn.functional.pad(m, (0, n - m.shape[1])).to(lm.device)
     )
     return [
-        PrecomputedEncoder(lm, EncoderOutputs(row.to(lm.device, lm.dtype), on(m, row.shape[1])), e)
+        PrecomputedEncoder(lm, row.to(lm.device, lm.dtype), on(m, row.shape[1]), e)
         for row, m, e in zip(states.detach().split(1), found, encoders or [{}] * len(states))
     ]
 
