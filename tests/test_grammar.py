@@ -33,7 +33,13 @@ from decodelab import (
 from decodelab.logits import Mirostat
 from decodelab.evaluate.certify import g_test
 from decodelab.core.driver import Request, Rng
-from decodelab.logits.json_grammar import REQUIRED_CHARACTERS, TokenTrie, complete, state_after
+from decodelab.logits.json_grammar import (
+    REQUIRED_CHARACTERS,
+    TokenTrie,
+    complete,
+    state_after,
+    token_trie,
+)
 from decodelab.models.tokenizer_bytes import token_texts
 from repo import ROOT
 
@@ -218,7 +224,7 @@ def test_random_models_of_every_kind_of_scores_write_json():
                     lm, [5, 6], Speculative(drafter, base=base), 60, seed=seed, stop=stop
                 )
                 text = ''.join(
-                    lm.token_trie_.texts[i]
+                    token_trie(lm).texts[i]
                     for i in trace.tokens[: -1 if trace.stopped == 'eos' else None]
                 )
                 assert (trace.stopped == 'eos') == (trace.tokens[-1] == 1) and state_after(

@@ -13,7 +13,7 @@ import torch
 
 from .assistant import token_probs
 from ..core.driver import Request
-from ..models.session import LM, SessionOpener
+from ..models.session import LM, ModelInputs
 from ..strategies.sampling import Base
 from ..speculative.protocol import Draft, DraftProbs
 from .universal import Retokenizer, retokenize_prompt
@@ -119,7 +119,7 @@ def start_mapped(drafter, request: Request, base: Base, kind: type) -> MappedSta
             request,
             lm=drafter.lm,
             encoder=None
-            if isinstance(request.encoder, SessionOpener) and not request.lm.decoder_start_ids
+            if isinstance(request.encoder, ModelInputs) and not request.lm.decoder_start_ids
             else request.encoder,
         )
     )  # what is prepared is in the target's ids

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from fastcore.basics import patch
 
 from ..core.driver import Request
-from ..models.session import LM, SessionOpener
+from ..models.session import LM, ModelInputs
 from decodelab.models.tokenizer_bytes import (
     TokenizerBytes,
     special_token_map,
@@ -180,7 +180,7 @@ class UniversalDrafter:
                 lm=self.lm,
                 prompt=list(text.draft_ids),
                 encoder=None
-                if isinstance(request.encoder, SessionOpener) and not request.lm.decoder_start_ids
+                if isinstance(request.encoder, ModelInputs) and not request.lm.decoder_start_ids
                 else request.encoder,
             )
         )  # what is prepared is in the target's ids
