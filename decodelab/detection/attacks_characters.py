@@ -28,7 +28,9 @@ def tokenizer_bytes(tokenizer) -> TokenizerBytes:
 def free_characters(
     state: AttackState, spelling: TokenizerBytes
 ) -> tuple[str, list[int], list[bool]]:
-    "The text of the free tokens, the token in which each character begins, and whether a run of neighbouring tokens begins there."
+    """The text of the free tokens, the token in which each character begins, and whether a run of
+    neighbouring tokens begins there.
+    """
     text = ''
     owner = []
     first = []
@@ -56,12 +58,16 @@ def free_characters(
 def retokenize_characters(
     spelling: TokenizerBytes, parts: list[str], owner: list[int]
 ) -> list[tuple[int, int]]:
-    "Pairs (id, old token) of a run whose characters became `parts`; raises `ValueError` for what the tokenizer cannot write."
+    """Pairs (id, old token) of a run whose characters became `parts`.
+
+    Raises `ValueError` for what the tokenizer cannot write.
+    """
     raw = ''.join(parts).encode('utf-8', 'surrogateescape')
     ids = spelling.encode(raw)
     if ids is None:
         raise ValueError(
-            f'the tokenizer has no tokens for {"".join(parts)[:30]!r}: choose an attack without such characters'
+            f'the tokenizer has no tokens for {"".join(parts)[:30]!r}: '
+            'choose an attack without such characters'
         )
     owners = [o for part, o in zip(parts, owner) for _ in part.encode('utf-8', 'surrogateescape')]
     begins = [0, *accumulate(len(spelling.pieces[t]) for t in ids)]
@@ -102,7 +108,10 @@ class Retokenize(CharacterAttack):
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #defb881d
 def lookalike_pairs(script: str, pairs: str) -> tuple:
-    "Pairs (Latin letter, lookalike) from 'a=A b=VE': the names of small or capital letters of a script."
+    """Pairs (Latin letter, lookalike) from 'a=A b=VE'.
+
+    The names of small or capital letters of a script.
+    """
     size = {True: 'CAPITAL', False: 'SMALL'}
     found = [p.split('=') for p in pairs.split()]
     return tuple(
@@ -142,7 +151,8 @@ class Homoglyphs(CharacterAttack):
             and all(isinstance(p, tuple) and len(p) == 2 and len(p[0]) == 1 for p in self.table)
         ):
             raise ValueError(
-                "table is no tuple of pairs (character, lookalike): give CYRILLIC, GREEK, FULLWIDTH or your own"
+                "table is no tuple of pairs (character, lookalike): "
+                "give CYRILLIC, GREEK, FULLWIDTH or your own"
             )
 
     def __repr__(self):
@@ -210,7 +220,8 @@ class ZeroWidth(CharacterAttack):
             and all(unicodedata.category(c) == 'Cf' for c in self.character)
         ):
             raise ValueError(
-                f'character is {self.character!r}: give one of the format characters (Cf), which are not drawn'
+                f'character is {self.character!r}: '
+                'give one of the format characters (Cf), which are not drawn'
             )
 
     def respell(self, text: str, state: AttackState) -> list[str]:
@@ -260,7 +271,10 @@ class RemoveCharacters(CharacterAttack):
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #84ca58a9
 def compose_characters(text: str) -> list[str]:
-    "What becomes of each character in NFKC without format characters; a cluster's result stands at its first one."
+    """What becomes of each character in NFKC without format characters.
+
+    A cluster's result stands at its first one.
+    """
     parts = ['' if unicodedata.category(c) == 'Cf' else c for c in text]
     clusters = []
     for k, c in enumerate(parts):
@@ -310,7 +324,9 @@ def collapse_spaces(parts: list[str]) -> list[str]:
 
 
 def normalize_text(text: str) -> str:
-    "A text as it reads: NFKC, no invisible characters, Latin letters for their lookalikes, single spaces inside lines."
+    """A text as it reads: NFKC, no invisible characters, Latin letters for their lookalikes, single
+    spaces inside lines.
+    """
     if not isinstance(text, str):
         raise TypeError(f'{type(text).__name__} is no text: give a string')
     return ''.join(collapse_spaces(latinize(compose_characters(text))))

@@ -65,7 +65,7 @@ def token_span(
 
 
 def tooltip_text(i: int, value: float, scored: bool, context, z: float | None) -> str:
-    "What hovering says."
+    "What hovering outputs."
     after = (
         ''
         if context is None
@@ -84,7 +84,7 @@ FOOT_HEIGHT = 16
 
 
 def axis_ticks(low: float, high: float) -> list[int]:
-    "A few whole numbers between two z, 0 among them."
+    "A few integers between two z, 0 among them."
     step = next(
         s
         for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, math.ceil(high - low))
@@ -159,14 +159,18 @@ def summary_html(values: np.ndarray, null: NullDistribution, z: np.ndarray, n: i
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #1c432a5a
 def window_ranges(window, n: int) -> list[tuple[int, int]]:
-    "One window or several as (begin, end) in tokens; raises `ValueError` for one outside the text."
+    """One window or several as (begin, end) in tokens.
+
+    Raises `ValueError` for one outside the text.
+    """
     several = (
         [] if window is None else [window] if len(window) and np.ndim(window[0]) == 0 else window
     )
     out = [(int(w[0]), int(w[1])) for w in several]
     if bad := [w for w in out if not 0 <= w[0] < w[1] <= n]:
         raise ValueError(
-            f'the window {bad[0]} is not in a text of {n} tokens: give (begin, end) in tokens of the text'
+            f'the window {bad[0]} is not in a text of {n} tokens: '
+            'give (begin, end) in tokens of the text'
         )
     return out
 
@@ -178,7 +182,8 @@ def check_highlight(pieces, values, scored, contexts):
     )
     if len(set(many.values())) > 1:
         raise ValueError(
-            f'there are {", ".join(f"{v} {k}" for k, v in many.items())}: give one of each for every token'
+            f'there are {", ".join(f"{v} {k}" for k, v in many.items())}: '
+            'give one of each for every token'
         )
     if isinstance(pieces, str):
         raise ValueError('pieces is one string: give the text of each token')
@@ -188,12 +193,16 @@ def highlight_tokens(
     pieces: Sequence[str],  # (n,) the text of each token
     values: np.ndarray,  # (n,) its evidence
     scored: np.ndarray,  # (n,) bool: does it count?
-    null: NullDistribution,  # the law of one value without the mark
+    null: NullDistribution,  # the distribution of one value without the watermark
     contexts: Sequence | None = None,  # (n,) what decided each value
     title: str = '',  # a line above the text
     window=None,  # (begin, end) in tokens, a `Span`, or a list of them
 ) -> str:
-    "The text with every token green, red or grey, and the running z below, as HTML that needs nothing else; raises `ValueError` for lengths that differ."
+    """The text with every token green, red or grey, and the running z below, as HTML that needs
+    nothing else.
+
+    Raises `ValueError` for lengths that differ.
+    """
     check_highlight(pieces, values, scored, contexts)
     values = np.asarray(values, np.float64)
     scored = np.asarray(scored, bool)
@@ -224,7 +233,10 @@ CRITICAL_LEVEL = 0.001
 
 
 def critical_z(null: NullDistribution, count: int, level: float = CRITICAL_LEVEL) -> float:
-    "The z that `count` tokens without the mark reach with a probability of `level`, to .01; inf where they cannot."
+    """The z that `count` tokens without the watermark reach with a probability of `level`, to .01.
+
+    Inf where they cannot.
+    """
     tail = lambda z: null.tail(count * null.mean + z * math.sqrt(count * null.var), count)
     low, high = 0.0, 64.0
     while high - low > 0.005:
@@ -237,11 +249,11 @@ def critical_z(null: NullDistribution, count: int, level: float = CRITICAL_LEVEL
 def plot_running_z(
     values: np.ndarray,  # (n,) evidence of each token
     scored: np.ndarray,  # (n,) bool
-    null: NullDistribution,  # the law of one value without the mark
+    null: NullDistribution,  # the distribution of one value without the watermark
     window=None,  # (begin, end) in tokens, a `Span`, or a list of them
     ax=None,
 ):
-    "The z of the text up to each token, the z that is rare without the mark, and the windows."
+    "The z of the text up to each token, the z that is rare without the watermark, and the windows."
     check_highlight(values, values, scored, None)
     at, z = running_z(values, scored, null)
     ax = axes(

@@ -19,19 +19,23 @@ from ..watermark.synthid import SynthID, TournamentScores
 
 # %% ../../nbs/11_detection/05_training.ipynb #9812da5b
 def two_token_probs(g: torch.Tensor, beta: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-    "psi `(…, m)`: the probability that two different tokens met in each layer, given the g-values `(…, m)` of the layers before."
+    """psi `(…, m)`: the probability that two different tokens met in each layer, given the g-values
+    `(…, m)` of the layers before.
+    """
     return torch.sigmoid(g @ delta.tril(-1).T + beta)
 
 
 def log_ratios(g: torch.Tensor, beta: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-    "log P(g | marked) / P(g | not) `(…,)` of tokens, in nats."
+    "log P(g | watermarked) / P(g | not) `(…,)` of tokens, in nats."
     return torch.log1p((g - 0.5) * two_token_probs(g, beta, delta)).sum(-1)
 
 # %% ../../nbs/11_detection/05_training.ipynb #e1441103
 def tournament_probs(
     watermark: SynthID, contexts: torch.Tensor, candidates: torch.Tensor, p: torch.Tensor
 ) -> torch.Tensor:
-    "`p` `(n, V)` of candidates `(n, V)` after a tournament of two leaves in each row, by the keys and contexts `(n, H - 1)`."
+    """`p` `(n, V)` of candidates `(n, V)` after a tournament of two leaves in each row, by the keys
+    and contexts `(n, H - 1)`.
+    """
     h = torch.full((len(p),), watermark.g.hash_function.initial_state(watermark.keys))
     for column in contexts.T:
         h = (h + column) * MULTIPLIER + 1
@@ -49,7 +53,7 @@ def tournament_sequences(
     n_sequences: int,
     length: int,  # so many, of so many tokens
     generator: torch.Generator,
-    watermarked: bool = True,  # False: the same without the mark
+    watermarked: bool = True,  # False: the same without the watermark
     choice: tuple = (0.05, 0.4),  # least and most share of tokens that a text had a choice of
     sharpness: tuple = (
         1.5,
@@ -73,27 +77,34 @@ def tournament_sequences(
 
 # %% ../../nbs/11_detection/05_training.ipynb #95e40d87
 def check_tournament_scores(token_scores, watermark: SynthID | None = None):
-    "Raise `TypeError` or `ValueError` unless this is a text's evidence of `mark`, with a token that counts."
+    """Raise `TypeError` or `ValueError` unless this is a text's evidence of `mark`, with a token
+    that counts.
+    """
     if not isinstance(token_scores, TournamentScores):
         raise TypeError(
-            f'{type(token_scores).__name__} has no g-values: give the evidence of a SynthID mark'
+            f'{type(token_scores).__name__} has no g-values: '
+            'give the evidence of a SynthID watermark'
         )
     if token_scores.watermark is None:
         raise ValueError(
-            'the evidence does not say which mark read it: give what mark.evidence(ids) returns'
+            'the evidence does not say which watermark read it: '
+            'give what watermark.evidence(ids) returns'
         )
     layers = len(token_scores.watermark.keys)
     if watermark is not None and layers != len(watermark.keys):
         raise ValueError(
-            f'the detector is for {len(watermark.keys)} layers and the evidence has {layers}: give evidence of {watermark!r}'
+            f'the detector is for {len(watermark.keys)} layers and the evidence has {layers}: '
+            f'give evidence of {watermark!r}'
         )
     if watermark is not None and token_scores.watermark != watermark:
         raise ValueError(
-            f'the evidence is of {token_scores.watermark!r}: this detector is for {watermark!r}, train one for each mark'
+            f'the evidence is of {token_scores.watermark!r}: '
+            f'this detector is for {watermark!r}, train one for each watermark'
         )
     if token_scores.watermark.leaves != 2:
         raise ValueError(
-            f'matches of {token_scores.watermark.leaves} have another likelihood: this detector is for two leaves'
+            f'matches of {token_scores.watermark.leaves} have another likelihood: '
+            'this detector is for two leaves'
         )
     if not token_scores.count:
         raise ValueError('no token of the text counts: give a text longer than the context')
@@ -103,7 +114,10 @@ MIN_TEXTS = 20  # texts of a kind
 
 
 def check_training_scores(watermarked: Sequence, unwatermarked: Sequence) -> SynthID:
-    "The mark that read all of the texts; raises `ValueError` for too few of them, or other marks among them."
+    """The watermark that read all of the texts.
+
+    Raises `ValueError` for too few of them, or other watermarks among them.
+    """
     for kind, texts in (('marked', watermarked), ('unmarked', unwatermarked)):
         if len(texts) < MIN_TEXTS:
             raise ValueError(
@@ -115,7 +129,10 @@ def check_training_scores(watermarked: Sequence, unwatermarked: Sequence) -> Syn
 
 
 def pad_g_values(scores: Sequence[TournamentScores]) -> tuple[torch.Tensor, torch.Tensor]:
-    "g-values `(n, L, m)` of the tokens that count, and a mask `(n, L)`; the short ones are filled up with zeros."
+    """g-values `(n, L, m)` of the tokens that count, and a mask `(n, L)`.
+
+    The short ones are filled up with zeros.
+    """
     rows = [torch.from_numpy(e.g[e.scored]).float() for e in scores]
     mask = [torch.ones(len(r)) for r in rows]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), torch.nn.utils.rnn.pad_sequence(
@@ -138,13 +155,16 @@ def classification_loss(x, mask, watermarked, beta, delta, odds):
 
 
 def likelihood_loss(x, mask, watermarked, beta, delta, odds):
-    "Minus the mean log-ratio of a token in marked texts, in nats; unmarked texts and the prior are not needed."
+    """Minus the mean log-ratio of a token in watermarked texts, in nats.
+
+    Unwatermarked texts and the prior are not needed.
+    """
     weight = mask * watermarked[:, None]
     return -(log_ratios(x, beta, delta) * weight).sum() / weight.sum().clamp(min=1)
 
 
 def train_weights(
-    data,  # g-values (n, L, m), mask (n, L), marked (n,) 0 or 1
+    data,  # g-values (n, L, m), mask (n, L), watermarked (n,) 0 or 1
     penalty: float,  # of the squares of delta
     odds: float,  # logarithm of the prior odds
     loss: Callable,

@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy import fft
 
+from ..core.checks import check_fraction
 from decodelab.watermark.null import (
     N_SAMPLED_NGRAMS,
     LatticeNull,
@@ -25,7 +26,7 @@ from decodelab.watermark.null import (
     tilted_tail,
 )
 from ..watermark.synthid import SynthID, TournamentScores
-from ..watermark.base import Watermark, check_open_fraction
+from ..watermark.base import Watermark
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #ad767164
 MAX_WEIGHT_SUM = 1_000_000  # the largest sum of weights, in their common unit
@@ -37,7 +38,10 @@ def default_weights(layers: int) -> list[float]:
 
 
 def integer_weights(weights) -> tuple[int, ...]:
-    "The smallest whole numbers with the ratios of `weights` `(m,)`; raises `ValueError` where there are none."
+    """The smallest integers with the ratios of `weights` `(m,)`.
+
+    Raises `ValueError` where there are none.
+    """
     given = [float(w) for w in weights]
     if not given or not all(math.isfinite(w) and w >= 0 for w in given) or not any(given):
         raise ValueError(
@@ -50,12 +54,15 @@ def integer_weights(weights) -> tuple[int, ...]:
         sum(whole) > MAX_WEIGHT_SUM
         or max(abs(p - w / max(given)) for p, w in zip(parts, given)) > 1e-12
     ):
-        raise ValueError('the weights have no common unit: round them to whole numbers')
+        raise ValueError('the weights have no common unit: round them to integers')
     return tuple(w // math.gcd(*whole) for w in whole)
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #b67a0f9d
 def layer_weights(layers: int, weights) -> tuple[int, ...]:
-    "Whole weights for a mark; raises `ValueError` for too few or too many."
+    """Whole weights for a watermark.
+
+    Raises `ValueError` for too few or too many.
+    """
     whole = integer_weights(default_weights(layers) if weights is None else weights)
     if len(whole) != layers:
         raise ValueError(
@@ -68,10 +75,14 @@ def weighted_mean(
     token_scores: TournamentScores,
     weights=None,  # (m,) one for each layer; None: falling from 10 to 1
 ) -> TournamentScores:
-    "The evidence with weighted means over the layers as `values`; raises `TypeError` for evidence without layers."
+    """The evidence with weighted means over the layers as `values`.
+
+    Raises `TypeError` for evidence without layers.
+    """
     if not isinstance(token_scores, TournamentScores):
         raise TypeError(
-            f'{type(token_scores).__name__} has no layers to weigh: give the evidence of a SynthID mark'
+            f'{type(token_scores).__name__} has no layers to weigh: '
+            'give the evidence of a SynthID watermark'
         )
     whole = np.array(layer_weights(token_scores.g.shape[1], weights))
     return replace(token_scores, values=token_scores.g @ whole / whole.sum())
@@ -91,7 +102,10 @@ TRIM_NATS = 36.0  # nats: what may be lost is exp(-36)
 
 
 def convolve_trimmed(f: np.ndarray, count: int) -> tuple[int, np.ndarray]:
-    "The law of the sum of `count` draws of `f` where its mass is: first place, and probabilities from there on."
+    """The distribution of the sum of `count` draws of `f` where its mass is.
+
+    First position, and probabilities from there on.
+    """
     k = np.arange(len(f))
     mean = float(f @ k)
     b = TRIM_NATS * max(mean, len(f) - 1 - mean) / 3
@@ -123,7 +137,10 @@ class CachedLatticeNull(LatticeNull):
         return min(1.0, float(p)) if p > 1e-5 else tilted_tail(self.distribution, minimum, count)
 
     def critical(self, level: float, count: int) -> float:
-        "The smallest total whose tail is at most `level`; raises `ValueError` for levels outside 1e-5 … 1."
+        """The smallest total whose tail is at most `level`.
+
+        Raises `ValueError` for levels outside 1e-5 … 1.
+        """
         if not 1e-5 < level < 1:
             raise ValueError(f'level is {level!r}: give a share between 1e-5 and 1')
         low, tails = cached_tails(self, count)
@@ -138,7 +155,7 @@ class CachedLatticeNull(LatticeNull):
 
 @lru_cache(maxsize=64)
 def cached_tails(null: CachedLatticeNull, count: int) -> tuple[int, np.ndarray]:
-    "The tails at all places where they are neither 1 nor below 1e-8, from the first of them on."
+    "The tails at all positions where they are neither 1 nor below 1e-8, from the first of them on."
     low, distribution = convolve_trimmed(null.distribution, count)
     tails = distribution[::-1].cumsum()[::-1]
     inner = (tails > 1e-8) & (tails < 1 - 1e-14)
@@ -154,7 +171,7 @@ class WeightedTournamentNull(NullDistribution):
     weights: tuple  # (m,) with a common unit
 
     def __post_init__(self):
-        check_open_fraction('share', self.share)
+        check_fraction('share', self.share, zero=False, one=False)
         object.__setattr__(self, 'weights', integer_weights(self.weights))
 
     name = 'weighted coins'
@@ -189,7 +206,10 @@ class WeightedTournamentNull(NullDistribution):
 # %% ../../nbs/11_detection/04_weighted.ipynb #33460766
 @dataclass(frozen=True, repr=False)
 class WeightedSynthID(Watermark):
-    "A SynthID mark whose evidence is the weighted mean over the layers; as a rule it is that mark."
+    """A SynthID watermark whose evidence is the weighted mean over the layers.
+
+    As a rule it is that watermark.
+    """
 
     watermark: SynthID
     weights: tuple | None = None  # (m,) one for each layer; None: falling from 10 to 1
@@ -199,7 +219,7 @@ class WeightedSynthID(Watermark):
             object.__setattr__(self, 'watermark', SynthID.from_json(json.dumps(self.watermark)))
         if not isinstance(self.watermark, SynthID):
             raise TypeError(
-                f'{type(self.watermark).__name__} has no layers to weigh: give a SynthID mark'
+                f'{type(self.watermark).__name__} has no layers to weigh: give a SynthID watermark'
             )
         object.__setattr__(self, 'weights', layer_weights(len(self.watermark.keys), self.weights))
 
@@ -217,7 +237,7 @@ class WeightedSynthID(Watermark):
     def score_tokens(
         self, ids, prompt=0, deduplicate='context+token', pad=None, eos=()
     ) -> TournamentScores:
-        "The evidence of the mark, weighted."
+        "The evidence of the watermark, weighted."
         return weighted_mean(
             self.watermark.score_tokens(ids, prompt, deduplicate, pad, eos), self.weights
         )
@@ -235,7 +255,10 @@ class WeightedSynthID(Watermark):
 # %% ../../nbs/11_detection/04_weighted.ipynb #43fb144d
 @lru_cache(maxsize=8)
 def layer_g_values(watermark: SynthID) -> np.ndarray:
-    "`(n, m)` g-values under the keys of a mark: of all residues of its table, or of random n-grams."
+    """`(n, m)` g-values under the keys of a watermark.
+
+    Of all residues of its table, or of random n-grams.
+    """
     import torch
 
     if watermark.hash_function.period:
@@ -250,7 +273,7 @@ def layer_g_values(watermark: SynthID) -> np.ndarray:
 @null_distribution.register(WeightedSynthID)
 @lru_cache(maxsize=16)
 def weighted_null(watermark: WeightedSynthID) -> CachedLatticeNull:
-    "The law of a token's weighted mean, counted with the mark's own keys."
+    "The distribution of a token's weighted mean, counted with the watermark's own keys."
     ones, whole = layer_g_values(watermark.watermark), sum(watermark.weights)
     distribution = np.bincount(ones @ np.array(watermark.weights), minlength=whole + 1) / len(ones)
     return CachedLatticeNull(tuple(distribution.tolist()), 1 / whole, 'counted, weighted layers')

@@ -48,12 +48,18 @@ TINY = np.finfo(float).tiny
 
 @lru_cache(maxsize=2**16)
 def scan_statistic(null: NullDistribution, size: int, total: float) -> float:
-    "-log of the probability that `size` tokens without the mark have this total or more; at most 708."
+    """-log of the probability that `size` tokens without the watermark have this total or more.
+
+    At most 708.
+    """
     return -math.log(max(null.tail(total - SLACK, size), TINY))
 
 
 def scan_statistics(null: NullDistribution, size: int, totals: np.ndarray) -> np.ndarray:
-    "The surprise of each of many totals; where more than 64 occur, by a curve through some of them."
+    """The surprise of each of many totals.
+
+    Where more than 64 occur, by a curve through some of them.
+    """
     x, place = np.unique(totals.round(9), return_inverse=True)
     at = np.arange(len(x))
     if len(x) > MAX_EXACT_TOTALS:
@@ -67,16 +73,16 @@ def scan_statistics(null: NullDistribution, size: int, totals: np.ndarray) -> np
 # %% ../../nbs/11_detection/02_windows.ipynb #4890b5d7
 @dataclass(frozen=True, eq=False, repr=False)
 class ScanNull:
-    "What the strongest window of a text without the mark is like."
+    "What the strongest window of a text without the watermark is like."
 
     null: NullDistribution
     sizes: tuple[int, ...]
     n_windows: np.ndarray  # (K,) windows of each size
-    ranked: np.ndarray  # (draws,) surprises of texts without the mark, ascending
+    ranked: np.ndarray  # (draws,) surprises of texts without the watermark, ascending
     refined: np.ndarray  # (draws,) the same with ties decided, ascending
 
     def statistic(self, i: int, total: float) -> float:
-        "The surprise of a window of the i-th size, the number of its places taken off."
+        "The surprise of a window of the i-th size, the number of its positions taken off."
         return scan_statistic(self.null, self.sizes[i], round(float(total), 9)) - math.log(
             self.n_windows[i]
         )
@@ -95,7 +101,7 @@ def simulate_scan_null(
     draws: int,
     seed: int,
 ) -> ScanNull:
-    "Simulate texts of `count` tokens without the mark: the same arguments, the same scan."
+    "Simulate texts of `count` tokens without the watermark: the same arguments, the same scan."
     rng, rows = (
         np.random.default_rng([seed, *b'windows']),
         max(1, 2**15 // count),
@@ -115,7 +121,10 @@ def simulate_scan_null(
 # %% ../../nbs/11_detection/02_windows.ipynb #e692b40f
 @patch
 def p_value(self: ScanNull, statistic: float, refined: float | None = None) -> float:
-    "The chance that the strongest window of a text without the mark has this surprise; `refined`: the text's own, ties decided."
+    """The randomness that the strongest window of a text without the watermark has this surprise.
+
+    `refined`: the text's own, ties decided.
+    """
     bound = len(self.sizes) * math.exp(-statistic)
     if bound <= 1 / (len(self.ranked) + 1):
         return float(bound)
@@ -134,7 +143,9 @@ def critical_statistic(self: ScanNull, level: float) -> float:
 
 # %% ../../nbs/11_detection/02_windows.ipynb #4ca2d104
 def strongest_window(totals: list[np.ndarray], table: ScanNull) -> tuple[int, int, np.ndarray]:
-    "The place of the window with the largest surprise, the number of its size, and the best surprise of each size."
+    """The position of the window with the largest surprise, the number of its size, and the best
+    surprise of each size.
+    """
     at = [int(t.argmax()) for t in totals]
     each = np.array([table.statistic(i, t[a]) for i, (t, a) in enumerate(zip(totals, at))])
     i = int(np.flatnonzero(each == each.max())[-1])
@@ -144,7 +155,9 @@ def strongest_window(totals: list[np.ndarray], table: ScanNull) -> tuple[int, in
 def widen_window(
     sums: np.ndarray, begin: int, end: int, low: int, high: int, mean: float
 ) -> tuple[int, int]:
-    "The window grown to where its z is largest, inside (low, high) and by half its size on each side at most."
+    """The window grown to where its z is largest, inside (low, high) and by half its size on each
+    side at most.
+    """
     reach = min(256, (end - begin + 1) // 2)
     left = np.arange(max(low, begin - reach), begin + 1)[:, None]
     right = np.arange(end, min(high, end + reach) + 1)
@@ -163,7 +176,10 @@ def statistic_curve(null: NullDistribution, size: int):
 
 
 def window_gains(table: ScanNull, i: int, totals: np.ndarray, minimum: float) -> dict[int, float]:
-    "What each significant window of the i-th size is worth: place → surprise, less the least that is significant."
+    """What each significant window of the i-th size is worth.
+
+    Position → surprise, less the least that is significant.
+    """
     null, w = table.null, table.sizes[i]
     high = np.flatnonzero(totals > w * null.mean + 2 * math.sqrt(w * null.var))
     few = len(np.unique(totals[high].round(9))) <= MAX_EXACT_TOTALS
@@ -178,7 +194,10 @@ def window_gains(table: ScanNull, i: int, totals: np.ndarray, minimum: float) ->
 def select_spans(
     totals: list[np.ndarray], table: ScanNull, level: float
 ) -> list[tuple[int, int, float]]:
-    "The disjoint significant windows that are worth most together: (begin, end, p) in scored tokens, in order."
+    """The disjoint significant windows that are worth most together.
+
+    (begin, end, p) in scored tokens, in order.
+    """
     n = len(totals[0]) + table.sizes[0] - 1
     ending = {}
     threshold = table.critical_statistic(level)
@@ -203,7 +222,10 @@ def select_spans(
 
 # %% ../../nbs/11_detection/02_windows.ipynb #d2f61c86
 class Span(NamedTuple):
-    "A passage that holds marked tokens: `text[begin:end]`, tokens in between that were not scored included."
+    """A passage that holds watermarked tokens.
+
+    `text[begin:end]`, tokens in between that were not scored included.
+    """
 
     begin: int
     end: int
@@ -223,7 +245,10 @@ def merge_spans(spans: list[tuple[int, int, float]]) -> list[tuple[int, int, flo
 
 
 def standard_score(null: NullDistribution, values: np.ndarray) -> float:
-    "The z of evidence `(n,)`: how many standard deviations its total is above what is expected without the mark."
+    """The z of evidence `(n,)`.
+
+    How many standard deviations its total is above what is expected without the watermark.
+    """
     return float((values.sum() - len(values) * null.mean) / math.sqrt(len(values) * null.var))
 
 # %% ../../nbs/11_detection/02_windows.ipynb #eaa12c76
@@ -248,14 +273,18 @@ class WindowScan:
 def best_window(
     values: np.ndarray,  # (n,) evidence of each token
     scored: np.ndarray,  # (n,) bool: does it count?
-    null: NullDistribution,  # the law of one value without the mark
+    null: NullDistribution,  # the distribution of one value without the watermark
     sizes: Sequence[int]
     | None = None,  # in scored tokens, larger ones are cut to the text; None: by steps of √2
     level: float = 0.01,  # that any of the spans is false, all together
     draws: int = 19_999,  # simulated texts
     seed: int = 0,
 ) -> WindowScan:
-    "The strongest of all windows with a p-value valid for their maximum, and the significant spans; raises `ValueError` for wrong arguments."
+    """The strongest of all windows with a p-value valid for their maximum, and the significant
+    spans.
+
+    Raises `ValueError` for wrong arguments.
+    """
     values, scored = check_windows(values, scored, null, sizes, level, draws, seed)
     at = np.flatnonzero(scored)
     if not len(at):
@@ -291,21 +320,26 @@ def best_window(
 
 # %% ../../nbs/11_detection/02_windows.ipynb #a45b2607
 def is_integer(value, minimum: int) -> bool:
-    "Whether it is a whole number of at least `least`."
+    "Whether it is an integer of at least `least`."
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= minimum
 
 
 def check_windows(values, scored, null, sizes, level, draws, seed) -> tuple[np.ndarray, np.ndarray]:
-    "The evidence as arrays; raises `ValueError` for arguments of `best_window` that mean nothing."
+    """The evidence as arrays.
+
+    Raises `ValueError` for arguments of `best_window` that mean nothing.
+    """
     values, scored = np.asarray(values, np.float64), np.asarray(scored)
     if values.ndim != 1 or values.shape != scored.shape or (scored.dtype != bool and scored.size):
         raise ValueError(
-            f'values have the shape {values.shape}, scored {scored.shape} and {scored.dtype}: give a number and a bool for each token'
+            f'values have the shape {values.shape}, scored {scored.shape} and {scored.dtype}: '
+            'give a number and a bool for each token'
         )
     scored = scored.astype(bool)
     if not np.isfinite(values[scored]).all():
         raise ValueError(
-            'a scored value is not a finite number: give evidence without gaps, and mark as not scored what has none'
+            'a scored value is not a finite number: '
+            'give evidence without gaps, and watermark as not scored what has none'
         )
     if not isinstance(null, NullDistribution):
         raise ValueError(f'null is {null!r}: give a NullDistribution, null_distribution(watermark)')
@@ -314,10 +348,10 @@ def check_windows(values, scored, null, sizes, level, draws, seed) -> tuple[np.n
         and len(sizes)
         and all(is_integer(w, 1) for w in sizes)
     ):
-        raise ValueError(f'sizes is {sizes!r}: give whole numbers of scored tokens, 1 or more')
+        raise ValueError(f'sizes is {sizes!r}: give integers of scored tokens, 1 or more')
     if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
         raise ValueError(f'level is {level!r}: give a probability between 0 and 1')
     for name, value, minimum in (('draws', draws, 1), ('seed', seed, 0)):
         if not is_integer(value, minimum):
-            raise ValueError(f'{name} is {value!r}: give a whole number of {minimum} or more')
+            raise ValueError(f'{name} is {value!r}: give an integer of {minimum} or more')
     return values, scored

@@ -12,11 +12,9 @@ from fastcore.basics import patch
 import numpy as np
 import torch
 
+from ..core.checks import check_choice, check_fraction, check_int, check_number
 from decodelab.watermark.base import (
     rows_as_tuples,
-    check_finite_number,
-    check_open_fraction,
-    check_integer,
     GreenListWatermark,
 )
 from decodelab.watermark.philox import (
@@ -33,7 +31,10 @@ from decodelab.watermark.philox import (
 # %% ../../nbs/10_watermark/04_green_list.ipynb #baff5ff9
 @dataclass(frozen=True, repr=False)
 class GreenList(GreenListWatermark):
-    "Raise the scores of a secret share of the vocabulary that changes with the context (Kirchenbauer et al. 2023, arXiv 2301.10226)."
+    """Raise the scores of a secret share of the vocabulary that changes with the context.
+
+    Kirchenbauer et al. 2023, arXiv 2301.10226.
+    """
 
     key: int  # 64 bits, to be kept secret
     gamma: float = 0.25  # share of green tokens
@@ -42,27 +43,25 @@ class GreenList(GreenListWatermark):
     seeding: str = 'left'  # 'left', 'min', 'skip' or 'self': which of them count
 
     def __post_init__(self):
-        (
-            key_words(self.key),
-            check_open_fraction('gamma', self.gamma),
-            check_finite_number('delta', self.delta),
-            check_integer('context', self.context),
-        )
-        if self.seeding not in SEEDINGS:
-            raise ValueError(f'seeding is {self.seeding!r}: give one of {", ".join(SEEDINGS)}')
+        key_words(self.key)
+        check_fraction('gamma', self.gamma, zero=False, one=False)
+        check_number('delta', self.delta)
+        check_int('context', self.context)
+        check_choice('seeding', self.seeding, SEEDINGS)
 
     @property
     def tokens_per_call(self) -> int:
-        return (
-            16 if self.seeding != 'self' and (self.gamma * 2**8).is_integer() else 8
-        )  # tokens of a Philox call
+        "Tokens of a Philox call: 16 have 8 bits each, enough for multiples of 1/256; 8 have 16."
+        return 16 if self.seeding != 'self' and (self.gamma * 2**8).is_integer() else 8
 
     @property
     def threshold(self) -> int:
+        "A token with a smaller number is green."
         return min(max(1, round(self.gamma * 2 ** (128 // self.tokens_per_call))), 2**16 - 1)
 
     @property
     def share(self) -> float:
+        "The probability of green without the watermark: γ in steps of 2⁻⁸ or 2⁻¹⁶."
         return self.threshold / 2 ** (128 // self.tokens_per_call)
 
     @property
@@ -80,23 +79,17 @@ class GreenList(GreenListWatermark):
 # %% ../../nbs/10_watermark/04_green_list.ipynb #6a20f53e
 @patch
 def green_lists(self: GreenList, contexts, vocab_size, device):
-    "The lists `(n, V)` of `GreenList`."
+    "The lists `(n, V)` of `GreenList`, uint8."
     if self.seeding == 'self':
         words = self_vocabulary_words(self.key, contexts, vocab_size, device)
     else:
+        selected = select_context(self.key, contexts, self.seeding)
         words = vocabulary_words(
-            self.key,
-            select_context(self.key, contexts, self.seeding),
-            vocab_size,
-            LIST_DOMAIN,
-            self.tokens_per_call,
-            device,
+            self.key, selected, vocab_size, LIST_DOMAIN, self.tokens_per_call, device
         )
-    return (
-        torch.from_numpy((words.numpy() < self.threshold).view(np.uint8))
-        if device == 'cpu'
-        else (words < self.threshold).to(torch.uint8)
-    )
+    if device == 'cpu':  # words may be uint16, which torch does not compare
+        return torch.from_numpy((words.numpy() < self.threshold).view(np.uint8))
+    return (words < self.threshold).to(torch.uint8)
 
 
 @patch
@@ -104,28 +97,17 @@ def is_green(self: GreenList, contexts, tokens):
     "The colours `(n,)` of single tokens."
     if self.seeding == 'self':
         return self_token_words(self.key, contexts, tokens) < self.threshold
-    return (
-        token_words(
-            self.key,
-            select_context(self.key, contexts, self.seeding),
-            tokens,
-            LIST_DOMAIN,
-            self.tokens_per_call,
-        )
-        < self.threshold
-    )
+    selected = select_context(self.key, contexts, self.seeding)
+    words = token_words(self.key, selected, tokens, LIST_DOMAIN, self.tokens_per_call)
+    return words < self.threshold
 
 
 @patch
 def seed_of(self: GreenList, contexts, tokens):
-    "What of each context was chosen."
-    if self.seeding == 'self':
-        words = np.stack(
-            [
-                token_words(self.key, contexts[:, i : i + 1], tokens, LIST_DOMAIN)
-                for i in range(self.context)
-            ],
-            1,
-        )  # (n, h)
-        return [(c,) for c in contexts[np.arange(len(tokens)), (words >> 16).argmin(1)].tolist()]
-    return rows_as_tuples(select_context(self.key, contexts, self.seeding))
+    "The tokens of each context that decided the colour."
+    if self.seeding != 'self':
+        return rows_as_tuples(select_context(self.key, contexts, self.seeding))
+    columns = [contexts[:, i : i + 1] for i in range(self.context)]
+    words = [token_words(self.key, column, tokens, LIST_DOMAIN) for column in columns]
+    chosen = (np.stack(words, 1) >> 16).argmin(1)  # of (n, h)
+    return [(c,) for c in contexts[np.arange(len(tokens)), chosen].tolist()]

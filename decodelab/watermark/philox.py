@@ -51,11 +51,12 @@ LIST_DOMAIN = (
 
 
 def key_words(key: int) -> tuple[int, int]:
-    "The lower and upper half of a 64-bit key; raises `ValueError` for what is none."
+    """The lower and upper half of a 64-bit key.
+
+    Raises `ValueError` for what is none.
+    """
     if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**64:
-        raise ValueError(
-            f'key is {key!r}: give a whole number from 0 to 2**64 - 1, and keep it secret'
-        )
+        raise ValueError(f'key is {key!r}: give an integer from 0 to 2**64 - 1, and keep it secret')
     return key & WORD_MASK, key >> 32
 
 
@@ -73,7 +74,10 @@ def context_states(
     key: int,
     contexts,  # (n, w) token ids
 ) -> np.ndarray:
-    "What each context leaves in the state, `(n, 4)` uint64; plain numbers are the faster way for a few contexts."
+    """What each context leaves in the state, `(n, 4)` uint64.
+
+    Plain numbers are the faster way for a few contexts.
+    """
     contexts = np.asarray(contexts).astype(np.uint64) & np.uint64(WORD_MASK)
     if len(contexts) < 5:
         return np.array([mix_context(key, row) for row in contexts.tolist()], np.uint64).reshape(
@@ -132,7 +136,9 @@ def token_words(
 
 
 def uniform(words):
-    "Words of 32 bits as numbers strictly between 0 and 1, in float64, 2²⁴ different ones (as vLLM has them)."
+    """Words of 32 bits as numbers strictly between 0 and 1, in float64, 2²⁴ different ones (as vLLM
+    has them).
+    """
     whole = (words >> 8) + 1
     return (whole.double() if torch.is_tensor(whole) else whole) / (2**24 + 1)
 
@@ -151,8 +157,13 @@ def first_products(n: int) -> tuple:
 
 
 def first_rounds(key: tuple, words: tuple, n: int, third, first, products):
-    "The first two rounds of the counters 0 … n-1, into the buffers `third`, `first` `(r, n)` and `products` `(2, r, n)`."
-    (k, l), (b, c, d), (high, low) = key, words, first_products(n)
+    """The first two rounds of the counters 0 … n-1, into three buffers.
+
+    `third` and `first` are `(r, n)`, `products` is `(2, r, n)`.
+    """
+    k, l = key
+    b, c, d = words
+    high, low = first_products(n)
     q = c * MULTIPLIERS[1]
     k2 = (k + KEY_STEPS[0]) & WORD_MASK
     l2 = (l + KEY_STEPS[1]) & WORD_MASK
@@ -166,10 +177,11 @@ def first_rounds(key: tuple, words: tuple, n: int, third, first, products):
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #bd0da22c
 def all_calls(key: int, states: np.ndarray, n: int, domain: int, out: np.ndarray):
-    "The four words of the calls 0 … n-1 after each of a few states `(r, 4)`, into `out` `(r, n, 4)`."
+    "The four words of the calls 0 … n-1 after each of the states `(r, 4)`, into `out` `(r, n, 4)`."
     *words, mix = states[0].tolist() if len(states) == 1 else states.T[:, :, None]
     k, l = key_words(key)
-    k, l, (both, old, new) = k ^ mix, l ^ domain, np.empty((3, 2, len(states), n), np.uint64)
+    k, l = k ^ mix, l ^ domain
+    both, old, new = np.empty((3, 2, len(states), n), np.uint64)
     third, first = both  # the words c and a; `old` and `new` hold their products
     first_rounds((k, l), words, n, third, first, old)
     for t in range(2, 10):
@@ -197,7 +209,10 @@ def vocabulary_words(
     tokens_per_call: int = 4,
     device: str = 'cpu',
 ) -> torch.Tensor:
-    "The word of every token after each context, `(n, V)`: int64 for 32 bits; on a CPU uint16 for half words and uint8 for bytes, else int64."
+    """The word of every token after each context, `(n, V)`: int64 for 32 bits.
+
+    On a CPU uint16 for half words and uint8 for bytes, else int64.
+    """
     device = str(device)
     states = context_states(key, contexts)
     calls = -(-vocab_size // tokens_per_call)
@@ -235,7 +250,10 @@ def select_context(
     contexts,  # (n, h)
     seeding: str,  # 'left', 'min' or 'skip'
 ) -> np.ndarray:
-    "The tokens of each context that count, `(n, w)`: all, the anchored minimum and the anchor, or the first."
+    """The tokens of each context that count, `(n, w)`.
+
+    All, the anchored minimum and the anchor, or the first.
+    """
     contexts = np.asarray(contexts)
     if seeding == 'left' or not len(contexts):
         return contexts

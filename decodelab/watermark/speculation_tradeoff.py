@@ -12,23 +12,23 @@ from collections.abc import Sequence
 
 import torch
 
-from .null import null_distribution
 from ..core.driver import decode
+from ..speculative.loop import Speculative
+from ..speculative.protocol import Drafter, FixedLookahead
+from ..speculative.verifiers import TokenVerifier
+from ..strategies.sampling import Sample
+from .base import Watermark
 from .dual_gumbel import DualGumbel, HarmonicGumbel, TripleGumbel
+from .null import null_distribution
 from decodelab.watermark.speculation import (
     DrafterWithBase,
     WatermarkedDrafter,
     dual_key_speculation,
 )
-from ..strategies.sampling import Sample
-from ..speculative.protocol import Drafter, FixedLookahead
-from ..speculative.loop import Speculative
-from ..speculative.verifiers import TokenVerifier
-from .base import Watermark
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #b68d3726
 class MarkovLM:
-    "A language model that knows one token back: logits `(V, V)`, a row for each last token."
+    "A language model that depends on the last token: logits `(V, V)`, a row for each last token."
 
     tokenizer = None
     eos = ()
@@ -41,10 +41,12 @@ class MarkovLM:
         self.vocab_size = len(logits)
         self.name = name
 
-    def session(self):
+    def session(self) -> 'MarkovSession':
+        "One sequence."
         return MarkovSession(self)
 
-    def decode(self, ids):
+    def decode(self, ids) -> str:
+        "A text in which each id is visible."
         return ''.join(f'<{i}>' for i in ids)
 
     def __repr__(self):
@@ -52,7 +54,7 @@ class MarkovLM:
 
 
 class MarkovSession:
-    "One text read by a table."
+    "One sequence of a `MarkovLM`."
 
     def __init__(self, lm: MarkovLM):
         self.lm = lm
@@ -64,27 +66,27 @@ class MarkovSession:
 
     def logits(self, ids, last=1):
         "`(last, V)` after each of the last prefixes of `ids`."
-        self.passes, self.n_read = self.passes + 1, len(ids)
+        self.passes += 1
+        self.n_read = len(ids)
         return self.lm.logits[ids[-last:]]
 
 
-def cyclic_model(logits: torch.Tensor, name: str = 'table') -> MarkovLM:
-    "The model whose row after token c is `row` `(V,)` turned round by c places."
-    return MarkovLM(torch.stack([logits.roll(c) for c in range(len(logits))]), name)
+def cyclic_model(row: torch.Tensor, name: str = 'table') -> MarkovLM:
+    "The model whose logits after token c are `row` `(V,)`, rolled by c."
+    return MarkovLM(torch.stack([row.roll(c) for c in range(len(row))]), name)
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #cb605909
 def markov_pair(
     vocab_size: int = 50,
     scale: float = 1.5,  # standard deviation of the target's logits: larger gives less entropy
-    distance: float = 1.0,  # standard deviation of what the draft's logits differ by; 0: the same model
+    distance: float = 1.0,  # standard deviation of the draft's difference; 0: the same model
     seed: int = 0,
 ) -> tuple[MarkovLM, MarkovLM]:
     "`(target, draft)`, with the same entropy and the same agreement at each position."
     draws = torch.Generator().manual_seed(seed)
     p, noise = (torch.randn(vocab_size, generator=draws, dtype=torch.float64) for _ in 'pq')
-    return cyclic_model(scale * p, 'table-target'), cyclic_model(
-        scale * p + distance * noise, 'table-draft'
-    )
+    target = cyclic_model(scale * p, 'table-target')
+    return target, cyclic_model(scale * p + distance * noise, 'table-draft')
 
 
 def mean_acceptance(target: MarkovLM, draft: MarkovLM) -> float:
@@ -94,38 +96,39 @@ def mean_acceptance(target: MarkovLM, draft: MarkovLM) -> float:
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #3201d70b
 def schemes(
     drafter: Drafter,
-    watermark: Watermark = HarmonicGumbel(
-        42
-    ),  # any; two keys are needed for the last three schemes
-    processors=(),  # as in `Sample`, before the mark
+    watermark: Watermark = HarmonicGumbel(42),  # the last three schemes need one with two keys
+    processors=(),  # as in `Sample`, before the watermark
     n: int = 4,  # tokens of a draft
 ) -> dict[str, tuple[Speculative, Watermark]]:
-    "Name → strategy, and the mark that is looked for in its texts."
+    "Name → strategy, and the watermark that is detected in its texts."
     one = watermark.a if isinstance(watermark, DualGumbel) else watermark
-    k = FixedLookahead(n)
+    k, token = FixedLookahead(n), TokenVerifier()
     plain = Sample(list(processors))
-    marked, token = Sample([*processors, one]), TokenVerifier()
+    watermarked = Sample([*processors, one])
+    on_q = WatermarkedDrafter(drafter, one)
     strategies = {
-        'no mark': (Speculative(drafter, plain, token, k), one),
-        'mark on p': (Speculative(DrafterWithBase(drafter, plain), marked, token, k), one),
-        'mark on q': (Speculative(WatermarkedDrafter(drafter, one), plain, token, k), one),
-        'mark on both': (Speculative(drafter, marked, token, k), one),
+        'no mark': Speculative(drafter, plain, token, k),
+        'mark on p': Speculative(DrafterWithBase(drafter, plain), watermarked, token, k),
+        'mark on q': Speculative(on_q, plain, token, k),
+        'mark on both': Speculative(drafter, watermarked, token, k),
     }
+    pairs = {name: (strategy, one) for name, strategy in strategies.items()}
     if not isinstance(watermark, DualGumbel):
-        return strategies
+        return pairs
     triple = TripleGumbel(watermark.key, watermark.context, watermark.alpha)
-    return strategies | {
-        'dual key, as published': (
-            dual_key_speculation(drafter, watermark, processors, k, target_watermark=watermark.b),
-            watermark,
-        ),
+    published = dual_key_speculation(drafter, watermark, processors, k, watermark.b)
+    return pairs | {
+        'dual key, as published': (published, watermark),
         'dual key': (dual_key_speculation(drafter, watermark, processors, k), watermark),
         'keyed acceptance': (dual_key_speculation(drafter, triple, processors, k), triple),
     }
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #48858c8c
 def evidence_rate(watermark: Watermark, trace) -> float:
-    "-log p for each new token of a text; raises `ValueError` where p is too small to be a number."
+    """-log p for each new token of a trace.
+
+    Raises `ValueError` where p is too small to be a number.
+    """
     token_scores = watermark.score_tokens(trace.prompt + trace.tokens, len(trace.prompt))
     p = null_distribution(watermark).tail(token_scores.total, token_scores.count)
     if p <= 0:
@@ -143,18 +146,18 @@ def measure_tradeoff(
         decode(lm, prompt, strategy, max_new_tokens, seed=seed + i)
         for i, prompt in enumerate(prompts)
     ]
-    each = torch.tensor([evidence_rate(watermark, t) for t in traces], dtype=torch.float64)
+    rates = torch.tensor([evidence_rate(watermark, t) for t in traces], dtype=torch.float64)
     steps = [s for t in traces for s in t.steps]
     tokens = sum(len(s.tokens) for s in steps)
     passes = sum(s.target_passes for s in steps)
     drafted = sum(s.drafted for s in steps)
-    se = each.std().item() / len(each) ** 0.5 if len(each) > 1 else math.nan
+    accepted = sum(s.accepted for s in steps)
     return dict(
         aatps=tokens / passes,
-        accepted=sum(s.accepted for s in steps) / passes,
-        acceptance=sum(s.accepted for s in steps) / drafted if drafted else math.nan,
-        anlppt=each.mean().item(),
-        anlppt_se=se,
+        accepted=accepted / passes,
+        acceptance=accepted / drafted if drafted else math.nan,
+        anlppt=rates.mean().item(),
+        anlppt_se=rates.std().item() / len(rates) ** 0.5 if len(rates) > 1 else math.nan,
         texts=len(traces),
         tokens=tokens,
         passes=passes,
@@ -166,55 +169,48 @@ def tradeoff_rows(
     drafter: Drafter,
     prompts: Sequence,  # strings or lists of ids, one text for each
     watermark: Watermark = HarmonicGumbel(42),
-    names: Sequence[str] | None = None,  # of `schemes`; None: all that the mark allows
+    names: Sequence[str] | None = None,  # of `schemes`; None: all that the watermark allows
     lengths: Sequence[int] = (1, 2, 3, 4),  # tokens of a draft
-    processors=(),  # as in `Sample`, before the mark
+    processors=(),  # as in `Sample`, before the watermark
     max_new_tokens: int = 60,
     seed: int = 0,  # of the first text
 ) -> list[dict]:
-    "A row for each scheme and draft length n, and one of plain marked decoding (n = 0): `aatps`, `anlppt` and what they were made from."
+    """A row for each scheme and draft length n, with `aatps` and `anlppt`.
+
+    The first row, n = 0, is plain watermarked decoding. Raises `ValueError` for an unknown scheme.
+    """
+
+    def row(scheme, n, strategy, detected):
+        measures = measure_tradeoff(lm, prompts, strategy, detected, max_new_tokens, seed)
+        return dict(scheme=scheme, n=n, **measures)
+
     one = watermark.a if isinstance(watermark, DualGumbel) else watermark
-    rows = [
-        dict(
-            scheme='no drafter',
-            n=0,
-            **measure_tradeoff(lm, prompts, Sample([*processors, one]), one, max_new_tokens, seed),
-        )
-    ]
+    rows = [row('no drafter', 0, Sample([*processors, one]), one)]
     for n in lengths:
-        made = schemes(drafter, watermark, processors, n)
-        if unknown := set(names or ()) - set(made):
+        available = schemes(drafter, watermark, processors, n)
+        unknown = sorted(set(names or ()) - set(available))
+        if unknown:
             raise ValueError(
-                f'no scheme {sorted(unknown)[0]!r} with {type(watermark).__name__}: give some of {", ".join(made)}'
+                f'no scheme {unknown[0]!r} with {type(watermark).__name__}: '
+                f'give some of {", ".join(available)}'
             )
-        rows += [
-            dict(
-                scheme=name, n=n, **measure_tradeoff(lm, prompts, *made[name], max_new_tokens, seed)
-            )
-            for name in names or made
-        ]
+        rows += [row(name, n, *available[name]) for name in names or available]
     return rows
 
 # %% ../../nbs/10_watermark/13_speculation_tradeoff.ipynb #320b964b
 def plot_tradeoff(rows, ax=None):
-    "Strength over speed, a line for each scheme over its draft lengths; `rows`: of `tradeoff_rows`, or a frame of them. Returns the axes."
+    """Strength over speed, a line for each scheme over its draft lengths.
+
+    `rows`: of `tradeoff_rows`, or a frame of them. Returns the axes.
+    """
     import pandas as pd
     from matplotlib import pyplot as plt
 
     ax = ax or plt.figure(figsize=(5.6, 3.4), dpi=80, layout='constrained').gca()
-    for (name, group), marker in zip(
-        pd.DataFrame(rows).groupby('scheme', sort=False), 'Dosv^*PX' * 4
-    ):
-        ax.errorbar(
-            group.aatps,
-            group.anlppt,
-            group.anlppt_se,
-            marker=marker,
-            ms=5,
-            lw=1,
-            capsize=2,
-            label=name,
-        )
+    groups = pd.DataFrame(rows).groupby('scheme', sort=False)
+    style = dict(ms=5, lw=1, capsize=2)
+    for (name, group), marker in zip(groups, 'Dosv^*PX' * 4):
+        ax.errorbar(group.aatps, group.anlppt, group.anlppt_se, marker=marker, label=name, **style)
     ax.set(xlabel='tokens per pass of the target (AATPS)', ylabel='−log p per token (ANLPPT)')
     ax.legend(frameon=False, fontsize=7)
     return ax
