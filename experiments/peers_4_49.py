@@ -103,7 +103,10 @@ def once(model, prompt, args):
 
 
 def peak_mb():
-    "The most memory this process has held; where Linux says so itself, since ru_maxrss starts at that of the parent."
+    """The most memory this process has held.
+
+    Where Linux says so itself, since ru_maxrss starts at that of the parent.
+    """
     status = Path('/proc/self/status')
     if status.exists():
         return (

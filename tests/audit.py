@@ -1,6 +1,7 @@
 """What a notebook should not have: `python tests/audit.py [PART or NOTEBOOK …]` prints it, `test_layout` holds it.
 
 Each check yields lines of the form 'cell N: what'. The words are those of the glossary in `core.glossary`."""
+
 import ast
 import re
 import sys
@@ -12,7 +13,17 @@ from decodelab.core.glossary import FORBIDDEN  # noqa: E402
 
 WIDEST = 110  # characters of a line of code
 LARGEST = 1800  # characters of a cell
-IDENTIFIERS = set(FORBIDDEN) - {'found', 'kept', 'wanted', 'place', 'places', 'mark', 'marks', 'marked', 'unmarked'}
+IDENTIFIERS = set(FORBIDDEN) - {
+    'found',
+    'kept',
+    'wanted',
+    'place',
+    'places',
+    'mark',
+    'marks',
+    'marked',
+    'unmarked',
+}
 
 
 def tree_of(source):
@@ -42,11 +53,17 @@ def defined_names(tree):
 
 def wide(path):
     for i, s in enumerate(cells(path)):
-        yield from (f'cell {i}: {len(x)} characters: {x.strip()[:60]}' for x in s.splitlines() if len(x) > WIDEST)
+        yield from (
+            f'cell {i}: {len(x)} characters: {x.strip()[:60]}'
+            for x in s.splitlines()
+            if len(x) > WIDEST
+        )
 
 
 def large(path):
-    yield from (f'cell {i}: {len(s)} characters' for i, s in enumerate(cells(path)) if len(s) > LARGEST)
+    yield from (
+        f'cell {i}: {len(s)} characters' for i, s in enumerate(cells(path)) if len(s) > LARGEST
+    )
 
 
 def attached(path):
@@ -55,9 +72,17 @@ def attached(path):
         if not is_exported(s):
             continue
         for n in tree_of(s).body:
-            targets = [x for t in getattr(n, 'targets', []) for x in (t.elts if isinstance(t, ast.Tuple) else [t])]
+            targets = [
+                x
+                for t in getattr(n, 'targets', [])
+                for x in (t.elts if isinstance(t, ast.Tuple) else [t])
+            ]
             for t in targets:
-                if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id[:1].isupper():
+                if (
+                    isinstance(t, ast.Attribute)
+                    and isinstance(t.value, ast.Name)
+                    and t.value.id[:1].isupper()
+                ):
                     yield f'cell {i}: {ast.unparse(t)} is attached: write it in the class, or use @patch'
 
 
@@ -67,9 +92,13 @@ def shapes(path):
         if not is_exported(s):
             continue
         for n in ast.walk(tree_of(s)):
-            if isinstance(n, ast.IfExp) and any(isinstance(m, ast.IfExp) for m in ast.walk(n) if m is not n):
+            if isinstance(n, ast.IfExp) and any(
+                isinstance(m, ast.IfExp) for m in ast.walk(n) if m is not n
+            ):
                 yield f'cell {i}: nested conditional expression: {ast.unparse(n)[:60]}'
-            if isinstance(n, ast.Assign) and any(isinstance(t, ast.Tuple) and len(t.elts) > 2 for t in n.targets):
+            if isinstance(n, ast.Assign) and any(
+                isinstance(t, ast.Tuple) and len(t.elts) > 2 for t in n.targets
+            ):
                 if isinstance(n.value, ast.Tuple):
                     yield f'cell {i}: {len(n.targets[0].elts)} targets: {ast.unparse(n)[:60]}'
             if isinstance(n, ast.Call) and any(isinstance(a, ast.NamedExpr) for a in n.args):
@@ -77,21 +106,37 @@ def shapes(path):
             if isinstance(n, ast.Expr) and isinstance(n.value, ast.Tuple):
                 yield f'cell {i}: a tuple as a statement: {ast.unparse(n)[:60]}'
             if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield from (f'cell {i}: class {m.name} made in {n.name}' for m in ast.walk(n) if isinstance(m, ast.ClassDef))
+                yield from (
+                    f'cell {i}: class {m.name} made in {n.name}'
+                    for m in ast.walk(n)
+                    if isinstance(m, ast.ClassDef)
+                )
 
 
 def flags(path):
-    "`getattr(x, 'flag', default)` and `hasattr` of our own parts: members of a protocol with a default instead."
+    """`getattr(x, 'flag', default)` and `hasattr` of our own parts.
+
+    Members of a protocol with a default instead.
+    """
     for i, s in enumerate(cells(path)):
         if not is_exported(s):
             continue
         for n in ast.walk(tree_of(s)):
-            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in ('getattr', 'hasattr') and len(n.args) > 1:
-                if isinstance(n.args[1], ast.Constant) and not FOREIGN.search(ast.unparse(n.args[0])):
+            if (
+                isinstance(n, ast.Call)
+                and isinstance(n.func, ast.Name)
+                and n.func.id in ('getattr', 'hasattr')
+                and len(n.args) > 1
+            ):
+                if isinstance(n.args[1], ast.Constant) and not FOREIGN.search(
+                    ast.unparse(n.args[0])
+                ):
                     yield f'cell {i}: {ast.unparse(n)[:80]}'
 
 
-FOREIGN = re.compile(r'config|model|module|tokenizer|layer|torch|rust|encoding|\bos\b|\bnp\b|attention|text|hf_|transformers|processor\b')
+FOREIGN = re.compile(
+    r'config|model|module|tokenizer|layer|torch|rust|encoding|\bos\b|\bnp\b|attention|text|hf_|transformers|processor\b'
+)
 
 
 def vocabulary(path):
@@ -105,7 +150,9 @@ def vocabulary(path):
                 if w in IDENTIFIERS:
                     yield f'cell {i}: {name}: {w!r} → {FORBIDDEN[w]}'
         for n in ast.walk(tree):
-            if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and (doc := ast.get_docstring(n)):
+            if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and (
+                doc := ast.get_docstring(n)
+            ):
                 for w in dict.fromkeys(re.findall(r'[a-z]+', re.sub(r'`[^`]*`', '', doc).lower())):
                     if w in FORBIDDEN and w not in ('found', 'kept', 'wanted'):
                         yield f'cell {i}: docstring of {n.name}: {w!r} → {FORBIDDEN[w]}'
@@ -116,11 +163,23 @@ def documented(path):
     for i, s in enumerate(cells(path)):
         if is_exported(s):
             for n in tree_of(s).body:
-                if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and not n.name.startswith('_') and not ast.get_docstring(n):
+                if (
+                    isinstance(n, (ast.FunctionDef, ast.ClassDef))
+                    and not n.name.startswith('_')
+                    and not ast.get_docstring(n)
+                ):
                     yield f'cell {i}: {n.name} has no docstring'
 
 
-CHECKS = dict(wide=wide, large=large, attached=attached, shapes=shapes, flags=flags, vocabulary=vocabulary, documented=documented)
+CHECKS = dict(
+    wide=wide,
+    large=large,
+    attached=attached,
+    shapes=shapes,
+    flags=flags,
+    vocabulary=vocabulary,
+    documented=documented,
+)
 
 
 def main(names):

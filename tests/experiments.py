@@ -1,4 +1,6 @@
-"Runs the short form of every notebook of experiments/ (or of those named), at the scale of DECODELAB_SCALE (pico where it is not set), as decodelab experiment runs them."
+"Runs the short form of every notebook of experiments/ (or of those named), at the scale of"
+
+"DECODELAB_SCALE (pico where it is not set), as decodelab experiment runs them."
 
 import os
 import shutil

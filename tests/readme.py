@@ -1,4 +1,6 @@
-"Writes README.md and its picture from nbs/index.ipynb. Plain text outputs only: pages that show a README drop styles and inline images."
+"Writes README.md and its picture from nbs/index.ipynb. Plain text outputs only: pages that show"
+
+"a README drop styles and inline images."
 
 import html
 import re
@@ -10,7 +12,8 @@ from repo import ROOT, directives
 
 PICTURE = ROOT / 'docs' / 'trace.svg'
 COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
-COLOURS = dict(accepted='#0072b2', corrected='#d55e00', bonus='#009e73')  # told apart by the colour-blind, too
+# told apart by the colour-blind, too
+COLOURS = dict(accepted='#0072b2', corrected='#d55e00', bonus='#009e73')
 STYLE = """<style>
 text { font: 15px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328; white-space: pre }
 .note { font: 14px system-ui, sans-serif; fill: #59636e } .tick { stroke: #59636e; stroke-width: 1.5 }
@@ -24,10 +27,14 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     nb.metadata.language_info = dict(name='python')
     nb.cells = [c for c in nb.cells if not {'hide', 'default_exp'} & set(directives(c.source))]
     for cell in nb.cells:
-        cell.source = '\n'.join(line for line in cell.source.splitlines() if not line.startswith('#|'))
+        cell.source = '\n'.join(
+            line for line in cell.source.splitlines() if not line.startswith('#|')
+        )
         for output in cell.get('outputs', []):
             if 'data' in output:
-                output.data = {k: v for k, v in output.data.items() if k in ('text/plain', 'text/markdown')}
+                output.data = {
+                    k: v for k, v in output.data.items() if k in ('text/plain', 'text/markdown')
+                }
     text, _ = MarkdownExporter().from_notebook_node(nb)
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
     text = re.sub(r'\n{3,}', '\n\n', text).strip()
@@ -55,29 +62,57 @@ def picture(trace):
                 x, y = 0, y + 1
             if shown:
                 left, top = x * WIDTH + 4, y * HEIGHT + 34
-                box = f'<rect x="{left:.1f}" y="{top}" width="{len(shown) * WIDTH - 1:.1f}" height="20" rx="3" '
+                box = (
+                    f'<rect x="{left:.1f}" y="{top}" width="{len(shown) * WIDTH - 1:.1f}" '
+                    'height="20" rx="3" '
+                )
                 boxes.append(box + f'fill="{COLOURS[origin]}" fill-opacity=".3"/>')
-                length = f'textLength="{len(shown) * WIDTH - 1:.1f}" lengthAdjust="spacingAndGlyphs"'
-                boxes.append(f'<text x="{left:.1f}" y="{top + 15}" {length}>{html.escape(shown)}</text>')
+                length = (
+                    f'textLength="{len(shown) * WIDTH - 1:.1f}" lengthAdjust="spacingAndGlyphs"'
+                )
+                boxes.append(
+                    f'<text x="{left:.1f}" y="{top + 15}" {length}>{html.escape(shown)}</text>'
+                )
                 x += len(shown)
             if part == '\n':
                 x, y = 0, y + 1
         if ends:
             at = x * WIDTH + 3.5
-            boxes.append(f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{y * HEIGHT + 32}" y2="{y * HEIGHT + 56}"/>')
+            boxes.append(
+                f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{y * HEIGHT + 32}" '
+                f'y2="{y * HEIGHT + 56}"/>'
+            )
     counts = trace.metrics()
-    passes = f'{counts["new_tokens"]} tokens in {counts["target_passes"]} passes of the target model'
-    legend = [('accepted', 'drafted and accepted'), ('corrected', 'rejected, replaced by the target'), ('bonus', "the target's own")]
-    notes = [f'<text class="note" x="4" y="18">{passes} (a tick ends a pass); the same text takes plain decoding {counts["new_tokens"]}</text>']
+    passes = (
+        f'{counts["new_tokens"]} tokens in {counts["target_passes"]} passes of the target model'
+    )
+    legend = [
+        ('accepted', 'drafted and accepted'),
+        ('corrected', 'rejected, replaced by the target'),
+        ('bonus', "the target's own"),
+    ]
+    notes = [
+        f'<text class="note" x="4" y="18">{passes} (a tick ends a pass); the same text takes '
+        f'plain decoding {counts["new_tokens"]}</text>'
+    ]
     bottom = (y + 1) * HEIGHT + 52
     left = 4
     for name, words in legend:
-        notes.append(f'<rect x="{left}" y="{bottom - 12}" width="14" height="14" rx="3" fill="{COLOURS[name]}" fill-opacity=".4"/>')
+        notes.append(
+            f'<rect x="{left}" y="{bottom - 12}" width="14" height="14" rx="3" '
+            f'fill="{COLOURS[name]}" fill-opacity=".4"/>'
+        )
         notes.append(f'<text class="note" x="{left + 20}" y="{bottom}">{words}</text>')
         left += 42 + 7 * len(words)
-    size = f'viewBox="0 0 {COLUMNS * WIDTH + 8:.0f} {bottom + 12}" width="{COLUMNS * WIDTH + 8:.0f}"'
+    size = (
+        f'viewBox="0 0 {COLUMNS * WIDTH + 8:.0f} {bottom + 12}" width="{COLUMNS * WIDTH + 8:.0f}"'
+    )
     label = f'role="img" aria-label="{passes}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>{STYLE}\n' + '\n'.join(notes + boxes) + '\n</svg>\n'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>{STYLE}\n'
+        + '\n'.join(notes + boxes)
+        + '\n</svg>\n'
+    )
 
 
 def pictured():
@@ -85,7 +120,9 @@ def pictured():
     from decodelab import AssistantDrafter, FixedLookahead, Speculative, decode, load
 
     prompt = 'def is_even(n):\n    """Return True if n is even."""'
-    strategy = Speculative(AssistantDrafter(load('pico-draft', device='cpu')), lookahead=FixedLookahead(4))
+    strategy = Speculative(
+        AssistantDrafter(load('pico-draft', device='cpu')), lookahead=FixedLookahead(4)
+    )
     return decode(load('pico', device='cpu'), prompt, strategy, max_new_tokens=48)
 
 

@@ -246,7 +246,11 @@ DRAFT_NAMES = re.compile(
 
 
 def weights(model_type, kind, draft):
-    "A model of a type: layers beyond the second say little, and a draft is the first two, so that it is right now and then."
+    """A model of a type.
+
+    Layers beyond the second say little, and a draft is the first two, so that it is right now and
+    then.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     config = configuration(model_type, kind, draft)
@@ -298,7 +302,10 @@ def write_model(name, folder):
 
 
 def snapshot(name, cache):
-    "The stand-in for `name` as the Hub's cache keeps one: blobs by hash, a commit's files that point at them, and `main`; the commit."
+    """The stand-in for `name` as the Hub's cache keeps one.
+
+    Blobs by hash, a commit's files that point at them, and `main`; the commit.
+    """
     repo = Path(cache) / f'models--{name.replace("/", "--")}'
     commit = hashlib.sha1(name.encode()).hexdigest()
     if repo.exists():

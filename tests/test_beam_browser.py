@@ -1,4 +1,6 @@
-"The beam view in a real browser, where there is one: the pictures show, nothing overlaps, and the script does what the keys and buttons say."
+"The beam view in a real browser, where there is one: the pictures show, nothing overlaps, and"
+
+"the script does what the keys and buttons say."
 
 import json
 import os
@@ -42,9 +44,14 @@ def ask(tmp_path, page, script):
     helpers = '''
         const $ = (s, all) => all ? [...document.querySelectorAll(s)] : document.querySelector(s), seen = s => $(s, true).map(e => e.getClientRects().length > 0)
         const press = key => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true}))'''
-    run = f"let answer; try {{ answer = (() => {{ {helpers}; {script} }})() }} catch (e) {{ answer = {{error: String(e)}} }} document.body.setAttribute('data-answer', encodeURIComponent(JSON.stringify(answer)))"
+    run = (
+        f"let answer; try {{ answer = (() => {{ {helpers}; {script} }})() }} catch (e) "
+        f"{{ answer = {{error: String(e)}} }} document.body.setAttribute('data-answer', "
+        f"encodeURIComponent(JSON.stringify(answer)))"
+    )
     path.write_text(
-        f'<!DOCTYPE html><meta charset="utf-8"><body>{page}<script>window.onload = () => {{ {run} }}</script></body>',
+        f'<!DOCTYPE html><meta charset="utf-8"><body>{page}<script>window.onload = () => '
+        f'{{ {run} }}</script></body>',
         encoding='utf-8',
     )
     options = [

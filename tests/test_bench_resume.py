@@ -1,4 +1,6 @@
-"A bench that is killed outright, or interrupted, goes on where it was and gives what an undisturbed one gives."
+"A bench that is killed outright, or interrupted, goes on where it was and gives what an"
+
+"undisturbed one gives."
 
 import json
 import os
@@ -49,7 +51,10 @@ def script(tmp_path, monkeypatch):
 
 
 def stopped(script, out, sig, rows=5):
-    "Start a slow bench in a process of its own, send it a signal after some rows; its exit status, its lines, what it said."
+    """Start a slow bench in a process of its own, send it a signal after some rows.
+
+    Its exit status, its lines, what it said.
+    """
     heed = lambda: signal.signal(
         signal.SIGINT, signal.SIG_DFL
     )  # a shell's background job is started with SIGINT ignored, and hands that on

@@ -1,4 +1,6 @@
-"The coloured text in a real browser, where there is one: readable on white and on black, inside its column, with and without a style sheet."
+"The coloured text in a real browser, where there is one: readable on white and on black, inside"
+
+"its column, with and without a style sheet."
 
 import re
 

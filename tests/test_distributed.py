@@ -1,4 +1,6 @@
-"Several processes measure what one would: shared, killed and gone on with, or cut over one model. On a CPU, with gloo."
+"Several processes measure what one would: shared, killed and gone on with, or cut over one"
+
+"model. On a CPU, with gloo."
 
 import contextlib
 import io
@@ -26,7 +28,10 @@ pytestmark = [
 ]
 WHERE = [*TIMES, 'processes']  # what may differ between a run of one process and one of several
 LAUNCH = dict(
-    accelerate='accelerate.commands.launch --multi_gpu --num_processes {n} --num_machines 1 --main_process_port 0 --mixed_precision no --dynamo_backend no',
+    accelerate=(
+        'accelerate.commands.launch --multi_gpu --num_processes {n} --num_machines 1 '
+        '--main_process_port 0 --mixed_precision no --dynamo_backend no'
+    ),
     torchrun='torch.distributed.run --nproc_per_node {n} --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:0',
 )  # each takes a free port
 ALONE = {'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'}

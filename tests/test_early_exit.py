@@ -1,4 +1,6 @@
-"Early exit on every family in float64: the same texts, the reuse, the law of samples, and models that stay as they were."
+"Early exit on every family in float64: the same texts, the reuse, the law of samples, and models"
+
+"that stay as they were."
 
 import pytest
 import torch
@@ -34,7 +36,10 @@ every_family = pytest.mark.parametrize('family', ARCHITECTURES)
 
 
 def state(model):
-    "All there is to a model: weights by value, modules and parameters by identity, attributes by name, configs by value."
+    """All there is to a model.
+
+    Weights by value, modules and parameters by identity, attributes by name, configs by value.
+    """
     return (
         {n: t.clone() for n, t in [*model.state_dict().items(), *model.named_buffers()]},
         [(n, id(m), sorted(vars(m)), len(m._forward_hooks)) for n, m in model.named_modules()],
@@ -117,7 +122,8 @@ def test_greedy_texts_are_plain_greedy_texts_and_the_model_is_untouched(family):
     'error', [RuntimeError('enough'), KeyboardInterrupt()], ids=['raises', 'interrupted']
 )
 def test_a_call_that_breaks_leaves_the_model_as_it_was(family, error):
-    # transformers 5.23 leaves GPT-2, GPT-NeoX and OPT broken after assistant_early_exit: every later generate raises
+    # transformers 5.23 leaves GPT-2, GPT-NeoX and OPT broken after assistant_early_exit: every later
+    # generate raises
     lm = random_lm(family, layers=3)
     before, plain = state(lm.model), decode(lm, [1, 2], Greedy(), 10).tokens
     for n in (2, 3, 6):

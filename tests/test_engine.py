@@ -1,4 +1,6 @@
-"The lean forward (01_engine) is the model's own forward, whatever the configuration, the pieces, the rows, the strategy and what is done to the model meanwhile."
+"The lean forward (01_engine) is the model's own forward, whatever the configuration, the pieces,"
+
+"the rows, the strategy and what is done to the model meanwhile."
 
 import copy
 import functools
@@ -212,7 +214,11 @@ def test_any_config_in_rows(config, lengths, size):
 
 @torch.no_grad()
 def by_transformers(model, prompt, ids):
-    "`(n, V)`: a prompt and then single tokens, read by a model that has read nothing yet, into a cache of its own."
+    """`(n, V)`.
+
+    A prompt and then single tokens, read by a model that has read nothing yet, into a cache of its
+    own.
+    """
     model, cache = copy.deepcopy(model), DynamicCache()
     read = lambda ids: model(
         input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True
@@ -706,10 +712,9 @@ def test_reasons(why, make):
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter('always')
         lm.compile(width=1)
-    assert (
-        lm.backend == engine + ', compiled'
-        or (lm.backend.startswith(engine + ', not compiled: ')
-        and sum('not compiled' in str(w.message) for w in heard) == 1)
+    assert lm.backend == engine + ', compiled' or (
+        lm.backend.startswith(engine + ', not compiled: ')
+        and sum('not compiled' in str(w.message) for w in heard) == 1
     )
     session = lm.session()
     after = torch.cat([session.logits([3, 4, 5]), session.logits([3, 4, 5, 6])])

@@ -1,4 +1,6 @@
-"Experiments as a user runs them: from a command, killed, gone on with, shared, from a wheel, and reported on."
+"Experiments as a user runs them: from a command, killed, gone on with, shared, from a wheel, and"
+
+"reported on."
 
 import json
 import os
@@ -32,7 +34,10 @@ rows = run_jobs({str(i): lambda i=i: one(i) for i in range(6)}, output_dir=ex.ro
 ex.save(pd.DataFrame(rows))
 ex.save_metadata();'''
 FIGURE = 'ex.read().square.sum()'
-AGREEMENT = "ex.verdicts([dict(claim='squares add up', source='55', measured=str(ex.read().square.sum()), agrees=bool(ex.read().square.sum() == 55), why='counted')])"
+AGREEMENT = (
+    "ex.verdicts([dict(claim='squares add up', source='55', measured=str(ex.read().square.sum()), "
+    "agrees=bool(ex.read().square.sum() == 55), why='counted')])"
+)
 
 
 def write(folder, name='01_slow', *cells):
@@ -156,7 +161,10 @@ def test_two_runs_cannot_share_a_folder(tmp_path):
 
 
 def test_what_is_missing_is_said_before_anything_runs(tmp_path):
-    need = "NEEDS = dict(paper=dict(models=('someone/large', 'nano'), data=('cnn_dailymail',), memory_gb=1e6, minutes=600))"
+    need = (
+        "NEEDS = dict(paper=dict(models=('someone/large', 'nano'), data=('cnn_dailymail',), "
+        "memory_gb=1e6, minutes=600))"
+    )
     write(tmp_path / 'e', '03_large', '# Large', need, "Path('ran').touch()")
     args = 'experiment', '03', '--scale', 'paper', '--notebooks', 'e'
     status, out, err = run(*args, '--out', 'out', cwd=tmp_path, HF_HOME=str(tmp_path / 'hub'))
@@ -312,7 +320,10 @@ def test_chromium_shows_a_report_and_asks_for_nothing(tmp_path):
     playwright = pytest.importorskip('playwright.sync_api')
     if not shutil.which('chromium'):
         pytest.skip('no chromium')
-    bad = '<img src="http://127.0.0.1:9/x.png"><script>document.title = "ran"</script><b onclick="x()">bold</b>'
+    bad = (
+        '<img src="http://127.0.0.1:9/x.png"><script>document.title = "ran"</script><b '
+        'onclick="x()">bold</b>'
+    )
     nb = new_notebook(
         cells=[
             new_markdown_cell('## Figure'),

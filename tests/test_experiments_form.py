@@ -1,4 +1,6 @@
-"Every notebook of experiments/ has the form that the runner, the README and a reader without the models rely on."
+"Every notebook of experiments/ has the form that the runner, the README and a reader without the"
+
+"models rely on."
 
 import ast
 import builtins
@@ -58,7 +60,9 @@ def test_figures_are_drawn_from_what_is_stored(path):
                 - {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
             )
             assert not lost, (
-                f'{path.name}: {", ".join(lost)} come from cells under Measure, which are left out when figures are drawn from stored rows: read them with ex.read, or define them under Claim'
+                f'{path.name}: {", ".join(lost)} come from cells under Measure, which are left '
+                'out when figures are drawn from stored rows: read them with ex.read, or define '
+                'them under Claim'
             )
         (measured if section == 'Measure' else known).update(bound(tree))
 
@@ -69,7 +73,9 @@ def test_an_experiment_has_its_parts(path):
     code = '\n'.join(s for _, k, s in cells if k == 'code')
     order = [s for i, (s, _, _) in enumerate(cells) if not i or cells[i - 1][0] != s]
     assert order == ['Set-up', 'Claim', 'Measure', 'Figure', 'Agreement'], order
-    assert re.search(r'^NEEDS = dict\(', code, re.M) and re.search(rf"Experiment\(\s*'{path.stem}',\s*NEEDS", code)
+    assert re.search(r'^NEEDS = dict\(', code, re.M) and re.search(
+        rf"Experiment\(\s*'{path.stem}',\s*NEEDS", code
+    )
     assert 'ex.verdicts(' in ''.join(s for n, k, s in cells if k == 'code' and n == 'Agreement')
     assert not re.search(r'DECODELAB_(SCALE|QUICK|WHOLE|RESULTS)', code), (
         'the experiment object knows these'

@@ -1,4 +1,6 @@
-"Over every family of models: greedy, assisted and lookup tokens equal transformers' own greedy tokens in float64, guidance and stops included."
+"Over every family of models: greedy, assisted and lookup tokens equal transformers' own greedy"
+
+"tokens in float64, guidance and stops included."
 
 import itertools
 
@@ -171,7 +173,8 @@ def test_stops_cut_inside_a_block_where_plain_decoding_stops():
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16])
 def test_share_of_identical_texts_in_low_precision(dtype):
-    # A pass over k+1 tokens rounds otherwise than k+1 passes over one; the text may turn where two tokens nearly tie.
+    # A pass over k+1 tokens rounds otherwise than k+1 passes over one; the text may turn where two
+    # tokens nearly tie.
     lm = load('pico', device='cpu', dtype=dtype)
     draft = load('pico-draft', device='cpu', dtype=dtype)
     prompts = ['import os\n', 'def f(x):\n', 'class A:\n', '"""Return the']

@@ -288,7 +288,10 @@ def test_models_with_a_state_are_drafted_for_in_batches(config):
 
 
 def test_a_family_that_transformers_cannot_read_with_padding():
-    "Windows shorter than the padding: transformers' scores are not numbers then, and it says the first token of all."
+    """Windows shorter than the padding.
+
+    Transformers' scores are not numbers then, and it says the first token of all.
+    """
     gemma = random_lm('gemma2', 3, layers=3, scale=0.3).model
     for more in ({}, dict(num_beams=3)):
         assert torch.equal(generate(gemma, **BATCH | more), one_by_one(gemma, more))
@@ -480,7 +483,10 @@ def test_sounds_pass_through():
 
 
 def test_whisper_gives_back_what_its_own_generate_gives_back():
-    "Short sound, long sound, times, segments, dictionaries: the embedded model, and a random one that knows languages and times."
+    """Short sound, long sound, times, segments, dictionaries.
+
+    The embedded model, and a random one that knows languages and times.
+    """
     from decodelab import audio_features
     from decodelab.zoo.signals import sample
 
@@ -784,7 +790,10 @@ def test_hidden_states_of_encoder_decoders_and_prepared_prompts():
 
 
 def test_scores_of_other_strategies(llama):
-    "Greedy strategies say the token with the largest of the scores that are returned; a draft changes none of them."
+    """Greedy strategies say the token with the largest of the scores that are returned.
+
+    A draft changes none of them.
+    """
     asked = dict(return_dict_in_generate=True, output_scores=True)
     for more in (dict(dola_layers=[0, 1]), dict(dola_layers=[1], repetition_penalty=1.2)):
         plain, fast = (
@@ -921,7 +930,8 @@ def test_our_rules_and_theirs_stand_in_one_list(llama):
 def test_recipes_from_a_folder(llama, tmp_path):
     (tmp_path / 'custom_generate').mkdir()
     (tmp_path / 'custom_generate' / 'generate.py').write_text(
-        'import torch\ndef generate(model, input_ids, loud=1, **kwargs):\n    return torch.cat([input_ids, input_ids.new_full((len(input_ids), loud), 7)], 1)\n'
+        'import torch\ndef generate(model, input_ids, loud=1, **kwargs):\n    return '
+        'torch.cat([input_ids, input_ids.new_full((len(input_ids), loud), 7)], 1)\n'
     )
     for name in ('recipe', 'custom_generate'):
         assert (
@@ -1016,7 +1026,10 @@ def hooks(model):
     'value', ['x', -1, 1.5, [], {}, [[]], object(), float('nan'), torch.ones(2, 2)], ids=named
 )
 def test_no_argument_fails_in_the_depths(llama, value):
-    "Whatever is given under whatever name: an answer, or a TypeError or ValueError, and a model that is as it was."
+    """Whatever is given under whatever name.
+
+    An answer, or a TypeError or ValueError, and a model that is as it was.
+    """
     from decodelab.hf.settings import CALL_NAMES, INPUTS, config_names
 
     before = (llama.generation_config.to_dict(), llama.config.to_dict())

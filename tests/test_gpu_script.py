@@ -1,4 +1,6 @@
-"experiments/gpu.py, as a toy on a CPU: killed without warning and called again, it does what is left and nothing twice."
+"experiments/gpu.py, as a toy on a CPU: killed without warning and called again, it does what is"
+
+"left and nothing twice."
 
 import json
 import os
@@ -22,7 +24,10 @@ def slow(i):
     with open(ex.rows_folder('did'), 'a') as f: f.write(f'{i}\\n')
     return dict(i=i, new_tokens=len(decode(lm, 'def', Greedy(), 4).tokens))
 ex.save(pd.DataFrame(run_jobs({str(i): lambda i=i: slow(i) for i in range(10)}, output_dir=ex.rows_folder('rows'), progress=False)))'''
-VERDICT = "ex.verdicts([dict(claim='all are there', source='10', measured=str(len(ex.read())), agrees=len(ex.read()) == 10, why='they were kept')])"
+VERDICT = (
+    "ex.verdicts([dict(claim='all are there', source='10', measured=str(len(ex.read())), "
+    "agrees=len(ex.read()) == 10, why='they were kept')])"
+)
 CALL = 'nano,90_tiny'
 
 

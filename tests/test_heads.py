@@ -309,7 +309,10 @@ def test_bad_files(tmp_path):
 
 
 def test_tools_that_take_any_drafter(pico, trained):
-    "Draft tables draft at every place what a text begun there would; watches see the heads; what means a draft model elsewhere refuses heads."
+    """Draft tables draft at every place what a text begun there would; watches see the heads.
+
+    What means a draft model elsewhere refuses heads.
+    """
     from decodelab.hf.generation_config import check_assistant
     from decodelab.tuning.round_breakdown import round_parts
     from decodelab.tuning.search import vllm_settings

@@ -121,7 +121,8 @@ def test_the_tour_runs_and_shows_its_trace_and_its_figures(lab, tour, page):
     )
     cells = 'jupyterapp.shell.currentWidget.content.model.cells'
     assert page.evaluate(
-        f"[...{cells}].filter(c => c.type === 'code').every(c => c.outputs.length === 0 && c.executionCount === null)"
+        f"[...{cells}].filter(c => c.type === 'code').every(c => c.outputs.length === 0 && "
+        "c.executionCount === null)"
     )
     assert not page.locator('.decodelab-trace').count()  # nothing is there before it runs
     began = time.perf_counter()

@@ -1,4 +1,6 @@
-"The shape of a notebook, as CONTRIBUTING and the conventions ask: width, words, definitions apart from demonstrations, claims that can fail, links that lead somewhere."
+"The shape of a notebook, as CONTRIBUTING and the conventions ask: width, words, definitions"
+
+"apart from demonstrations, claims that can fail, links that lead somewhere."
 
 import ast
 import base64
@@ -9,13 +11,34 @@ import nbformat
 import pytest
 
 import audit
-from repo import ROOT, cells, directives, exported_names, is_exported, module_name, module_path, notebooks
+from repo import (
+    ROOT,
+    cells,
+    directives,
+    exported_names,
+    is_exported,
+    module_name,
+    module_path,
+    notebooks,
+)
 
 EVERY = [*notebooks(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
 every = pytest.mark.parametrize('path', notebooks(), ids=module_name)
 saved = pytest.mark.parametrize('path', EVERY, ids=lambda p: p.stem)
-modules = pytest.mark.parametrize('path', [module_path(module_name(p)) for p in notebooks()], ids=lambda p: f'{p.parent.name}.{p.stem}')
-DEFINITIONS = ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign
+modules = pytest.mark.parametrize(
+    'path',
+    [module_path(module_name(p)) for p in notebooks()],
+    ids=lambda p: f'{p.parent.name}.{p.stem}',
+)
+DEFINITIONS = (
+    ast.Import,
+    ast.ImportFrom,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.Assign,
+    ast.AnnAssign,
+)
 
 
 @pytest.mark.parametrize('check', audit.CHECKS)
@@ -24,7 +47,9 @@ def test_the_audit_finds_nothing(path, check):
     assert list(audit.CHECKS[check](path)) == []
 
 
-@pytest.mark.parametrize('path', [*notebooks('experiments'), *notebooks(pattern='index.ipynb')], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    'path', [*notebooks('experiments'), *notebooks(pattern='index.ipynb')], ids=lambda p: p.stem
+)
 def test_no_line_runs_out_of_the_window(path):
     assert list(audit.wide(path)) == []
 
@@ -41,7 +66,10 @@ def test_the_audit_sees_what_it_should(tmp_path):
     }
     assert bad.keys() == audit.CHECKS.keys()
     for name, source in bad.items():
-        nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), tmp_path / f'{name}.ipynb')
+        nbformat.write(
+            nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]),
+            tmp_path / f'{name}.ipynb',
+        )
         assert [c for c in bad if list(audit.CHECKS[c](tmp_path / f'{name}.ipynb'))] == [name]
 
 
@@ -50,7 +78,9 @@ def defined(path):
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             patched = any(ast.unparse(d).startswith('patch') for d in node.decorator_list)
-            yield f'{ast.unparse(node.args.args[0].annotation)}.{node.name}' if patched else node.name
+            yield (
+                f'{ast.unparse(node.args.args[0].annotation)}.{node.name}' if patched else node.name
+            )
         elif isinstance(node, ast.Assign):
             used = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
             flat = [t for target in node.targets for t in getattr(target, 'elts', [target])]
@@ -59,7 +89,10 @@ def defined(path):
 
 @modules
 def test_no_later_cell_takes_a_name_away(path):
-    "A cell may use a name that a later cell of the module defines anew: the notebook passes, the module is wrong."
+    """A cell may use a name that a later cell of the module defines anew.
+
+    The notebook passes, the module is wrong.
+    """
     assert [name for name, n in Counter(defined(path)).items() if n > 1] == []
 
 
@@ -71,13 +104,17 @@ def test_something_can_fail(path):
 
 @saved
 def test_no_cell_is_switched_off(path):
-    assert [s for s in cells(path) if re.search(r'^#\|\s*eval:\s*false', s, flags=re.M | re.I)] == []
+    assert [
+        s for s in cells(path) if re.search(r'^#\|\s*eval:\s*false', s, flags=re.M | re.I)
+    ] == []
 
 
 def late_directives(source):
     "Directives below the first line of code."
     body = source.lstrip('\n').splitlines()
-    first = next((i for i, line in enumerate(body) if line.strip() and not line.startswith('#|')), len(body))
+    first = next(
+        (i for i, line in enumerate(body) if line.strip() and not line.startswith('#|')), len(body)
+    )
     return [line for line in body[first:] if line.startswith('#|')]
 
 
@@ -94,21 +131,35 @@ def is_definition(node):
 
 @every
 def test_exported_cells_only_define(path):
-    found = [ast.unparse(n) for s in cells(path) if is_exported(s) for n in ast.parse(s).body if not is_definition(n)]
+    found = [
+        ast.unparse(n)
+        for s in cells(path)
+        if is_exported(s)
+        for n in ast.parse(s).body
+        if not is_definition(n)
+    ]
     assert found == []
 
 
 @every
 def test_docstrings_begin_with_one_sentence(path):
     "One line, and below an empty one whatever else there is to say."
-    nodes = [n for s in cells(path) if is_exported(s) for n in ast.walk(ast.parse(s)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    nodes = [
+        n
+        for s in cells(path)
+        if is_exported(s)
+        for n in ast.walk(ast.parse(s))
+        if isinstance(n, (ast.FunctionDef, ast.ClassDef))
+    ]
     docs = {n.name: ast.get_docstring(n) or 'none' for n in nodes}
     assert [name for name, d in docs.items() if '\n' in d and d.splitlines()[1].strip()] == []
 
 
 @every
 def test_headings_stand_alone(path):
-    assert [s for s in cells(path, 'markdown') if re.match(r'##+ ', s) and s.strip().count('\n')] == []
+    assert [
+        s for s in cells(path, 'markdown') if re.match(r'##+ ', s) and s.strip().count('\n')
+    ] == []
 
 
 @modules
@@ -129,7 +180,11 @@ def test_saved_outputs_are_small_and_quiet(path):
     outputs = [o for c in nbformat.read(path, 4).cells if c.cell_type == 'code' for o in c.outputs]
     loud = [o for o in outputs if o.output_type == 'error' or o.get('name') == 'stderr']
     assert [o.get('text', o.get('evalue')) for o in loud] == []
-    pictures = [len(base64.b64decode(o.data['image/png'])) for o in outputs if 'image/png' in o.get('data', {})]
+    pictures = [
+        len(base64.b64decode(o.data['image/png']))
+        for o in outputs
+        if 'image/png' in o.get('data', {})
+    ]
     assert [size for size in pictures if size > 60_000] == []
 
 
@@ -145,7 +200,11 @@ def test_exported_names_are_unique(path):
 def links(path):
     "Targets of the relative links of a notebook."
     text = '\n'.join(cells(path, 'markdown'))
-    return [t.partition('#')[0] for t in re.findall(r'\]\(([^)\s]+)\)', text) if not re.match(r'[a-z]+:|#', t)]
+    return [
+        t.partition('#')[0]
+        for t in re.findall(r'\]\(([^)\s]+)\)', text)
+        if not re.match(r'[a-z]+:|#', t)
+    ]
 
 
 @saved
@@ -163,4 +222,8 @@ def test_no_reference_is_a_number_in_quotes(path):
     "Notebooks are linked, not quoted by the number of their file."
     text = '\n'.join([*cells(path, 'markdown'), *cells(path)])
     files = {p.stem for p in EVERY} | {f'experiments/{p.stem}' for p in EVERY}
-    assert [r for r in re.findall(r'`([\w/]*\d\d_\w+)`', text) if r not in files and not (ROOT / r).exists()] == []
+    assert [
+        r
+        for r in re.findall(r'`([\w/]*\d\d_\w+)`', text)
+        if r not in files and not (ROOT / r).exists()
+    ] == []

@@ -1,4 +1,6 @@
-"Marks under speculation: kept with every drafter, in batches and in beams; the law over keys; detectors that do not cry wolf."
+"Marks under speculation: kept with every drafter, in batches and in beams; the law over keys;"
+
+"detectors that do not cry wolf."
 
 import itertools
 import math
@@ -208,7 +210,10 @@ def test_greedy_marked_text_is_the_same_with_every_drafter(target, drafters, mar
 
 
 def test_marks_are_kept_in_beams(target):
-    "Sampled beams for all marks but Gumbel's, which leaves a beam one way, every second one here; the best beam is green, too."
+    """Sampled beams for all marks but Gumbel's, which leaves a beam one way, every second one here.
+
+    The best beam is green, too.
+    """
     for mark in MARKS[::2]:
         if isinstance(mark, Gumbel):
             continue
@@ -422,7 +427,10 @@ def test_one_key_for_both_draws_is_caught():
 
 
 def test_false_alarms_come_as_often_as_promised():
-    "One unmarked text, 5,000 keys, three ways to read them: the counts at three levels in their binomial intervals, and p uniform."
+    """One unmarked text, 5,000 keys, three ways to read them.
+
+    The counts at three levels in their binomial intervals, and p uniform.
+    """
     ids = torch.randint(900, (60,), generator=torch.Generator().manual_seed(3)).tolist()
     p = {kind: [] for kind in (DualGumbel, HarmonicGumbel, TripleGumbel)}
     for k in range(5000):

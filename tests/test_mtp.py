@@ -1,4 +1,6 @@
-"Multi-token-prediction layers and single-position assistants: what takes more samples, more layers or another kind of session than a notebook has time for."
+"Multi-token-prediction layers and single-position assistants: what takes more samples, more"
+
+"layers or another kind of session than a notebook has time for."
 
 import numpy as np
 import pytest
@@ -146,7 +148,10 @@ def certified(strategy, lm, prompt, n, samples):
 
 
 def names_of_glm(mtp, depth):
-    "The tensors of MTP layers under the names of GLM-4.5's checkpoints: layers behind the last, experts one by one."
+    """The tensors of MTP layers under the names of GLM-4.5's checkpoints.
+
+    Layers behind the last, experts one by one.
+    """
     for k, layer in enumerate(mtp.layers):
         for name, x in layer.state_dict().items():
             name = f'model.layers.{depth + k}.' + name.replace('mtp_block.', '').replace(
@@ -253,7 +258,10 @@ def test_the_fault_of_transformers_would_be_noticed():
 
 
 def test_contracts():
-    "Rows that tokens were drawn from, ids of the vocabulary, models left as they were; for both kinds of bases."
+    """Rows that tokens were drawn from, ids of the vocabulary, models left as they were.
+
+    For both kinds of bases.
+    """
     model, mtp = glm()
     pairs = [(LM(model), MtpDrafter(mtp))] + [
         (lm, SinglePositionDrafter(a)) for lm, a in (gemma(2), gemma(0), gemma(2, ordered=True))
@@ -343,7 +351,10 @@ def test_an_assistant_may_come_as_a_language_model():
 
 
 def test_the_first_door(tmp_path):
-    "`generate` with transformers' own keywords: MTP layers from a checkpoint, and a single-position assistant."
+    """`generate` with transformers' own keywords.
+
+    MTP layers from a checkpoint, and a single-position assistant.
+    """
     from decodelab import generate
 
     again, _ = from_checkpoint(tmp_path)

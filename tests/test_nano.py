@@ -1,4 +1,6 @@
-"A run of the nano family, as a toy on a CPU: killed without warning, it goes on and ends as one that was left alone."
+"A run of the nano family, as a toy on a CPU: killed without warning, it goes on and ends as one"
+
+"that was left alone."
 
 import os
 import subprocess
@@ -11,7 +13,10 @@ from decodelab import load
 from decodelab.zoo.nano import train
 
 STEPS = 20  # of 1,024 tokens; the toy leaves a checkpoint after every fourth
-CODE = f'import sys; from decodelab.zoo.nano import train; train("nano", sys.argv[1], tokens={1024 * STEPS}, toy=True)'
+CODE = (
+    'import sys; from decodelab.zoo.nano import train; train("nano", sys.argv[1], '
+    f'tokens={1024 * STEPS}, toy=True)'
+)
 
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):

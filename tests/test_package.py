@@ -1,4 +1,6 @@
-"What someone who installs the package gets: its names, its imports, its files, and one statement of its versions."
+"What someone who installs the package gets: its names, its imports, its files, and one statement"
+
+"of its versions."
 
 import ast
 import importlib
@@ -104,7 +106,10 @@ def test_the_root_offers_functions_whatever_was_imported_before():
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    code = "import sys; before = set(sys.modules); import decodelab; print(*{m.split('.')[0] for m in set(sys.modules) - before})"
+    code = (
+        "import sys; before = set(sys.modules); import decodelab; print(*{m.split('.')[0] for m "
+        "in set(sys.modules) - before})"
+    )
     heavy = {
         'torch',
         'transformers',

@@ -47,7 +47,9 @@ from test_grammar import letters
 HERE = 'tests/test_peer_defects.py::'
 MARKS = 'tests/test_watermarks.py::'
 PROMPT = [3, 4, 5, 3, 4]
-DEFECTS = [  # section of the study of the peers (Q: of the one of quality and watermarks); what is wrong; where it is shown that decodelab does not share it
+# section of the study of the peers (Q: of the one of quality and watermarks); what is wrong; where
+# it is shown that decodelab does not share it
+DEFECTS = [
     ('A1', 'assisted generation refuses a batch', HERE + 'test_assisted_texts_can_be_batched'),
     (
         'A1',
@@ -66,7 +68,8 @@ DEFECTS = [  # section of the study of the peers (Q: of the one of quality and w
     ),
     (
         'A1',
-        'diverse and constrained beams, contrastive search and DoLa are gone: code from the Hub; the originals, case by case',
+        'diverse and constrained beams, contrastive search and DoLa are gone: code from the Hub; '
+        'the originals, case by case',
         'tests/test_search_golden.py',
     ),
     (

@@ -1,4 +1,6 @@
-"Quality and multiple choice: laws that hold for any input, and real data where a folder `shared` with it lies beside the checkout."
+"Quality and multiple choice: laws that hold for any input, and real data where a folder `shared`"
+
+"with it lies beside the checkout."
 
 import json
 import math
@@ -255,7 +257,10 @@ def test_coherence_and_isotropy_of_a_real_model(lm):
 
 
 def lm_score(lm, prompt, answer, layers, relative_top, post_softmax):
-    "The authors' sum over an answer, from one forward of transformers: layer by their divergence, difference, softmax, filter, in this order."
+    """The authors' sum over an answer, from one forward of transformers.
+
+    Layer by their divergence, difference, softmax, filter, in this order.
+    """
     ids, n = lm.encode(prompt + answer), len(lm.encode(prompt))
     with torch.no_grad():
         states = lm.model(torch.tensor([ids]), output_hidden_states=True).hidden_states

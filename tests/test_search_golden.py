@@ -33,15 +33,35 @@ CASES = {c['name']: c for c in GOLDEN['cases']}
 STRATEGIES = 'diverse', 'constrained', 'contrastive', 'dola'
 
 WRONG = {  # what is wrong with the original's text, and what is asked for instead
-    'alone': 'a text depends on its neighbours (the padding of encoder texts is read, and counts as said for the repetition penalty; DoLa takes one layer for the batch): what each prompt says alone',
-    'done groups': 'a group that has finished goes on choosing padding, which later groups pay for (they cannot end, where the padding is the end): the original with silent groups',
+    'alone': (
+        'a text depends on its neighbours (the padding of encoder texts is read, and counts as '
+        'said for the repetition penalty; DoLa takes one layer for the batch): what each prompt '
+        'says alone'
+    ),
+    'done groups': (
+        'a group that has finished goes on choosing padding, which later groups pay for (they '
+        'cannot end, where the padding is the end): the original with silent groups'
+    ),
     'prompt': 'a prompt that says the phrase fulfils it',
-    'overlap': 'the tracker has no way back inside a phrase (1 1 2 is not found in 1 1 1 2), a token that breaks one phrase is not tried for another, and one token serves one phrase only',
+    'overlap': (
+        'the tracker has no way back inside a phrase (1 1 2 is not found in 1 1 1 2), a token '
+        'that breaks one phrase is not tried for another, and one token serves one phrase only'
+    ),
     'shared': 'copies of a disjunction share their progress, so one candidate steps for all',
     'banks': 'where a step costs more than 100, a beam falls into the bank below',
-    'incomplete': 'texts that break the constraints are returned, ahead of those that keep them: only those that keep them',
-    'divergence': 'what chooses the layer is not the Jensen-Shannon divergence: the original with the true one; divergence="official" does as the original',
-    'dropped': 'a text that has met its constraints gets no candidate of its own and is lost to likelier ones: the original with the branch that does this, which it never takes; keep_complete=False does as the original',
+    'incomplete': (
+        'texts that break the constraints are returned, ahead of those that keep them: only those '
+        'that keep them'
+    ),
+    'divergence': (
+        'what chooses the layer is not the Jensen-Shannon divergence: the original with the true '
+        'one; divergence="official" does as the original'
+    ),
+    'dropped': (
+        'a text that has met its constraints gets no candidate of its own and is lost to likelier '
+        'ones: the original with the branch that does this, which it never takes; '
+        'keep_complete=False does as the original'
+    ),
 }
 NAMED = {  # cases by themselves: the error we raise instead of a text
     'a layer that the model has not is dropped without a word': (
@@ -64,11 +84,15 @@ NAMED = {  # cases by themselves: the error we raise instead of a text
         'contains an end of text',
     ),
 }
-DEAD_END = 'dola-056'  # the rules forbid every plausible token, and the original goes on with id 0; here the last layer decides by itself then
+# the rules forbid every plausible token, and the original goes on with id 0; here the last layer
+# decides by itself then
+DEAD_END = 'dola-056'
 FORBIDDEN = (
     'constrained-097',
     'constrained-136',
-)  # the original proposes tokens that the rules forbid, and beams of probability zero take places; asked for is that the constraints are met
+    # the original proposes tokens that the rules forbid, and beams of probability zero take places;
+    # asked for is that the constraints are met
+)
 RAISES = {name: pattern for *names, pattern in NAMED.values() for name in names}
 WORKS = {  # the original raises, and nothing is wrong with what was asked for
     'contrastive-012': 'low_memory in a batch',
@@ -83,7 +107,10 @@ WORKS = {  # the original raises, and nothing is wrong with what was asked for
 
 @functools.cache
 def lm_of(name):
-    "The model of this name, rebuilt under the transformers that is installed; its weights are those of the file."
+    """The model of this name, rebuilt under the transformers that is installed.
+
+    Its weights are those of the file.
+    """
     model = build(**GOLDEN['models'][name]['recipe'])
     assert fingerprint(model) == GOLDEN['models'][name]['fingerprint']
     return LM(model)
@@ -149,7 +176,10 @@ def ends(args):
 
 
 def said(case, mended=False):
-    "`(tokens, scores)` of ours, each prompt by itself; `mended`: with the default settings, where others do as the original did."
+    """`(tokens, scores)` of ours, each prompt by itself.
+
+    `mended`: with the default settings, where others do as the original did.
+    """
     tokens, scores = [], []
     for prompt in case['prompts']:
         trace = decode(

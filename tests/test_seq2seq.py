@@ -130,7 +130,10 @@ def test_what_transformers_says(family, call):
 
 
 def test_drafts(family):
-    "Its own encoder, the target's, the text itself, two at once: the text is plain greedy's; and transformers says it alone."
+    """Its own encoder, the target's, the text itself, two at once: the text is plain greedy's.
+
+    And transformers says it alone.
+    """
     kind, model = family
     other, shared = made(kind, 1, seed=5), distilled(model, kind)
     runs = []
@@ -246,7 +249,10 @@ def test_contrastive_search_by_its_definition(family):
 
 
 def test_the_first_layers_of_its_decoder_draft(family):
-    "Early exit: greedy texts are the plain ones, in batches too; sampled ones need no more than a seed; the target's weights are there once."
+    """Early exit: greedy texts are the plain ones, in batches too.
+
+    Sampled ones need no more than a seed; the target's weights are there once.
+    """
     kind, model = family
     plain = generate(model, **BATCH)
     for more in ({}, dict(num_assistant_tokens=4)):
@@ -298,7 +304,10 @@ def test_what_needs_a_decoder_alone(family, call, words):
 
 
 def test_the_embedded_translator_and_its_draft():
-    "`SharedEncoder` on the pair that is embedded: the draft's encoder never runs, and the text is the target's."
+    """`SharedEncoder` on the pair that is embedded.
+
+    The draft's encoder never runs, and the text is the target's.
+    """
     lm = load('pico-seq2seq', device='cpu')
     draft = load('pico-seq2seq-draft', device='cpu')
     runs, texts = [], ['einundzwanzig', 'dreihundertvier', 'siebenundneunzig']

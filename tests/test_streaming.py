@@ -1,4 +1,6 @@
-"Streams say what decode says: every drafter, alone, awaited and in batches, with stop strings and odd tokenizers; and they let go."
+"Streams say what decode says: every drafter, alone, awaited and in batches, with stop strings"
+
+"and odd tokenizers; and they let go."
 
 import asyncio
 import gc
@@ -130,7 +132,10 @@ def test_a_search_is_refused_wherever_it_could_be_streamed(family):
 
 
 def test_a_thread_generates_into_an_iterator_of_texts(family):
-    "transformers' own recipe for streaming, through decodelab.generate: the pieces joined are the text, characters stay whole, and an error ends the waiting."
+    """transformers' own recipe for streaming, through decodelab.generate.
+
+    The pieces joined are the text, characters stay whole, and an error ends the waiting.
+    """
     lm, draft = family[:2]
     inputs = lm.tokenizer(
         '# 日本語 😀 grün\nx = "日本語 😀 grün"\ny = "日本語 😀', return_tensors='pt'

@@ -430,7 +430,10 @@ def test_synthid_survives_an_assistant():
 
 @every
 def test_what_a_mark_prints_has_no_key(mark):
-    "A 62-bit key is in to_json alone: not in the repr of the mark or of what holds it, and not in a trace; other keys have other fingerprints."
+    """A 62-bit key is in to_json alone: not in the repr of the mark or of what holds it, and not in a trace.
+
+    Other keys have other fingerprints.
+    """
     name = next(f.name for f in fields(mark) if 'key' in f.name)
 
     def keyed(at):
