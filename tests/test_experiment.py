@@ -83,7 +83,7 @@ def start(*args, cwd, pace=0, launch=(), **env):
         signal.SIGINT, signal.SIG_DFL
     )  # a shell's background job is started with SIGINT ignored, and hands that on
     return subprocess.Popen(
-        [*python, '-m', 'decodelab.lab.cli', *map(str, args)],
+        [*python, '-m', 'decodelab', *map(str, args)],
         cwd=cwd,
         env=env,
         stdout=subprocess.PIPE,
