@@ -197,7 +197,7 @@ def test_rules_and_stops_reach_into_the_block():
 @pytest.mark.parametrize('layer', [0, 3, 99, -1, 1.0, True, None, '1'])
 def test_an_exit_layer_out_of_range_is_an_error(layer):
     for n in (1, 8):
-        with pytest.raises(ValueError, match='whole number from 1 to 2'):
+        with pytest.raises(ValueError, match='integer from 1 to 2'):
             decode(random_lm(layers=3), [1], Speculative(EarlyExitDrafter(layer)), n)
 
 

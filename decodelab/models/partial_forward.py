@@ -4,34 +4,33 @@
 
 # %% auto #0
 __all__ = ['LAYER_KINDS', 'STATIC_ROPES', 'ROUNDING', 'SkippedLayer', 'RecordedLayer', 'with_layers', 'unsplittable_reason',
-           'unsplittable_config_reason', 'layers_of', 'attention_masks', 'PartialForward', 'mask_inputs', 'view_for',
-           'split_difference', 'without_hooks', 'split_logits']
+           'unsplittable_config_reason', 'layers_of', 'attention_masks', 'PartialForward', 'split_difference',
+           'without_hooks', 'split_logits']
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #7150da09
 import copy
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastcore.basics import patch
 import torch
 
 LAYER_KINDS = {'full_attention', 'sliding_attention'}  # the kinds of layers whose masks are known
-STATIC_ROPES = {
-    'default',
-    'linear',
-    'llama3',
-    'yarn',
-    'proportional',
-}  # rotary tables that depend on the position alone
-ROUNDING = {
-    torch.float64: 1e-5,
-    torch.float32: 1e-3,
-}  # of the largest logit (some attentions compute in float32 always); 0.1 for the rest
+# Rotary tables that depend on the position alone.
+STATIC_ROPES = {'default', 'linear', 'llama3', 'yarn', 'proportional'}
+# Relative to the largest logit (some attentions always compute in float32); 0.1 for other dtypes.
+ROUNDING = {torch.float64: 1e-5, torch.float32: 1e-3}
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #5a72bd62
 class SkippedLayer:
-    "Stands in a layer's place and computes nothing; `enter`: returns the hidden states its parts hold."
+    "Replaces a layer and computes nothing."
 
-    def __init__(self, layer, parts, enter: bool):
+    def __init__(
+        self,
+        layer,  # the replaced one
+        parts,  # the `PartialForward`
+        enter: bool,  # return the hidden states that `parts` holds?
+    ):
         self.layer = layer
         self.parts = parts
         self.enter = enter
@@ -41,41 +40,42 @@ class SkippedLayer:
 
     def __call__(self, x, *args, **kwargs):
         if self.enter and self.parts.states is None:
-            self.parts.states = x  # what the embedding gave
+            self.parts.states = x  # the embeddings
         if self.enter:
             x = self.parts.states
         return (x, None) if self.parts.tuples else x
 
 
 class RecordedLayer:
-    "A layer whose output is remembered."
+    "A layer whose output is stored in `parts`."
 
     def __init__(self, layer, parts):
-        self.layer, self.parts = layer, parts
+        self.layer = layer
+        self.parts = parts
 
     def __getattr__(self, name):
         return getattr(self.layer, name)
 
     def __call__(self, *args, **kwargs):
         out = self.layer(*args, **kwargs)
-        self.parts.tuples = isinstance(out, tuple)  # what the family's layers return
+        self.parts.tuples = isinstance(out, tuple)  # what the architecture's layers return
         self.parts.states = out[0] if self.parts.tuples else out
         return out
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #11ed932e
 def with_layers(model, path: str, name: str, layers: list):
-    "A shallow copy of `model` in which the module at `path` has `layers` under `name`; the model is not touched."
+    "A shallow copy of `model` in which the module at `path` has `layers` as its attribute `name`."
     twin = copy.copy(model)
-    if not path:
-        twin.__dict__[name] = layers  # found before the registered submodules
-    else:
+    if path:
         first, _, rest = path.partition('.')
         twin.__dict__[first] = with_layers(getattr(model, first), rest, name, layers)
+    else:
+        twin.__dict__[name] = layers  # an attribute comes before the registered submodules
     return twin
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #e4f05d45
 def unsplittable_reason(model) -> str:
-    "Why a model cannot be read in parts, in words; an empty string if nothing speaks against it so far."
+    "Why a model cannot run in parts; an empty string if no reason is known before a trial."
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):
@@ -93,130 +93,131 @@ def unsplittable_reason(model) -> str:
 
 
 def unsplittable_config_reason(config) -> str:
-    "What in a text model's config speaks against reading it in parts."
+    "Why a model with this configuration (of its text part) cannot run in parts, or ''."
     from transformers.cache_utils import get_layer_types_and_kwargs
 
     if config._attn_implementation not in ('sdpa', 'eager'):
         return f'its attention is {config._attn_implementation}'
-    if strange := set(get_layer_types_and_kwargs(config)[0]) - LAYER_KINDS:
+    strange = set(get_layer_types_and_kwargs(config)[0]) - LAYER_KINDS
+    if strange:
         return f'it has layers of the kind {", ".join(sorted(strange))}'
     rope = getattr(config, 'rope_parameters', None) or {}
     kinds = {r.get('rope_type', 'default') for r in [rope, *rope.values()] if isinstance(r, dict)}
     if kinds - STATIC_ROPES:
         return f'its rotary tables are {", ".join(sorted(kinds - STATIC_ROPES))}'
-    return (
-        'its config asks for attentions or hidden states'
-        if config.output_attentions or config.output_hidden_states
-        else ''
-    )
+    if config.output_attentions or config.output_hidden_states:
+        return 'its config asks for attentions or hidden states'
+    return ''
 
-
+# %% ../../nbs/02_models/05_partial_forward.ipynb #7de1db96
 def layers_of(body) -> str:
-    "The name of the list of layers in the module that runs them; empty if there is no such list."
+    "The name of the list of layers in the module that runs them; '' if there is no such list."
     n = getattr(body.config, 'num_hidden_layers', None)
-    return next(
-        (
-            name
-            for name, child in body.named_children()
-            if isinstance(child, torch.nn.ModuleList) and len(child) == n
-        ),
-        '',
-    )
+    for name, child in body.named_children():
+        if isinstance(child, torch.nn.ModuleList) and len(child) == n:
+            return name
+    return ''
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #dbc7ea6f
 def attention_masks(
     config,  # of the text model
-    places: torch.Tensor,  # `(K,)` or `(rows, K)`: the position each key stands at; below 0: nobody's
-    where: torch.Tensor,  # `(rows, n)`: the position of each new token; below 0: padding
+    keys: torch.Tensor,  # `(K,)` or `(rows, K)`: the position of each key; below 0: no token's
+    queries: torch.Tensor,  # `(rows, n)`: the position of each new token; below 0: padding
 ) -> dict[str, torch.Tensor]:
-    "Who may look at whom, `(rows, 1, n, K)` booleans by kind of layer: backwards only, and within the window."
-    keys, queries = (
-        places.view(-1, 1, places.shape[-1]),
-        where[..., None],
-    )  # (1 or rows, 1, K), (rows, n, 1)
-    full = (keys <= queries) & (
-        (keys >= 0) | (queries < 0)
-    )  # padding looks at padding: a row of no keys would be NaN
+    """Which keys each new token attends to, `(rows, 1, n, K)` booleans by kind of layer.
+
+    Only keys before it or its own, and in a sliding layer only those within the window.
+    """
+    keys = keys.view(-1, 1, keys.shape[-1])  # (1 or rows, 1, K)
+    queries = queries[..., None]  # (rows, n, 1)
+    # Padding attends to padding: a row without any key would be NaN.
+    full = (keys <= queries) & ((keys >= 0) | (queries < 0))
+    masks = dict(full_attention=full[:, None])
     window = getattr(config, 'sliding_window', None)
-    return dict(full_attention=full[:, None]) | (
-        dict(sliding_attention=(full & (queries - keys < window))[:, None]) if window else {}
-    )
+    if window:
+        masks['sliding_attention'] = (full & (queries - keys < window))[:, None]
+    return masks
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #4e307804
 class PartialForward:
-    "Reads a model of transformers in parts, through views of it; raises `ValueError` where that gives other logits than the model's own."
+    """Runs a model of transformers in parts, through views of it.
+
+    Raises `ValueError` where that gives other logits than the model's own forward.
+    """
 
     def __init__(self, model):
         from transformers.cache_utils import get_layer_types_and_kwargs
 
-        if reason := unsplittable_reason(model):
-            raise ValueError(f'{type(model).__name__} cannot be read in parts: {reason}')
+        name = type(model).__name__
+        reason = unsplittable_reason(model)
+        if reason:
+            raise ValueError(f'{name} cannot be read in parts: {reason}')
         self.model = model
         self.body = model.get_decoder()
-        self.states = None
-        self.tuples = False
-        self.views = {}
+        self.states = None  # (rows, n, D), between the layers of a pass
+        self.tuples = False  # do the layers return tuples?
+        self.views = {}  # (start, stop) → view
         self.path = next(path for path, m in model.named_modules() if m is self.body)
         self.name = layers_of(self.body)
         self.kinds = sorted(set(get_layer_types_and_kwargs(self.body.config)[0]))
         with without_hooks(model):
             reason = split_difference(self)
         if reason:
-            raise ValueError(f'{type(model).__name__} cannot be read in parts: {reason}')
+            raise ValueError(f'{name} cannot be read in parts: {reason}')
 
     def forward_contiguous(
         self, x: torch.Tensor, cache, begin: int, start: int, stop: int
     ) -> torch.Tensor:
-        "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens that stand in a row from position `begin` on."
-        places = torch.arange(begin + x.shape[1], device=x.device)
-        where = places[begin:].expand(x.shape[:2])
-        return self.forward_positions(
-            x, cache, where, attention_masks(self.body.config, places, where), start, stop
-        )
+        "`forward_positions` of consecutive tokens, the first at position `begin`."
+        keys = torch.arange(begin + x.shape[1], device=x.device)
+        queries = keys[begin:].expand(x.shape[:2])
+        masks = attention_masks(self.body.config, keys, queries)
+        return self.forward_positions(x, cache, queries, masks, start, stop)
 
-    def forward_positions(
-        self,
-        x: torch.Tensor,
-        cache,
-        where: torch.Tensor,
-        masks: dict,
-        start: int,
-        stop: int,
-        real=None,
-    ) -> torch.Tensor:
-        "Hidden states `(rows, n, D)` after layer `stop - 1`, of ids `(rows, n)` if `start` is 0, else of the hidden states before layer `start`; padding is computed along, whichever is `real`."
-        ids = (
-            x if start == 0 else where.new_zeros(x.shape[:2])
-        )  # embedded by the forward, and dropped by the first stand-in
-        self.states = x
-        self.view_for(start, stop)(
-            input_ids=ids,
-            attention_mask=self.mask_inputs(masks),
-            position_ids=where.clamp(min=0),
-            past_key_values=cache,
-            use_cache=True,
-        )
-        return self.pop_states()
+# %% ../../nbs/02_models/05_partial_forward.ipynb #3c44d459
+@patch
+def forward_positions(
+    self: PartialForward,
+    x: torch.Tensor,  # ids `(rows, n)` if `start` is 0, else hidden states `(rows, n, D)`
+    cache,
+    where: torch.Tensor,  # `(rows, n)`: positions
+    masks: dict,  # from `attention_masks`
+    start: int,  # the first layer
+    stop: int,  # one more than the last layer
+    real=None,  # the tokens that are no padding; not used, since padding is computed, too
+) -> torch.Tensor:
+    "Hidden states `(rows, n, D)` after layer `stop - 1`."
+    # The forward embeds some ids in any case; the first stand-in drops their embeddings.
+    ids = x if start == 0 else where.new_zeros(x.shape[:2])
+    self.states = x
+    self.view_for(start, stop)(
+        input_ids=ids,
+        attention_mask=self.mask_inputs(masks),
+        position_ids=where.clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+    )
+    return self.pop_states()
 
-    def head(self, x: torch.Tensor) -> torch.Tensor:
-        "Logits `(rows, n, V)` of hidden states after the last layer, or after any other."
-        self.states, n = x, x.shape[1]
-        where = torch.arange(n, device=x.device)[None]
-        looks = self.mask_inputs(attention_masks(self.body.config, where[0], where))
-        where = where.expand(len(x), n)
-        logits = self.view_for(0, 0)(
-            input_ids=torch.zeros_like(where),
-            attention_mask=looks,
-            position_ids=where,
-            use_cache=False,
-        ).logits
-        self.pop_states()
-        return logits
+
+@patch
+def head(self: PartialForward, x: torch.Tensor) -> torch.Tensor:
+    "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after the last layer, or any other."
+    positions = torch.arange(x.shape[1], device=x.device)[None]
+    masks = self.mask_inputs(attention_masks(self.body.config, positions[0], positions))
+    positions = positions.expand(x.shape[:2])
+    ids = torch.zeros_like(positions)
+    self.states = x
+    out = self.view_for(0, 0)(
+        input_ids=ids, attention_mask=masks, position_ids=positions, use_cache=False
+    )
+    self.pop_states()
+    return out.logits
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #d3847ac3
 @patch
 def embed(self: PartialForward, ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    "Hidden states `(rows, n, D)` of ids `(rows, n)` at positions `(rows, n)` before the first layer."
+    "Hidden states `(rows, n, D)` before the first layer, of ids at positions, both `(rows, n)`."
     self.states = None
     self.view_for(0, 0)(input_ids=ids, position_ids=where, use_cache=False)
     return self.pop_states()
@@ -224,68 +225,60 @@ def embed(self: PartialForward, ids: torch.Tensor, where: torch.Tensor) -> torch
 
 @patch
 def final_norm(self: PartialForward, x: torch.Tensor) -> torch.Tensor:
-    "What the head's matrix is applied to, `(rows, n, D)`: hidden states after the last layer, or any other, through the final norm."
-    self.states, n = x, x.shape[1]
-    where = torch.arange(n, device=x.device)[None].expand(len(x), n)
+    "Hidden states `(rows, n, D)` after any layer through the final norm: the head's input."
+    positions = torch.arange(x.shape[1], device=x.device)[None].expand(x.shape[:2])
     if None not in self.views:
-        self.views[None] = with_layers(
-            self.body, '', self.name, list(getattr(self.view_for(0, 0).get_decoder(), self.name))
-        )
-    out = self.views[None](
-        input_ids=torch.zeros_like(where), position_ids=where, use_cache=False
-    ).last_hidden_state
+        layers = list(getattr(self.view_for(0, 0).get_decoder(), self.name))
+        self.views[None] = with_layers(self.body, '', self.name, layers)
+    ids = torch.zeros_like(positions)
+    self.states = x
+    out = self.views[None](input_ids=ids, position_ids=positions, use_cache=False)
     self.pop_states()
-    return out
+    return out.last_hidden_state
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #859837f8
-def mask_inputs(parts: PartialForward, masks: dict):
-    "What the family's forward takes for a mask, `(rows, 1, n, K)`: one, or one for each kind of layer."
-    found = {kind: parts.to_attention_mask(masks[kind]) for kind in parts.kinds}
-    return found if len(found) > 1 else found[parts.kinds[0]]
+@patch
+def mask_inputs(self: PartialForward, masks: dict):
+    "The mask argument of the architecture's forward: one, or a dict by kind of layer."
+    inputs = {kind: self.to_attention_mask(masks[kind]) for kind in self.kinds}
+    return inputs if len(inputs) > 1 else inputs[self.kinds[0]]
 
 
 @patch
 def to_attention_mask(self: PartialForward, mask: torch.Tensor) -> torch.Tensor:
-    "A mask as the attention takes it: booleans, or what is to be added to the scores."
+    "A mask as the attention takes it: booleans, or a term to add to the scores."
     if self.body.config._attn_implementation == 'sdpa':
         return mask
     dtype = self.model.dtype
     return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
 
-def view_for(parts: PartialForward, start: int, stop: int):
-    "The view that runs layers `start` to `stop - 1`; with no layers, the whole model's, which ends in its head."
-    if (start, stop) not in parts.views:
-        layers = list(getattr(parts.body, parts.name))
-        stand = [
-            RecordedLayer(layer, parts)
+@patch
+def view_for(self: PartialForward, start: int, stop: int):
+    "The view that runs layers `start` to `stop - 1`; without layers, one that ends in the head."
+    if (start, stop) not in self.views:
+        layers = [
+            RecordedLayer(layer, self)
             if start <= i < stop
-            else SkippedLayer(layer, parts, enter=i == 0)
-            for i, layer in enumerate(layers)
+            else SkippedLayer(layer, self, enter=i == 0)
+            for i, layer in enumerate(getattr(self.body, self.name))
         ]
-        parts.views[start, stop] = (
-            with_layers(parts.body, '', parts.name, stand)
-            if stop
-            else with_layers(parts.model, parts.path, parts.name, stand)
-        )
-    return parts.views[start, stop]
+        model, path = (self.body, '') if stop else (self.model, self.path)
+        self.views[start, stop] = with_layers(model, path, self.name, layers)
+    return self.views[start, stop]
 
 
 @patch
 def pop_states(self: PartialForward) -> torch.Tensor:
-    "The hidden states that the last layer left, which are held no longer."
+    "The hidden states after the last layer, which are stored no longer."
     x, self.states = self.states, None
     return x
 
 
 @patch
 def has_no_hooks(self: PartialForward) -> bool:
-    "Whether nobody listens to the model's own forward (a hook there would see a part of a pass)."
+    "Is the model's own forward free of hooks? One there would see a part of a pass."
     return not any(m._forward_hooks or m._forward_pre_hooks for m in (self.model, self.body))
-
-
-PartialForward.mask_inputs = mask_inputs
-PartialForward.view_for = view_for
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #3360b66f
 @torch.no_grad()
@@ -293,53 +286,48 @@ def split_difference(parts: PartialForward, n: int = 5) -> str:
     "How parts and whole differ on a few tokens, in words; an empty string if they agree."
     from transformers import DynamicCache
 
-    config, cache = parts.body.config, DynamicCache()
+    config = parts.body.config
     ids = torch.arange(1, n + 1, device=parts.model.device)[None] % config.vocab_size
-    want = parts.model(input_ids=ids, use_cache=False).logits.double()
+    whole = parts.model(input_ids=ids, use_cache=False).logits.double()
     depth = config.num_hidden_layers
     try:
-        got = split_logits(parts, ids, cache, 1, depth).double()
+        split = split_logits(parts, ids, DynamicCache(), 1, depth).double()
     except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
         return f'its forward takes no prepared masks ({str(error).splitlines()[0]})'
-    off = (
-        ((got - want).abs().max() / want.abs().max()).item()
-        if got.shape == want.shape
-        else float('inf')
-    )
-    return (
-        ''
-        if off < ROUNDING.get(parts.model.dtype, 0.1)
-        else f'in parts its logits are off by {off:.1g} of the largest'
-    )
+    error = float('inf')
+    if split.shape == whole.shape:
+        error = ((split - whole).abs().max() / whole.abs().max()).item()
+    if error < ROUNDING.get(parts.model.dtype, 0.1):
+        return ''
+    return f'in parts its logits are off by {error:.1g} of the largest'
 
 
 @contextmanager
-def without_hooks(model):
-    "While the block runs, no hook on the model or its parts hears of it: a trial is nobody's pass."
-    kept = [(m, m._forward_hooks, m._forward_pre_hooks) for m in model.modules()]
-    for m, *_ in kept:
+def without_hooks(model) -> Iterator[None]:
+    "While the block runs, no hook on the model or its modules is called."
+    hooks = [(m, m._forward_hooks, m._forward_pre_hooks) for m in model.modules()]
+    for m, *_ in hooks:
         m._forward_hooks, m._forward_pre_hooks = {}, {}
     try:
         yield
     finally:
-        for m, after, before in kept:
+        for m, after, before in hooks:
             m._forward_hooks = after
             m._forward_pre_hooks = before
 
-
-def split_logits(parts: PartialForward, ids, cache, exit: int, depth: int) -> torch.Tensor:
-    "Logits of `ids` `(1, n)`: two bites through the front layers, then all through the rest."
-    window = getattr(parts.body.config, 'sliding_window', None) or ids.shape[1]
+# %% ../../nbs/02_models/05_partial_forward.ipynb #8c276332
+def split_logits(parts: PartialForward, ids, cache, exit_layer: int, depth: int) -> torch.Tensor:
+    "Logits of `ids` `(1, n)`: two chunks through the front layers, then all through the rest."
     n = ids.shape[1]
-    places = torch.arange(n, device=ids.device)
+    window = getattr(parts.body.config, 'sliding_window', None) or n
+    positions = torch.arange(n, device=ids.device)
 
-    def go(x, a, b, start, stop):
-        gap = places[a:b, None] - places[:b]
-        masks = dict(
-            full_attention=(gap >= 0)[None, None],
-            sliding_attention=((gap >= 0) & (gap < window))[None, None],
-        )
-        return parts.forward_positions(x, cache, places[None, a:b], masks, start, stop)
+    def run(x, a, b, start, stop):
+        distance = positions[a:b, None] - positions[:b]
+        full = (distance >= 0)[None, None]
+        masks = dict(full_attention=full, sliding_attention=full & (distance < window))
+        return parts.forward_positions(x, cache, positions[None, a:b], masks, start, stop)
 
-    x = torch.cat([go(ids[:, a:b], a, b, 0, exit) for a, b in ((0, n - 2), (n - 2, n))], 1)
-    return parts.head(go(x, 0, n, exit, depth) if exit < depth else x)
+    chunks = ((0, n - 2), (n - 2, n))
+    x = torch.cat([run(ids[:, a:b], a, b, 0, exit_layer) for a, b in chunks], 1)
+    return parts.head(run(x, 0, n, exit_layer, depth) if exit_layer < depth else x)
