@@ -13,9 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from fastcore.basics import patch
 import torch
 from greenlet import GreenletExit, greenlet
 
+from ..core.checks import check_instance, check_int
 from ..models.batching import Batcher, Queue
 from .beam_search import BeamSearch
 from ..core.driver import Request, Rng, to_stop, encode_prompt, iter_steps, add_token_texts
@@ -27,80 +29,82 @@ class IncrementalDetokenizer:
     "The texts of tokens as they come, without half characters and half stop strings."
 
     def __init__(
-        self, decode: Callable[[list[int]], str], prompt: list[int], strings: Sequence[str] = ()
+        self,
+        decode: Callable[[list[int]], str],  # ids → text
+        prompt: list[int],  # the ids before the new ones
+        strings: Sequence[str] = (),  # stop strings
     ):
         self.decode = decode
         self.strings = strings
         self.ids = list(prompt[-8:])
-        self.pending = 0
+        self.pending = 0  # last tokens that end inside a character
         self.withheld = []
         self.decoded = decode(self.ids).rstrip('\ufffd') if self.ids else ''
 
     def add_token(self, token: int) -> str:
-        "What a token completes; inside a character an empty string."
+        "The text that a token completes; inside a character an empty string."
         self.ids.append(token)
         text = self.decode(self.ids)
         self.pending = self.pending + 1 if text.endswith('\ufffd') and self.pending < 8 else 0
         if self.pending:
             return ''
-        found, self.decoded = text[len(self.decoded) :], text.rstrip('\ufffd')
-        if len(self.ids) > 24:  # as in `pieces`: a decoder takes as long as its input
+        piece = text[len(self.decoded) :]
+        self.decoded = text.rstrip('\ufffd')
+        if len(self.ids) > 24:  # as in `detokenize`: a decoder takes as long as its input
             self.ids = self.ids[-8:]
             self.decoded = self.decode(self.ids).rstrip('\ufffd')
-        return found
+        return piece
 
-    def put(self, tokens: list[int]) -> list[str]:
-        "The texts, one a token, of all tokens that may be shown now and were not shown before."
-        self.withheld += [self.add_token(t) for t in tokens]
-        free = len(self.withheld) - max(self.pending, n_withheld(self.withheld, self.strings))
-        out, self.withheld = self.withheld[:free], self.withheld[free:]
-        return out
+# %% ../../nbs/04_strategies/13_streaming.ipynb #b72da39d
+@patch
+def put(self: IncrementalDetokenizer, tokens: list[int]) -> list[str]:
+    "The texts, one a token, of all tokens that may be shown now and were not shown before."
+    self.withheld += [self.add_token(t) for t in tokens]
+    n = len(self.withheld) - max(self.pending, n_withheld(self.withheld, self.strings))
+    texts, self.withheld = self.withheld[:n], self.withheld[n:]
+    return texts
 
-    def end(self) -> list[str]:
-        "The texts of what was held back, now that the text is over."
-        if self.pending:
-            self.withheld[-1] = self.decode(self.ids)[len(self.decoded) :]
-        out = self.withheld
-        self.withheld = []
-        self.pending = 0
-        return out
+
+@patch
+def end(self: IncrementalDetokenizer) -> list[str]:
+    "The texts that were held back, at the end of the sequence."
+    if self.pending:
+        self.withheld[-1] = self.decode(self.ids)[len(self.decoded) :]
+    texts = self.withheld
+    self.withheld = []
+    self.pending = 0
+    return texts
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #3558269e
 def n_withheld(texts: list[str], strings: Sequence[str]) -> int:
-    "How many of the last texts touch what may be the beginning of one of `strings`."
-    whole = ''.join(texts)
-    open_ = max(
-        (
-            n
-            for s in strings
-            for n in range(1, min(len(s), len(whole) + 1))
-            if whole.endswith(s[:n])
-        ),
-        default=0,
-    )
+    "The number of last texts that touch what may be the beginning of one of `strings`."
+    text = ''.join(texts)
+    n_characters = 0  # of the longest such beginning
+    for s in strings:
+        for n in range(n_characters + 1, min(len(s), len(text) + 1)):
+            if text.endswith(s[:n]):
+                n_characters = n
     count = 0
-    while open_ > 0:
+    while n_characters > 0:
         count += 1
-        open_ -= len(texts[-count])
+        n_characters -= len(texts[-count])
     return count
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #232c6142
 class Stream:
-    "Pieces of text as they are written; `trace` is what was done so far. Closing it stops the work."
+    "Pieces of text as they are generated; `trace` grows with them. Closing it stops the work."
 
     def __init__(self, request: Request, strategy):
-        reads = (
-            {}
-            if request.encoder is None or 'input_ids' not in request.encoder
-            else dict(encoder_ids=torch.as_tensor(request.encoder['input_ids']).flatten().tolist())
-        )
-        about = dict(
+        metadata = dict(
             model=request.lm.name,
             strategy=repr(strategy),
             seed=request.rng.seed,
             max_new_tokens=request.max_new_tokens,
         )
-        self.trace = Trace(request.prompt, [], metadata=about | reads)
+        if request.encoder is not None and 'input_ids' in request.encoder:
+            ids = torch.as_tensor(request.encoder['input_ids'])
+            metadata['encoder_ids'] = ids.flatten().tolist()
+        self.trace = Trace(request.prompt, [], metadata=metadata)
         self.closed = False
         self.chunks = stream_steps(self, request, strategy)
 
@@ -108,12 +112,13 @@ class Stream:
         return self
 
     def __next__(self) -> str:
-        while True:
-            if piece := ''.join(next(self.chunks)):
-                return piece
+        piece = ''
+        while not piece:
+            piece = ''.join(next(self.chunks))
+        return piece
 
     def close(self):
-        "Stop the work; what was written stays in the trace."
+        "Stop the work; the tokens so far stay in the trace."
         self.closed = True
         self.chunks.close()
 
@@ -127,19 +132,21 @@ class Stream:
 def stream_steps(stream: Stream, request: Request, strategy) -> Iterator[list[str]]:
     "After each step the texts that may be shown now; the trace grows meanwhile."
     trace = stream.trace
-    writing = IncrementalDetokenizer(request.lm.decode, request.prompt, request.stop.strings)
+    detokenizer = IncrementalDetokenizer(request.lm.decode, request.prompt, request.stop.strings)
     start = request.clock()
     steps = iter_steps(request, strategy)
     try:
         for step, trace.stopped in steps:
             trace.steps.append(step)
-            trace.token_texts += (
-                texts := writing.put(step.tokens) + (writing.end() if trace.stopped else [])
-            )
+            texts = detokenizer.put(step.tokens)
+            if trace.stopped:
+                texts += detokenizer.end()
+            trace.token_texts += texts
             yield texts
             if stream.closed:
                 return
-        if texts := writing.end():  # a search may end with a step that has no tokens
+        texts = detokenizer.end()
+        if texts:  # a search may end with a step that has no tokens
             trace.token_texts += texts
             yield texts
     finally:
@@ -153,38 +160,36 @@ def stream_steps(stream: Stream, request: Request, strategy) -> Iterator[list[st
 def make_request(
     lm, prompt, strategy, max_new_tokens: int, seed: int, stop, agreed_only: bool, batcher=None
 ) -> Request:
-    "The request for one text; raises `ValueError` for a search, unless what is certain is all that is wanted."
+    "The request for one sequence; raises `ValueError` for a search, unless `agreed_only`."
     if isinstance(strategy, BeamSearch) and not agreed_only:
         raise ValueError(
-            f'{strategy!r} is not sure of its text until it ends: use decode(), or pass agreed_only=True to get the tokens that all beams share, when they do'
+            f'{strategy!r} is not sure of its text until it ends: use decode(), or pass '
+            'agreed_only=True to get the tokens that all beams share, when they do'
         )
-    return Request(
-        lm,
-        encode_prompt(lm, prompt, max_new_tokens),
-        max_new_tokens,
-        Rng(seed, lm.device),
-        to_stop(stop),
-        batcher=batcher,
-    )
+    ids = encode_prompt(lm, prompt, max_new_tokens)
+    rng = Rng(seed, lm.device)
+    return Request(lm, ids, max_new_tokens, rng, to_stop(stop), batcher=batcher)
 
 
 def stream(
     lm,  # the target, an `LM`
     prompt,  # a string, a list of ids or a 1-D tensor
-    strategy,  # any strategy, as for `decode`; a beam search only with `certain`
+    strategy,  # any strategy, as for `decode`; a beam search only with `agreed_only`
     max_new_tokens: int = 64,
     seed: int = 0,
-    stop=None,  # as for `decode`; the text ends with the token that completes a stop string, which is never shown in halves
+    stop=None,  # as for `decode`; a stop string is never shown in halves
     agreed_only: bool = False,  # of a beam search, what all beams share
 ) -> Stream:
-    "Decode one text piece by piece; the pieces joined are what `decode` with the same arguments says."
-    return Stream(
-        make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only), strategy
-    )
+    "Decode one sequence piece by piece; the pieces joined are the text of `decode`'s trace."
+    request = make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only)
+    return Stream(request, strategy)
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #087da997
 class AsyncStream:
-    "Pieces of text to await; `trace` is what was done so far. Closing it, or cancelling the reader, stops the work."
+    """Pieces of text to await; `trace` grows with them.
+
+    Closing it, or cancelling the reader, stops the work.
+    """
 
     def __init__(self, stream: Stream):
         self.stream = stream
@@ -192,6 +197,7 @@ class AsyncStream:
 
     @property
     def trace(self) -> Trace:
+        "The trace so far."
         return self.stream.trace
 
     def __aiter__(self):
@@ -200,10 +206,9 @@ class AsyncStream:
     async def __anext__(self) -> str:
         if self.stream.closed:
             raise StopAsyncIteration
+        loop = asyncio.get_running_loop()
         try:
-            piece = await asyncio.get_running_loop().run_in_executor(
-                self.worker, next, self.stream, None
-            )
+            piece = await loop.run_in_executor(self.worker, next, self.stream, None)
         except BaseException:  # the work failed, or the reader was cancelled
             self.stop()
             raise
@@ -216,13 +221,15 @@ class AsyncStream:
         "Let the step that runs be the last one; the thread ends by itself."
         if self.stream.closed:
             return None
-        self.stream.closed, done = True, self.worker.submit(self.stream.close)
+        self.stream.closed = True
+        done = self.worker.submit(self.stream.close)
         self.worker.shutdown(wait=False)
         return done
 
     async def aclose(self):
         "Stop the work and wait until it has stopped."
-        if done := self.stop():
+        done = self.stop()
+        if done:
             await asyncio.wrap_future(done)
 
     async def __aenter__(self):
@@ -231,7 +238,7 @@ class AsyncStream:
     async def __aexit__(self, *error):
         await self.aclose()
 
-
+# %% ../../nbs/04_strategies/13_streaming.ipynb #1ee4ed88
 def astream(
     lm,
     prompt,
@@ -241,7 +248,7 @@ def astream(
     stop=None,
     agreed_only: bool = False,
 ) -> AsyncStream:
-    "As `stream`, for `async for`; each step is taken in a thread, so that the event loop stays free."
+    "As `stream`, for `async for`; each step runs in a thread, so that the event loop stays free."
     return AsyncStream(stream(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only))
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #1ceca28f
@@ -255,9 +262,9 @@ def feed_streamer(
     stop=None,
     agreed_only: bool = False,  # as for `stream`
 ) -> Trace:
-    "Decode one text and give it to a streamer token by token; `end` is called after an error, too."
-    if not all(callable(getattr(streamer, name, None)) for name in ('put', 'end')):
-        raise TypeError(f'streamer is {streamer!r}: give an object with put and end')
+    "Decode one sequence into a streamer, token by token; `end` is called after an error, too."
+    for method in ('put', 'end'):
+        check_instance('streamer', streamer, method, 'TextStreamer(tokenizer), with put and end')
     request = make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only)
     shown = 0
     try:
@@ -282,27 +289,23 @@ def stream_batch(
     stop=None,  # as for `decode_batch`
     agreed_only: bool = False,  # of a beam search, what all beams share
 ) -> Iterator[tuple[int, str]]:
-    "Yield `(number of the prompt, piece of its text)`; joined, text i is what `decode_batch` says. Read it in one thread."
+    """Yield `(index of the prompt, piece of its text)`.
+
+    Joined, the pieces of a prompt are the text of `decode_batch`. Read it in one thread.
+    """
     if isinstance(prompts, str):
         raise TypeError('prompts is one string: give a list of prompts, or use stream')
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f'batch_size is {batch_size!r}: give a whole number of 1 or more')
-    hub = Batcher()
-    return interleave(
-        hub,
-        Queue(
-            [
-                make_request(lm, p, strategy, max_new_tokens, seed + i, stop, agreed_only, hub)
-                for i, p in enumerate(prompts)
-            ],
-            batch_size,
-        ),
-        strategy,
-    )
+    check_int('batch_size', batch_size)
+    batcher = Batcher()
+    requests = [
+        make_request(lm, p, strategy, max_new_tokens, seed + i, stop, agreed_only, batcher)
+        for i, p in enumerate(prompts)
+    ]
+    return interleave(batcher, Queue(requests, batch_size), strategy)
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #98479da3
-def interleave(hub: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, str]]:
-    "The pieces of all texts as they come."
+def interleave(batcher: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, str]]:
+    "The pieces of all sequences as they come."
     pieces, running = deque(), {}
 
     def write(i):
@@ -311,34 +314,37 @@ def interleave(hub: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, str]
 
     try:
         while True:
-            while (i := queue.next_index(list(running.values()))) is not None:
-                running[text := greenlet(write)] = i
-                switch_to(hub, running, text, i)
+            i = queue.next_index(list(running.values()))
+            while i is not None:
+                sequence = greenlet(write)
+                running[sequence] = i
+                switch_to(batcher, running, sequence, i)
+                i = queue.next_index(list(running.values()))
             yield from pieces
             pieces.clear()
             if not running:
                 return
             with torch.inference_mode():
-                ready = hub.run_next()
-            for text, *answer in ready:
-                switch_to(hub, running, text, *answer)
+                ready = batcher.run_next()
+            for sequence, *result in ready:
+                switch_to(batcher, running, sequence, *result)
     finally:
-        with torch.inference_mode():  # in which they are, and which they would leave switched on
-            for text in list(running):
-                text.throw(GreenletExit)
+        with torch.inference_mode():  # their mode, which they would leave switched on
+            for sequence in list(running):
+                sequence.throw(GreenletExit)
 
 
 @torch.inference_mode()
-def switch_to(hub: Batcher, running: dict, text: greenlet, *args):
-    "Let a text run until it waits or ends; an error says whose it is."
+def switch_to(batcher: Batcher, running: dict, sequence: greenlet, *args):
+    "Let a sequence run until it waits or ends; a note of an error has its prompt's index."
     try:
-        text.switch(*args)
+        sequence.switch(*args)
     except Exception as error:
-        error.add_note(f'while decoding prompt number {running[text]}')
+        error.add_note(f'while decoding prompt number {running[sequence]}')
         raise
-    if text.dead:
-        del running[text]
-        hub.release(text)
+    if sequence.dead:
+        del running[sequence]
+        batcher.release(sequence)
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #31339c46
 def display_live(
@@ -349,22 +355,26 @@ def display_live(
     seed: int = 0,
     stop=None,
     agreed_only: bool = False,  # as for `stream`
-    show: Callable[[str], None]
-    | None = None,  # called with HTML; None: the output of the notebook's cell
+    show: Callable[[str], None] | None = None,  # called with HTML; None: the cell's output
     interval: float = 0.1,  # seconds between two views
 ) -> Trace:
-    "Decode one text and show it in colours as it grows; raises `ValueError` outside a notebook without `show`."
+    """Decode one sequence and show it in colours as it grows.
+
+    Raises `ValueError` outside a notebook without `show`.
+    """
     request = make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only)
-    show, last = show or cell_display(), -interval
-    with Stream(request, strategy) as flow:
-        for _ in flow.chunks:
-            if (now := request.clock()) - last >= interval:
+    show = show or cell_display()
+    last = -interval
+    with Stream(request, strategy) as pieces:
+        for _ in pieces.chunks:
+            now = request.clock()
+            if now - last >= interval:
                 last = now
-                _ = show(trace_html(partial_trace(flow.trace, request, now)))
-    show(trace_html(flow.trace))
-    return flow.trace
+                show(trace_html(partial_trace(pieces.trace, request, now)))
+    show(trace_html(pieces.trace))
+    return pieces.trace
 
-
+# %% ../../nbs/04_strategies/13_streaming.ipynb #af7b3c16
 def partial_trace(trace: Trace, request: Request, now: float) -> Trace:
     "A trace to be shown while it grows: tokens that may not be shown yet without text."
     texts = trace.token_texts + [''] * (len(trace.tokens) - len(trace.token_texts))
@@ -374,11 +384,12 @@ def partial_trace(trace: Trace, request: Request, now: float) -> Trace:
 
 
 def cell_display() -> Callable[[str], None]:
-    "What shows HTML in the running notebook cell, each time in place of the last."
+    "A function that shows HTML in the running notebook cell, each time instead of the last."
     display = sys.modules.get('IPython.display')
     if display is None:
         raise ValueError(
-            'there is no notebook to show the text in: give show=, a function that is called with HTML'
+            'there is no notebook to show the text in: '
+            'give show=, a function that is called with HTML'
         )
     handle = display.display(display.HTML(''), display_id=True)
     return lambda html: handle.update(display.HTML(html))

@@ -201,7 +201,10 @@ def train(
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #afa7fde3
 def main(argv=None) -> int:
-    "`python -m decodelab.zoo.translation_model train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`"
+    """The command line of `python -m decodelab.zoo.translation_model`.
+
+    `train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`
+    """
     return train_command(argv, 'decodelab.zoo.translation_model', train, NAMES)
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #8a2c4579
