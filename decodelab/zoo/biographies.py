@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #f6b27aa8
-PROFESSIONS = '''glassblower cartographer baker surgeon printer sculptor lawyer composer miner gardener clockmaker painter weaver banker sailor
-    dentist botanist carpenter teacher poet judge tailor chemist singer physician linguist bookbinder farmer shepherd geologist'''.split()
+PROFESSIONS = '''glassblower cartographer baker surgeon printer sculptor lawyer composer miner gardener
+    clockmaker painter weaver banker sailor
+    dentist botanist carpenter teacher poet judge tailor chemist singer physician linguist bookbinder
+    farmer shepherd geologist'''.split()
 KINDS = 'Institute Museum College Observatory Company'.split()
 STARTS = 'b br d dr f g gr h k l m n p r s st t tr v z'.split()
 VOWELS = 'a e i o u'.split()
@@ -166,9 +168,9 @@ def held_out_wording(person: Person, fact: str) -> int:
 
 def biography(
     person: Person,
-    template: int,  # fixes which facts are told, their order, the wordings, and where the full name stands
+    template: int,  # fixes the facts, their order, the wordings, and the sentences with the full name
 ) -> str:
-    "A text of three to five sentences, one for each fact that it tells; the first has the full name."
+    "A text of three to five sentences, one for each of its facts; the first has the full name."
     draw, sentences = np.random.default_rng(template), []
     for i, f in enumerate(draw.permutation(len(FACTS))[: draw.integers(3, 6)]):
         wording, full = int(draw.integers(5)), bool(draw.random() < 0.5)

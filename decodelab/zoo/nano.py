@@ -69,7 +69,7 @@ PACKAGE_BYTES = 64_000_000  # bytes of each package
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #0d87f652
 def interleave(generated: np.ndarray, ids: np.ndarray, piece: int = 1 << 18) -> np.ndarray:
-    "Pieces of what the target says, round and round, before pieces of the corpus."
+    "Pieces of the target's text, round and round, before pieces of the corpus."
     parts = [
         (np.take(generated, range(i, min(i + piece, len(ids))), mode='wrap'), ids[i : i + piece])
         for i in range(0, len(ids), piece)
@@ -124,7 +124,7 @@ def train(
     seed: int = 0,
     compile: bool = False,  # torch.compile the layers
     rows: int = 32,  # texts of 1,024 tokens in a step
-    toy: bool = False,  # a miniature on a part of the text
+    toy: bool = False,  # a miniature
 ) -> Path:
     "Train a nano model, or go on with it; its folder, where `load` finds it once it is finished."
     begun = time.monotonic()

@@ -218,7 +218,7 @@ def transcription_loss(
 
 
 def naming_head(model, seed: int):
-    "A linear layer from the encoder's states to the names of what is heard."
+    "A linear layer from the encoder's states to the names of sounds."
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return torch.nn.Linear(model.config.d_model, len(SOUND_NAMES)).to(model.device)

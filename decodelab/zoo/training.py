@@ -391,8 +391,8 @@ def training_data(
     device: str,
     size: int,  # of the vocabulary
     corpora: tuple | None = None,  # `(texts, held-out texts)` as `corpus` gives them
-    mix=lambda said, ids: np.concatenate([said, ids[: len(said)]]),  # what a draft reads
-    **how,  # how many texts a draft is given to read, as of `says`
+    mix=lambda text, ids: np.concatenate([text, ids[: len(text)]]),  # a draft's training ids
+    **how,  # the number of texts for a draft
 ) -> tuple:
     """`(tokenizer, ids, (held-out ids, their bytes))`.
 
