@@ -290,21 +290,29 @@ class BeamSearch(Strategy, Component):
         budget = request.max_new_tokens
         return Hypotheses(size, self.length_penalty, self.early_stopping, budget)
 
-    def groups(self, request: Request) -> list[Group]:
-        "The sets of beams that compete with each other."
-        return [Group(self.num_beams, self.hypotheses(self.num_beams, request))]
+# %% ../../nbs/04_strategies/03_beam_search.ipynb #5f4a5e0e
+@patch
+def groups(self: BeamSearch, request: Request) -> list[Group]:
+    "The sets of beams that compete with each other."
+    return [Group(self.num_beams, self.hypotheses(self.num_beams, request))]
 
-    def bias(self, scores: torch.Tensor, taken: list[int]) -> torch.Tensor:
-        "Scores `(beams, V)` before the processors, changed by what earlier groups have taken."
-        return scores
 
-    def bound(self, group: Group, candidates: list[Beam]) -> float:
-        "The best score that a group may still continue."
-        return group.beams[0].score if group.beams else -math.inf
+@patch
+def bias(self: BeamSearch, scores: torch.Tensor, taken: list[int]) -> torch.Tensor:
+    "Scores `(beams, V)` before the processors, changed by what earlier groups have taken."
+    return scores
 
-    def select(self, best: list[tuple[float, Beam]]) -> list[tuple[float, Beam]]:
-        "Finished continuations, best first, in the order in which they are returned."
-        return best
+
+@patch
+def bound(self: BeamSearch, group: Group, candidates: list[Beam]) -> float:
+    "The best score that a group may still continue."
+    return group.beams[0].score if group.beams else -math.inf
+
+
+@patch
+def select(self: BeamSearch, best: list[tuple[float, Beam]]) -> list[tuple[float, Beam]]:
+    "Finished continuations, best first, in the order in which they are returned."
+    return best
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #53dfa265
 @patch

@@ -67,9 +67,11 @@ class ConstrainedBeamSearch(BeamSearch):
         group.beams[0].state = group.tracker.start()
         return [group]
 
-    def bound(self, group: Group, candidates: list[Beam]) -> float:
-        "The best score of all candidates; as in the original, those that have just ended count too."
-        return max((c.score for c in candidates), default=-math.inf)
+# %% ../../nbs/04_strategies/06_constrained_beam_search.ipynb #07d2a7ff
+@patch
+def bound(self: ConstrainedBeamSearch, group: Group, candidates: list[Beam]) -> float:
+    "The best score of all candidates; as in the original, those that have just ended count too."
+    return max((c.score for c in candidates), default=-math.inf)
 
 # %% ../../nbs/04_strategies/06_constrained_beam_search.ipynb #ac182fbe
 def check_feasible(tracker: Tracker, request: Request):

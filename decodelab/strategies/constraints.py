@@ -369,7 +369,7 @@ def is_word_character(c: str) -> bool:
     "Is it a letter, a digit or an underscore?"
     return c.isalnum() or c == '_'
 
-
+# %% ../../nbs/04_strategies/05_constraints.ipynb #eb2e8d1b
 def phrase_constraint(
     lm,  # whose tokenizer to use
     *texts: str,  # one, or several alternatives

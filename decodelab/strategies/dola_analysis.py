@@ -11,35 +11,37 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from .dola import DIVERGENCES, log_probs
+from .dola import DIVERGENCES, MAX_LOGITS, DoLa, log_probs
 from ..core.driver import Request, Rng
 from ..core.trace import Trace
-from .dola import DoLa
-from ..core.plot import axes
+from ..core.plot import SERIES, axes
 
 # %% ../../nbs/04_strategies/12_dola_analysis.ipynb #44b8565e
 def logit_lens(
     lm,  # the model
-    ids: list[int],  # the text
-    layers: Sequence[int],  # which early layers: 0, the embedding, to one less than the depth
+    ids: list[int],  # the sequence
+    layers: Sequence[int],  # early layers: from 0, the embedding, to one less than the depth
     start: int = 1,  # the first token that is looked at; all later ones are
-    norm: str = 'none',  # how early layers are read, as for `DoLa`
+    norm: str = 'none',  # before the head, as for `DoLa`
 ) -> Iterator[torch.Tensor]:
-    "Log-probabilities `(len(layers) + 1, m, V)` of the tokens from `start` on, `m` positions at a time; those of the last layer last."
+    """Log-probabilities `(len(layers) + 1, m, V)` of the tokens from `start` on.
+
+    Yields `m` positions at a time; those of the last layer come last. Raises `ValueError` for a bad `start`.
+    """
     if not 1 <= start < len(ids):
         raise ValueError(
-            f'start is {start} for {len(ids)} ids: give the place of a token that has one before it'
+            f'start is {start} for {len(ids)} ids: '
+            'give the position of a token that has one before it'
         )
-    reading = DoLa(list(layers), norm=norm).bind(Request(lm, ids, 1, Rng(0, lm.device)))
-    hidden = reading.session.hidden_states(
-        ids[:-1], [*reading.layers, lm.depth], len(ids) - start
-    )  # (n, C + 1, D)
-    for part in hidden.split(max(1, (1 << 22) // (hidden.shape[1] * lm.vocab_size))):
-        yield log_probs(reading.logits(part))
+    scorer = DoLa(list(layers), norm=norm).bind(Request(lm, ids, 1, Rng(0, lm.device)))
+    states = scorer.session.hidden_states
+    hidden = states(ids[:-1], [*scorer.layers, lm.depth], len(ids) - start)  # (n, C + 1, D)
+    for part in hidden.split(max(1, MAX_LOGITS // (hidden.shape[1] * lm.vocab_size))):
+        yield log_probs(scorer.logits(part))
 
 
 def layers_or_all(lm, layers) -> list[int]:
-    "The layers asked for, or all early ones."
+    "The given layers, or all early ones."
     return list(range(lm.depth)) if layers is None else list(layers)
 
 # %% ../../nbs/04_strategies/12_dola_analysis.ipynb #de0e9517
@@ -48,61 +50,47 @@ def layer_divergences(
     lm,
     ids: list[int],
     layers: Sequence[int] | None = None,  # None: all but the last
-    start: int = 1,  # as for `lens`
+    start: int = 1,  # as for `logit_lens`
     norm: str = 'none',  # as for `DoLa`
     divergence: str = 'jsd',  # as for `DoLa`
 ):
-    "A frame of divergences from the last layer: a row for each layer, a column for each token, named by its place in `ids`."
+    """A frame of divergences from the last layer.
+
+    A row for each layer, a column for each token, named by its position in `ids`.
+    """
     import pandas as pd
 
     layers = layers_or_all(lm, layers)
-    found = [
-        DIVERGENCES[divergence](known[-1], known[:-1])
-        for known in logit_lens(lm, ids, layers, start, norm)
-    ]  # (C, m) each
-    return pd.DataFrame(
-        torch.cat(found, 1).double().cpu().numpy(),
-        pd.Index(layers, name='layer'),
-        pd.RangeIndex(start, len(ids), name='token'),
-    )
+    function = DIVERGENCES[divergence]
+    lens = logit_lens(lm, ids, layers, start, norm)
+    values = torch.cat([function(log_p[-1], log_p[:-1]) for log_p in lens], 1)  # (C, n)
+    columns = pd.RangeIndex(start, len(ids), name='token')
+    return pd.DataFrame(values.double().cpu().numpy(), pd.Index(layers, name='layer'), columns)
 
 # %% ../../nbs/04_strategies/12_dola_analysis.ipynb #1daf33e1
 def plot_divergences(
     frame,  # from `layer_divergences`
-    tokens: Sequence[str] = (),  # the texts of its columns; none: their places
-    candidates: Sequence[
-        int
-    ] = (),  # of these layers the chosen one is marked, for each token; none: no marks
+    tokens: Sequence[str] = (),  # the texts of its columns; none: their positions
+    candidates: Sequence[int] = (),  # layers of which the chosen one gets a dot, for each token
     ax=None,
 ):
-    "Heat map of divergence by layer and token, the layer that DoLa would subtract marked."
+    "Heat map of divergence by layer and token, with a dot on the layer that DoLa would subtract."
     values, layers = frame.to_numpy(), list(frame.index)
-    if len(tokens) not in (0, values.shape[1]):
-        raise ValueError(
-            f'{len(tokens)} tokens for {values.shape[1]} columns: give a text for each'
-        )
-    ax = axes(
-        ax,
-        'Divergence from the last layer',
-        '',
-        'layer',
-        (max(3.0, 0.17 * values.shape[1] + 1), 0.16 * len(layers) + 1.2),
-    )
-    image = ax.imshow(
-        values, cmap='cividis', aspect='auto', origin='lower', interpolation='nearest', vmin=0
-    )
+    n = values.shape[1]
+    if len(tokens) not in (0, n):
+        raise ValueError(f'{len(tokens)} tokens for {n} columns: give a text for each')
+    size = max(3.0, 0.17 * n + 1), 0.16 * len(layers) + 1.2  # inches
+    ax = axes(ax, 'Divergence from the last layer', '', 'layer', size)
+    style = dict(cmap='cividis', aspect='auto', origin='lower', interpolation='nearest')
+    image = ax.imshow(values, vmin=0, **style)
     ax.figure.colorbar(image, ax=ax, label='nats')
     if len(candidates):
         chosen = frame.loc[list(candidates)].idxmax()
-        ax.plot(range(len(chosen)), [layers.index(j) for j in chosen], '.', color='#D55E00', ms=4)
+        ax.plot(range(n), [layers.index(j) for j in chosen], '.', color='#D55E00', ms=4)
     ax.set_yticks(range(len(layers)), layers, fontsize=6)
     if len(tokens):
-        ax.set_xticks(
-            range(len(tokens)),
-            [repr(t)[1:-1].strip() or '␣' for t in tokens],
-            rotation=90,
-            fontsize=6,
-        )
+        labels = [repr(t)[1:-1].strip() or '␣' for t in tokens]
+        ax.set_xticks(range(n), labels, rotation=90, fontsize=6)
     else:
         ax.set_xlabel('token')
     return ax
@@ -120,27 +108,29 @@ def mean_by_kind(
 # %% ../../nbs/04_strategies/12_dola_analysis.ipynb #c3d666aa
 def layer_counts(
     traces: Trace | Sequence[Trace],  # decoded with `DoLa`
-    kinds: Callable[[list[str]], list[str]]
-    | None = None,  # texts of a trace's new tokens → a kind for each
+    kinds: Callable[[list[str]], list[str]] | None = None,  # a trace's token texts → their kinds
 ):
-    "How often each candidate was subtracted: a row for each layer, a column for each kind of token (or 'all')."
+    """How often each candidate was subtracted.
+
+    A row for each layer, a column for each kind of token (or 'all').
+    """
     import pandas as pd
 
-    traces, rows = [traces] if isinstance(traces, Trace) else list(traces), []
-    for trace in traces:
-        if not trace.steps or any('layer' not in s.info for s in trace.steps):
+    rows = []
+    candidates = set()
+    for trace in [traces] if isinstance(traces, Trace) else traces:
+        infos = [s.info for s in trace.steps]
+        if not infos or any('layer' not in info for info in infos):
             raise ValueError(
-                'a step does not say which layer was subtracted: give traces that DoLa decoded by itself'
+                'a step has no record of the layer that was subtracted: '
+                'give traces that DoLa decoded by itself'
             )
-        rows += zip(
-            [s.info['layer'] for s in trace.steps],
-            kinds(trace.token_texts) if kinds else ['all'] * len(trace.steps),
-        )
-    layers = sorted({j for t in traces for s in t.steps for j in s.info['layers']})
-    found = pd.DataFrame(rows, columns=['layer', 'kind'])
-    return (
-        pd.crosstab(found.layer, found.kind).reindex(layers, fill_value=0).rename_axis(columns=None)
-    )
+        names = kinds(trace.token_texts) if kinds else ['all'] * len(infos)
+        rows += zip([info['layer'] for info in infos], names)
+        candidates.update(j for info in infos for j in info['layers'])
+    frame = pd.DataFrame(rows, columns=['layer', 'kind'])
+    counts = pd.crosstab(frame.layer, frame.kind).reindex(sorted(candidates), fill_value=0)
+    return counts.rename_axis(columns=None)
 
 # %% ../../nbs/04_strategies/12_dola_analysis.ipynb #b9b8edbd
 @torch.no_grad()
@@ -148,58 +138,50 @@ def logit_trajectories(
     lm,
     ids: list[int],
     layers: Sequence[int] | None = None,  # None: all; the last is always there
-    start: int = 1,  # as for `lens`
+    start: int = 1,  # as for `logit_lens`
     norm: str = 'none',  # as for `DoLa`
 ):
-    "A frame with a row for each token from `start` on and each layer: `token` (its place), `layer`, `logp` in nats, `rank` from 1."
+    """A frame with a row for each token from `start` on and each layer.
+
+    Columns: `token` (its position), `layer`, `logp` in nats, `rank` from 1.
+    """
     import pandas as pd
 
     layers = layers_or_all(lm, layers)
-    at = start
+    position = start
     rows = []
-    for known in logit_lens(lm, ids, layers, start, norm):
-        m = known.shape[1]
-        own = known.gather(
-            -1, torch.tensor(ids[at : at + m], device=known.device).expand(len(known), m)[..., None]
-        )  # (C + 1, m, 1)
-        rank = (known > own).sum(-1) + 1
+    for log_p in logit_lens(lm, ids, layers, start, norm):
+        n_layers, m, _ = log_p.shape
+        tokens = torch.tensor(ids[position : position + m], device=log_p.device)
+        logp = log_p.gather(-1, tokens.expand(n_layers, m)[..., None])  # (C + 1, m, 1)
+        rank = (log_p > logp).sum(-1) + 1
         for i in range(m):
-            rows += [
-                (at + i, layer, p, r)
-                for layer, p, r in zip(
-                    [*layers, lm.depth], own[:, i, 0].tolist(), rank[:, i].tolist()
-                )
-            ]
-        at += m
+            values = zip([*layers, lm.depth], logp[:, i, 0].tolist(), rank[:, i].tolist())
+            rows += [(position + i, *value) for value in values]
+        position += m
     return pd.DataFrame(rows, columns=['token', 'layer', 'logp', 'rank'])
 
 # %% ../../nbs/04_strategies/12_dola_analysis.ipynb #8b979e7e
 def plot_trajectories(
-    frame,  # from `logit_movement`
-    names: dict,  # which tokens to draw: place → text
+    frame,  # from `logit_trajectories`
+    names: dict,  # which tokens to draw: position → text
     ax=None,
 ):
     "Rank by layer, a line for each of a few tokens: 1, at the top, is the first choice."
-    from decodelab.core.plot import SERIES
-
-    if missing := set(names) - set(frame.token):
+    missing = set(names) - set(frame.token)
+    if missing:
         raise ValueError(
-            f'token {min(missing)} is not in the frame: it has {frame.token.min()} to {frame.token.max()}'
+            f'token {min(missing)} is not in the frame: '
+            f'it has {frame.token.min()} to {frame.token.max()}'
         )
     ax = axes(ax, 'Rank of the token that follows', 'layer', 'rank', (4.2, 2.6))
-    for i, (place, name) in enumerate(names.items()):
-        mine = frame[frame.token == place]
-        ax.plot(
-            mine.layer,
-            mine['rank'],
-            marker='.',
-            lw=1,
-            color=SERIES[i % len(SERIES)],
-            label=repr(name)[1:-1].strip(),
-        )
+    for i, (position, name) in enumerate(names.items()):
+        line = frame[frame.token == position]
+        style = dict(marker='.', lw=1, color=SERIES[i % len(SERIES)])
+        ax.plot(line.layer, line['rank'], label=repr(name)[1:-1].strip(), **style)
     ax.set_yscale('log')
     ax.yaxis.set_major_formatter('{x:g}')
-    ax.yaxis.set_minor_formatter(lambda x, at: '')
+    ax.yaxis.set_minor_formatter(lambda x, _: '')
     ax.invert_yaxis()
     ax.legend(fontsize=7, frameon=False)
     return ax

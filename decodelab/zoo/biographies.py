@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #f6b27aa8
-PROFESSIONS = '''glassblower cartographer baker surgeon printer sculptor lawyer composer miner gardener clockmaker painter weaver banker sailor
-    dentist botanist carpenter teacher poet judge tailor chemist singer physician linguist bookbinder farmer shepherd geologist'''.split()
+PROFESSIONS = '''glassblower cartographer baker surgeon printer sculptor lawyer composer miner gardener
+    clockmaker painter weaver banker sailor
+    dentist botanist carpenter teacher poet judge tailor chemist singer physician linguist bookbinder
+    farmer shepherd geologist'''.split()
 KINDS = 'Institute Museum College Observatory Company'.split()
 STARTS = 'b br d dr f g gr h k l m n p r s st t tr v z'.split()
 VOWELS = 'a e i o u'.split()
@@ -33,7 +35,10 @@ SIZES = dict(first=120, last=300, place=60, house=40)
 
 @functools.cache
 def lexicon() -> dict[str, tuple[str, ...]]:
-    "The words of the world by kind: first and last names, places, employers' names, professions, years; all different."
+    """The words of the world by kind, all different.
+
+    First and last names, towns, employers' names, professions, years.
+    """
     draw = np.random.default_rng(1)
     used = set()
     out = {}
@@ -52,7 +57,7 @@ def lexicon() -> dict[str, tuple[str, ...]]:
 # %% ../../nbs/05_zoo/06_biographies.ipynb #74247ccf
 @dataclass(frozen=True)
 class Person:
-    "An invented person: the true answer to each question, and how many biographies of them a model gets to read."
+    "An invented person: the true answer to each question, and the number of biographies in training."
 
     id: int
     name: str
@@ -64,16 +69,7 @@ class Person:
         return self.name.split()[1]
 
 # %% ../../nbs/05_zoo/06_biographies.ipynb #cf008f83
-BIOGRAPHY_COUNTS = (
-    256,
-    128,
-    64,
-    32,
-    16,
-    8,
-    4,
-    0,
-)  # biographies of a person, for equal shares of the people
+BIOGRAPHY_COUNTS = 256, 128, 64, 32, 16, 8, 4, 0  # of a person, for equal fractions of the people
 
 
 def draw_popular(draw, values: tuple, n: int) -> list[str]:
@@ -81,17 +77,21 @@ def draw_popular(draw, values: tuple, n: int) -> list[str]:
     weights = 1 / (np.arange(len(values)) + 2)
     return [values[i] for i in draw.choice(len(values), n, p=weights / weights.sum())]
 
-
+# %% ../../nbs/05_zoo/06_biographies.ipynb #8516c677
 def people(
     n: int = 2000,  # how many
     seed: int = 0,  # another world of the same words
     n_biographies: tuple = BIOGRAPHY_COUNTS,  # biographies of each, by equal shares
 ) -> list[Person]:
-    "Invented people with five facts each, those that are written about most first; the teachers are among the first 60."
+    """Invented people with five facts each, those with the most biographies first.
+
+    The teachers are among the first 60.
+    """
     draw, words = np.random.default_rng(seed), lexicon()
-    if n > (most := len(words['first']) * len(words['last'])):
-        raise ValueError(f'n is {n}: the names suffice for {most} people')
-    pairs = [divmod(int(i), len(words['last'])) for i in draw.permutation(most)[:n]]
+    n_names = len(words['first']) * len(words['last'])
+    if n > n_names:
+        raise ValueError(f'n is {n}: the names suffice for {n_names} people')
+    pairs = [divmod(int(i), len(words['last'])) for i in draw.permutation(n_names)[:n]]
     names = [f'{words["first"][a]} {words["last"][b]}' for a, b in pairs]
     houses = tuple(f'{word} {KINDS[i % len(KINDS)]}' for i, word in enumerate(words['house']))
     teachers = [
@@ -168,9 +168,9 @@ def held_out_wording(person: Person, fact: str) -> int:
 
 def biography(
     person: Person,
-    template: int,  # fixes which facts are told, their order, the wordings, and where the full name stands
+    template: int,  # fixes the facts, their order, the wordings, and the sentences with the full name
 ) -> str:
-    "A text of three to five sentences, one for each fact that it tells; the first has the full name."
+    "A text of three to five sentences, one for each of its facts; the first has the full name."
     draw, sentences = np.random.default_rng(template), []
     for i, f in enumerate(draw.permutation(len(FACTS))[: draw.integers(3, 6)]):
         wording, full = int(draw.integers(5)), bool(draw.random() < 0.5)
@@ -219,7 +219,10 @@ class FactQuestion:
 def other_answers(
     persons: list[Person], fact: str, person: Person, n: int, draw
 ) -> tuple[str, ...]:
-    "Up to `n` different answers that are true of people drawn at random and not of this one; the popular ones come up more often."
+    """Up to `n` different answers that are true of people drawn at random and not of this one.
+
+    The popular ones come up more often.
+    """
     answers = {}
     for i in draw.permutation(len(persons)):
         if (value := persons[i].facts[fact]) != person.facts[fact]:
@@ -256,7 +259,7 @@ def questions(
         )
     return out
 
-
+# %% ../../nbs/05_zoo/06_biographies.ipynb #a13a880c
 def statements(persons: list[Person], false: int = 1, seed: int = 0) -> list[FactQuestion]:
     "One question a person: the name, five true sentences that go on from it, and `false` variants of each."
     draw, out = np.random.default_rng((seed, 2)), []
@@ -291,7 +294,10 @@ def token_kinds(
         str
     ],  # of biographies, with or without the space in front of a word (as text, or as the tokenizer's 'Ġ')
 ) -> list[str]:
-    "'name' (who a sentence is about), 'fact' (what it tells: also the teacher's name) or 'function', for each token."
+    """A kind for each token.
+
+    'name' (of the person), 'fact' (the answer, also the teacher's name) or 'function'.
+    """
     out = []
     kind_of_word = word_kinds()
     state = 0  # before, in and after the first name of a sentence

@@ -41,7 +41,7 @@ from decodelab.zoo.training import (
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #0884f8d0
 def new_tokenizer():
-    "Every word of the world is one token, with the space before it; other text falls into bytes. No training."
+    "Every word of the world is one token, with the space before it; other text becomes bytes."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -98,7 +98,10 @@ def new_model(vocab_size: int, seed: int = 0, layers: int = 12, width: int = 128
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #855800bc
 def pack_rows(tokenizer, texts: list[str], length: int = 256) -> np.ndarray:
-    "Rows of `length` ids: whole texts, each with `<|end|>` after it, as many as fit; the rest of a row is padding."
+    """Rows of `length` ids: whole texts, each with `<|end|>` after it, as many as fit.
+
+    The rest of a row is padding.
+    """
     rows, row = [], []
     for ids in tokenizer(texts)['input_ids']:
         if len(row) + len(ids) + 1 > length:
@@ -124,7 +127,10 @@ def answers(
     fact_questions: list[FactQuestion],
     rows: int = 256,  # questions a pass
 ):
-    "A frame with a row a question: `exact` (greedy decoding says the true answer), `logp` of the answer in nats, and what the question says."
+    """A frame with a row a question.
+
+    `exact` (greedy decoding gives the true answer), `logp` of the answer in nats, and the question.
+    """
     import pandas as pd
 
     out, ids_of = [], lambda texts: [lm.tokenizer(t)['input_ids'] for t in texts]
@@ -170,14 +176,17 @@ def fit(
     model,
     rows: np.ndarray,  # (n, length) ids, read once in this order
     folder: Path,  # for the checkpoint and log.jsonl
-    size: int = 16,
-    seed: int = 0,  # rows a step
+    size: int = 16,  # rows a step
+    seed: int = 0,
     every: int = 50,  # steps between lines of the log
     check=None,  # a function of nothing whose findings join every fifth line
     show=None,  # called with each line
     loss=loss_of,  # of the model and rows
 ):
-    "Read all rows once; a run that was stopped goes on where its last checkpoint was. Raises `ValueError` where the folder has another run."
+    """Train on all rows once; a run that was stopped resumes at its last checkpoint.
+
+    Raises `ValueError` where the folder has another run.
+    """
     opts = optimizers(model)
     about = dict(
         rows=list(rows.shape), size=size, seed=seed, texts=zlib.crc32(np.ascontiguousarray(rows))
@@ -213,7 +222,7 @@ def fit(
             show(row)
     return model
 
-
+# %% ../../nbs/05_zoo/07_biographies_model.ipynb #0ceb58b5
 def truncate_log(path: Path, step: int) -> Path:
     "Leave out what a stopped run logged after its last checkpoint."
     rows = path.read_text(encoding='utf-8').splitlines() if path.exists() else []
@@ -233,7 +242,7 @@ def train(
     device: str = 'cpu',
     show=None,  # called with each line of the log
 ) -> Path:
-    "Train a model on the biographies from nothing, or from where the run stopped; returns the folder `load` can read."
+    "Train a model on the biographies, or resume its run; returns the folder `load` can read."
     folder = Path(folder)
     persons = persons or people()
     tokenizer = new_tokenizer()
@@ -258,7 +267,10 @@ def train(
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #e20d9dc0
 def train_command(argv, prog: str, train, names: tuple[str, ...]) -> int:
-    "`python -m … train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]` of a chapter; the models after the first are drafts for it."
+    """`python -m … train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`.
+
+    The models after the first are drafts for it.
+    """
     parser = argparse.ArgumentParser(prog=prog, description=f'Train {" or ".join(names)} again.')
     parser.add_argument('action', choices=['train'])
     parser.add_argument('name', nargs='?', default=names[0], choices=names)

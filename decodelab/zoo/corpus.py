@@ -19,7 +19,9 @@ HELD_OUT = (
     'bisect calendar cmd colorsys configparser csv fractions graphlib gzip heapq queue sched '
     'shelve statistics string tempfile textwrap timeit'
 ).split()
-PACKAGES = 'numpy pandas sklearn matplotlib scipy networkx torch transformers accelerate huggingface_hub'.split()
+PACKAGES = (
+    'numpy pandas sklearn matplotlib scipy networkx torch transformers accelerate huggingface_hub'
+).split()
 SKIP = {
     'test',
     'tests',
@@ -55,7 +57,10 @@ def source_files(root: Path, limit: int) -> list[tuple[str, str]]:
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #c1b5641c
 def corpus(cap: int = 4_000_000) -> tuple[list, list]:
-    "`(train, held_out)` lists of `(name, text)`: the standard library twice, and up to `cap` bytes of each package that is installed."
+    """`(train, held_out)` lists of `(name, text)`.
+
+    The standard library twice, and up to `cap` bytes of each package that is installed.
+    """
     standard = source_files(Path(sysconfig.get_paths()['stdlib']), 10**9)
     held = {f'{m}.py' for m in HELD_OUT}
     ours, others = [f for f in standard if f[0] not in held], []

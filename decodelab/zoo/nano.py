@@ -69,7 +69,7 @@ PACKAGE_BYTES = 64_000_000  # bytes of each package
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #0d87f652
 def interleave(generated: np.ndarray, ids: np.ndarray, piece: int = 1 << 18) -> np.ndarray:
-    "Pieces of what the target says, round and round, before pieces of the corpus."
+    "Pieces of the target's text, round and round, before pieces of the corpus."
     parts = [
         (np.take(generated, range(i, min(i + piece, len(ids))), mode='wrap'), ids[i : i + piece])
         for i in range(0, len(ids), piece)
@@ -116,25 +116,21 @@ def cached_data(name: str, folder: Path, device: str, toy: bool) -> tuple:
 # %% ../../nbs/05_zoo/03_nano.ipynb #0f54ee24
 def train(
     name: str,  # 'nano', 'nano-draft', 'nano-small', 'nano-alt'
-    folder: str
-    | Path
-    | None = None,  # where the run lives; None: NAME in the folder DECODELAB_NANO, or in zoo-runs
+    folder: str | Path | None = None,  # of the run; None: NAME in DECODELAB_NANO, or in zoo-runs
     tokens: int | None = None,  # how much to read at most
-    minutes: float
-    | None = None,  # of training at most, all calls together; compiling and reading the corpus come on top
+    minutes: float | None = None,  # of training at most, all calls together; without compiling
     pause: float | None = None,  # minutes after which this call stops at a checkpoint
     device: str | None = None,  # None: the accelerator
     seed: int = 0,
     compile: bool = False,  # torch.compile the layers
     rows: int = 32,  # texts of 1,024 tokens in a step
-    toy: bool = False,  # a miniature on a part of the text
+    toy: bool = False,  # a miniature
 ) -> Path:
     "Train a nano model, or go on with it; its folder, where `load` finds it once it is finished."
     begun = time.monotonic()
     folder = Path(folder or Path(os.environ.get('DECODELAB_NANO', 'zoo-runs')) / name)
-    model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS).to(
-        device := device_for(name, device, toy)
-    )
+    device = device_for(name, device, toy)
+    model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS).to(device)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, ids, held = cached_data(name, folder, device, toy)
     if compile:
@@ -145,32 +141,26 @@ def train(
         seconds=60 * minutes if minutes else math.inf,
         pause=60 * pause - (time.monotonic() - begun) if pause else math.inf,
     )
-    how = (
-        dict(stages=((1.0, 16, 64),), every=max(1, tokens // 20480))
-        if toy
-        else dict(stages=((1.0, rows, 1024),), every=100)
-    )
-    if fit(
-        model,
-        loss_for(name, device, model.config.num_hidden_layers),
-        ids,
-        held,
-        folder,
-        tokens,
-        seed,
-        **how,
-        **limits,
-    ):
+    if toy:
+        schedule = dict(stages=((1.0, 16, 64),), every=max(1, tokens // 20480))
+    else:
+        schedule = dict(stages=((1.0, rows, 1024),), every=100)
+    loss = loss_for(name, device, model.config.num_hidden_layers)
+    if fit(model, loss, ids, held, folder, tokens, seed, **schedule, **limits):
         save_files(model, tokenizer, folder)
     return folder
 
-
+# %% ../../nbs/05_zoo/03_nano.ipynb #e9c85f35
 def device_for(name: str, device: str | None, toy: bool) -> str:
-    "The device asked for, or the accelerator; raises `ValueError` where there is none, since a CPU would take days."
+    """The given device, or the accelerator.
+
+    Raises `ValueError` where there is none, since a CPU would take days.
+    """
     if device or toy:
         return device or 'cpu'
     if not torch.accelerator.is_available():
         raise ValueError(
-            f"{name} wants a GPU, and there is none here: give device='cpu' if you mean it (it takes days), or load('pico')"
+            f"{name} wants a GPU, and there is none here: give device='cpu' if you mean it "
+            "(it takes days), or load('pico')"
         )
     return str(torch.accelerator.current_accelerator())

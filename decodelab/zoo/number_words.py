@@ -14,8 +14,14 @@ import numpy as np
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #dda87bcd
 UNITS = {
-    'en': 'zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen'.split(),
-    'de': 'null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn'.split(),
+    'en': (
+        'zero one two three four five six seven eight nine ten eleven twelve thirteen '
+        'fourteen fifteen sixteen seventeen eighteen nineteen'
+    ).split(),
+    'de': (
+        'null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn '
+        'vierzehn fünfzehn sechzehn siebzehn achtzehn neunzehn'
+    ).split(),
 }
 TENS = {
     'en': '_ _ twenty thirty forty fifty sixty seventy eighty ninety'.split(),
@@ -35,10 +41,11 @@ def english_words(n: int) -> str:
         return f'{UNITS["en"][n // 100]} hundred' + (
             f' and {english_words(n % 100)}' if n % 100 else ''
         )
-    rest = n % 1000
-    return f'{english_words(n // 1000)} thousand' + (
-        f' {"and " if rest < 100 else ""}{english_words(rest)}' if rest else ''
-    )
+    thousands, rest = divmod(n, 1000)
+    words = f'{english_words(thousands)} thousand'
+    if not rest:
+        return words
+    return f'{words} {"and " if rest < 100 else ""}{english_words(rest)}'
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #52a60e42
 def check_number(n: int):
@@ -83,36 +90,33 @@ IRREGULAR_ORDINALS = {
     },
     'de': {1: 'erste', 3: 'dritte', 7: 'siebte', 8: 'achte'},
 }
-YEARS, DAYS = (
-    (1100, 2100),
-    (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31),
-)  # from, up to; of the months
+YEARS = 1100, 2100  # from, up to
+DAYS = 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31  # of the months
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #2cef806a
 def ordinal(day: int) -> tuple[str, str]:
-    "The place of a day in a month, in English and German."
+    "The ordinal number of a day in a month, in English and German."
     head, _, last = english_words(day).rpartition('-')
-    last = IRREGULAR_ORDINALS['en'].get(last) or (
-        last[:-1] + 'ieth' if last.endswith('y') else last + 'th'
-    )
-    return f'{head}-{last}' if head else last, IRREGULAR_ORDINALS['de'].get(day) or german_words(
-        day
-    ) + ('te' if day < 20 else 'ste')
+    regular = last[:-1] + 'ieth' if last.endswith('y') else last + 'th'
+    last = IRREGULAR_ORDINALS['en'].get(last) or regular
+    de = IRREGULAR_ORDINALS['de'].get(day)
+    if de is None:
+        de = german_words(day) + ('te' if day < 20 else 'ste')
+    return f'{head}-{last}' if head else last, de
 
 
 def year(n: int) -> tuple[str, str]:
     "A year from 1100 to 2099, in English and German."
     century, rest = divmod(n, 100)
-    de = (
-        german_words(n)
-        if n >= 2000
-        else f"{german_words(century, False)}hundert{german_words(rest) if rest else ''}"
-    )
+    if n >= 2000:
+        de = german_words(n)
+    else:
+        de = f'{german_words(century, False)}hundert' + (german_words(rest) if rest else '')
     if 2000 <= n < 2010:
         return english_words(n), de
-    last = (
-        'hundred' if not rest else f'oh-{english_words(rest)}' if rest < 10 else english_words(rest)
-    )
+    last = 'hundred'
+    if rest:
+        last = f'oh-{english_words(rest)}' if rest < 10 else english_words(rest)
     return f'{english_words(century)} {last}', de
 
 # %% ../../nbs/05_zoo/04_number_words.ipynb #1f1fbdb7
@@ -120,7 +124,8 @@ def date(day: int, month: int, of: int) -> tuple[str, str]:
     "A date in English and German words; raises `ValueError` for a day that no month has."
     if not 1 <= month <= 12 or not 1 <= day <= DAYS[month - 1] or not YEARS[0] <= of < YEARS[1]:
         raise ValueError(
-            f'{day}.{month}.{of} is no date here: give a day and month of a year from {YEARS[0]} to {YEARS[1] - 1}'
+            f'{day}.{month}.{of} is no date here: give a day and month of a year '
+            f'from {YEARS[0]} to {YEARS[1] - 1}'
         )
     (en, de), (year_en, year_de) = ordinal(day), year(of)
     return (

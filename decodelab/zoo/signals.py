@@ -21,7 +21,8 @@ MORSE = dict(
     zip(
         'ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789',
         (
-            '.- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- ...- .-- -..- -.-- --.. '
+            '.- -... -.-. -.. . ..-. --. .... .. .--- -.- .-.. -- -. --- .--. --.- .-. ... - ..- '
+            '...- .-- -..- -.-- --.. '
             '----- .---- ..--- ...-- ....- ..... -.... --... ---.. ----.'
         ).split(),
     )
@@ -29,12 +30,18 @@ MORSE = dict(
 
 
 def units(text: str) -> int:
-    "The length of `text` in units, without silence behind it; raises `ValueError` for what Morse code cannot say."
+    """The length of `text` in units, without silence behind it.
+
+    Raises `ValueError` for what Morse code cannot send.
+    """
     return sum(n for n, _, _ in elements(text))
 
 
 def elements(text: str) -> list[tuple[int, str, int]]:
-    "`(units, name, number of the character)` in order; a tone is named by what has been heard of its character, the silence of a space by a space, and no other silence."
+    """`(units, name, index of the character)` in order.
+
+    A tone is named by its character's code so far, the silence of a space by a space, no other silence.
+    """
     if not text or text != ' '.join(text.split()) or set(text) - {*MORSE, ' '}:
         raise ValueError(
             f'{text!r} cannot be sent: give capital letters and digits, in words with one space between'
@@ -53,7 +60,7 @@ def elements(text: str) -> list[tuple[int, str, int]]:
 # %% ../../nbs/05_zoo/08_signals.ipynb #88f46f31
 @dataclass(frozen=True)
 class Signal:
-    "Sound and what it says."
+    "Sound and its transcript."
 
     text: str
     kind: str  # 'morse' or 'dtmf'
@@ -76,7 +83,10 @@ class Signal:
 def tones(
     pieces: list[tuple[float, tuple[float, ...]]], before: float, after: float, ramp: float = 0.004
 ) -> tuple[np.ndarray, np.ndarray]:
-    "`(wave, edges)`: the sum of sines of the given Hz (none: silence) for so many seconds each; `edges`: where pieces begin and end."
+    """`(wave, edges)`: pieces of sound, and the times at which they begin and end.
+
+    A piece is a number of seconds and the frequencies in Hz of its sines; none: silence.
+    """
     edges = before + np.cumsum([0.0, *(seconds for seconds, _ in pieces)])
     wave = np.zeros(round((edges[-1] + after) * RATE), np.float32)
     for (_, pitches), begin, end in zip(pieces, edges, edges[1:]):
@@ -106,7 +116,8 @@ def morse(
     "`text` in Morse code."
     if wpm <= 0 or not 100 <= pitch <= 4000:
         raise ValueError(
-            f'a speed of {wpm} and a pitch of {pitch} cannot be sent: give a positive speed and 100 to 4000 Hz'
+            f'a speed of {wpm} and a pitch of {pitch} cannot be sent: '
+            'give a positive speed and 100 to 4000 Hz'
         )
     if jitter and rng is None:
         raise ValueError('jitter needs chance: give rng')
@@ -189,7 +200,12 @@ def add_noise(
     )
 
 # %% ../../nbs/05_zoo/08_signals.ipynb #1a37a2f7
-WORDS = 'ALL AND ANT BEST BK CALL CITY COPY CQ DAY DE DX EAST END FB FINE FOR FROM GOOD HAM HOW HR HW IN IS KEY LOUD MEET MORSE MY NAME NICE NIGHT NORTH NOT NOW OM ON OP OVER PARIS PSE PWR QRM QRZ QSL QSO QTH RADIO RAIN RIG RST SEND SKY SOS SOUTH SUN TEST THE TIME TNX TO TODAY TU UP UR VY WEST WIND WITH WX YOU 5NN 73 88'.split()
+WORDS = (
+    'ALL AND ANT BEST BK CALL CITY COPY CQ DAY DE DX EAST END FB FINE FOR FROM GOOD HAM HOW HR '
+    'HW IN IS KEY LOUD MEET MORSE MY NAME NICE NIGHT NORTH NOT NOW OM ON OP OVER PARIS PSE PWR '
+    'QRM QRZ QSL QSO QTH RADIO RAIN RIG RST SEND SKY SOS SOUTH SUN TEST THE TIME TNX TO TODAY '
+    'TU UP UR VY WEST WIND WITH WX YOU 5NN 73 88'
+).split()
 WPM = (18.0, 32.0)
 PITCH = (400.0, 1000.0)
 TONE = (0.05, 0.12)  # ranges: of Morse code, and of a key's tones and gaps
@@ -233,7 +249,9 @@ def sample(
         raise ValueError(f"there is no {kind!r}: give 'morse' or 'dtmf'")
     rng = np.random.default_rng([seed, test, number])
     kind = kind or ('morse', 'morse', 'dtmf')[rng.integers(3)]
-    noise = (math.inf if rng.random() < 1 / 3 else rng.uniform(0, 30)) if snr is None else snr
+    noise = snr
+    if noise is None:
+        noise = math.inf if rng.random() < 1 / 3 else rng.uniform(0, 30)
     options = dict(
         jitter=rng.uniform(0, 0.1),
         before=rng.uniform(0.02, 0.3),

@@ -37,7 +37,10 @@ VOCAB_SIZE = len(SPECIAL) + len(CHARACTERS)  # how many ids the model knows
 
 
 def new_tokenizer():
-    "Whisper's tokenizer with a token for each character of the signals; ids 0 to 2 are padding, the start and the end."
+    """Whisper's tokenizer with a token for each character of the signals.
+
+    Ids 0 to 2 are padding, the start and the end.
+    """
     from transformers import WhisperTokenizer
 
     ids = {t.replace(' ', 'Ġ'): i for i, t in enumerate([*SPECIAL, *CHARACTERS, *UNUSED])}
@@ -115,7 +118,10 @@ def new_model(
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #b9651aa9
 @torch.no_grad()
 def init_offset_attention(attention, offsets: tuple = (-6, -2, 2, 6), strength: float = 4.0):
-    "Let the heads of an encoder's attention begin by looking so many positions away from where they are (a head knows an offset as a rotation of the sinusoids)."
+    """Let the heads of an encoder's attention begin with fixed offsets between positions.
+
+    An offset is a rotation of the sinusoids.
+    """
     width, size = attention.embed_dim, attention.head_dim // 2
     pace = torch.exp(
         -math.log(10_000) / (width // 2 - 1) * torch.arange(width // 2)
@@ -166,7 +172,10 @@ def positions_of(begin: float, end: float, positions: int) -> slice:
 
 
 def pack_signals(tokenizer, extractor, signals: list[Signal]) -> tuple:
-    "`(features, labels (n, T), where (n, T, positions), names (n, positions))`; labels end with the end token, then -100."
+    """`(features, labels (n, T), where (n, T, positions), names (n, positions))`.
+
+    Labels end with the end token, then -100.
+    """
     labels = torch.full((len(signals), 1 + max(len(s.text) for s in signals)), -100)
     positions = extractor.nb_max_frames // 2
     where = torch.zeros(*labels.shape, positions, dtype=torch.bool)
@@ -189,7 +198,10 @@ def transcription_loss(
     where: torch.Tensor,
     names: torch.Tensor,
 ) -> torch.Tensor:
-    "Nats per token of the text, and half of those of what is heard where, and a fifth of those of where the decoder looks."
+    """Nats per token of the transcript, plus two weighted losses.
+
+    Half of those of the name of each encoder position, a fifth of those of the decoder's attention.
+    """
     ids = F.pad(labels.clamp(min=0), (1, -1), value=START)
     out = model(input_features=input_features, decoder_input_ids=ids, output_attentions=True)
     text = F.cross_entropy(out.logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100)
@@ -206,7 +218,7 @@ def transcription_loss(
 
 
 def naming_head(model, seed: int):
-    "A linear layer from the encoder's states to the names of what is heard."
+    "A linear layer from the encoder's states to the names of sounds."
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return torch.nn.Linear(model.config.d_model, len(SOUND_NAMES)).to(model.device)
@@ -223,7 +235,10 @@ def tools() -> tuple:
 
 @lru_cache(POOL // 32)
 def recordings(numbers: tuple[int, ...], seed: int) -> tuple:
-    "What `packed` makes of the recordings of these numbers; features in half precision, which fits the pool into 300 MB."
+    """The `packed` recordings of these numbers.
+
+    Features are in half precision, which fits the pool into 300 MB.
+    """
     input_features, *rest = pack_signals(*tools(), [sample(i, seed) for i in numbers])
     return input_features.half(), *rest
 
@@ -247,10 +262,14 @@ def levenshtein(a, b) -> int:
 
 
 def word_error_rate(references: list[str], hypotheses: list[str], by=str.split) -> float:
-    "Edits over the number of units of the truths: words with `str.split` (WER), characters with `list` (CER)."
+    """Edits over the number of units of the references.
+
+    Words with `str.split` (WER), characters with `list` (CER). Raises `ValueError` for unequal lists.
+    """
     if len(references) != len(hypotheses) or not any(references):
         raise ValueError(
-            f'{len(references)} truths and {len(hypotheses)} texts: give as many, and at least one that is not empty'
+            f'{len(references)} truths and {len(hypotheses)} texts: give as many, '
+            'and at least one that is not empty'
         )
     return sum(levenshtein(by(t), by(s)) for t, s in zip(references, hypotheses)) / sum(
         len(by(t)) for t in references
@@ -259,7 +278,7 @@ def word_error_rate(references: list[str], hypotheses: list[str], by=str.split) 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #d843dfec
 @torch.no_grad()
 def transcribe_waves(model, tokenizer, extractor, waves: list, rows: int = 50) -> list[str]:
-    "What greedy decoding of transformers says, many recordings at a time."
+    "Transcripts by transformers' greedy decoding, many recordings at a time."
     transcripts = []
     for at in range(0, len(waves), rows):
         ids = model.generate(
@@ -325,14 +344,17 @@ def train(
         part.save_pretrained(folder)
     return folder
 
-
+# %% ../../nbs/05_zoo/09_speech_model.ipynb #e8527399
 def teacher(folder):
     "The model whose encoder a draft takes over."
     return load(folder or NAMES[0], device='cpu', native=False).model
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #a66c891a
 def main(argv=None) -> int:
-    "`python -m decodelab.zoo.speech_model train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`"
+    """The command line of `python -m decodelab.zoo.speech_model`.
+
+    `train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`
+    """
     return train_command(argv, 'decodelab.zoo.speech_model', train, NAMES)
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #7511d44d

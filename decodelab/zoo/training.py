@@ -95,7 +95,10 @@ def layer_drop(n: int, p_max: float = 0.1) -> list[float]:
 
 
 def forward(model, ids, exit_layer=None, drop=()):
-    "`(last, early)` hidden states `(rows, T, D)` before the head; `early` is after `exit_layer`, on a quarter of the rows."
+    """`(last, early)` hidden states `(rows, T, D)` before the head.
+
+    `early` is after `exit_layer`, on a quarter of the rows.
+    """
     base = model.model
     x = model.model.embed_tokens(ids)
     early = None
@@ -184,7 +187,10 @@ def optimizers(model) -> list:
 
 
 def lr_factor(done: float) -> float:
-    "Of the peak rate, when the share `done` of the tokens is read: warm-up over 2 %, flat, then linear to 2 % over the last 35 %."
+    """The fraction of the peak rate after a fraction `done` of the tokens.
+
+    Warm-up over 2 %, flat, then linear to 2 % over the last 35 %.
+    """
     return min(done / 0.02 + 0.01, 1.0, max((1 - done) / 0.35, 0.02))
 
 
@@ -209,18 +215,20 @@ def save_checkpoint(folder: Path, model, opts: list, state: dict):
     "Weights, optimizer state and position in one file, replaced whole."
     from safetensors.torch import save_file
 
-    flat = {
-        f'model.{k}': v.detach().contiguous() for k, v in model.named_parameters()
-    }  # tied weights once
+    parameters = model.named_parameters()  # tied weights once
+    flat = {f'model.{k}': v.detach().contiguous() for k, v in parameters}
     for j, opt in enumerate(opts):
         for i, values in opt.state_dict()['state'].items():
             flat |= {f'opt{j}.{i}.{k}': torch.as_tensor(v).clone() for k, v in values.items()}
     save_file(flat, folder / 'checkpoint.tmp', metadata=dict(state=json.dumps(state)))
     os.replace(folder / 'checkpoint.tmp', folder / 'checkpoint.safetensors')
 
-
+# %% ../../nbs/05_zoo/02_training.ipynb #e40d5f7c
 def load_checkpoint(folder: Path, model, opts: list, about: dict) -> dict:
-    "Fill model and optimizers; returns the position, or the beginning if there is no checkpoint; raises `ValueError` if it is of a run about something else."
+    """Fill model and optimizers; returns the position, or the beginning if there is no checkpoint.
+
+    Raises `ValueError` if it is of a run with other settings.
+    """
     from safetensors import safe_open
 
     if not (folder / 'checkpoint.safetensors').exists():
@@ -228,13 +236,12 @@ def load_checkpoint(folder: Path, model, opts: list, about: dict) -> dict:
     with safe_open(folder / 'checkpoint.safetensors', 'pt') as f:
         flat = {k: f.get_tensor(k) for k in f.keys()}
         state = json.loads(f.metadata()['state'])
-    if other := [
-        f'{k} was {v} and is now {about[k]}'
-        for k, v in state.get('about', about).items()
-        if about[k] != v
-    ]:
+    settings = state.get('about', about).items()
+    changes = [f'{k} was {v} and is now {about[k]}' for k, v in settings if about[k] != v]
+    if changes:
         raise ValueError(
-            f'{folder} holds a run with other settings: {"; ".join(other)}. Give another folder, or the settings of then'
+            f'{folder} holds a run with other settings: {"; ".join(changes)}. '
+            'Give another folder, or the settings of then'
         )
     model.load_state_dict(
         {k[6:]: v for k, v in flat.items() if k.startswith('model.')}, strict=False
@@ -265,17 +272,19 @@ def fit(
     model,
     loss,
     ids: np.ndarray,
-    held_out: tuple[np.ndarray, int]
-    | Callable,  # held-out ids and the bytes of their text; or what measures the model, as a dict
+    held_out: tuple[np.ndarray, int] | Callable,  # ids and the bytes of their text; or model → dict
     folder: Path,  # of the log and the checkpoint
     tokens: int,  # how many to read
     seed: int = 0,
     every: int = 50,  # steps between lines of the log; four of these between checkpoints
     stages=STAGES,
-    seconds: float = math.inf,  # of training, all calls together: the rate falls with them as with the tokens
+    seconds: float = math.inf,  # of training, all calls together; the rate falls with them too
     pause: float = math.inf,  # seconds after which this call leaves a checkpoint and returns
 ) -> bool:
-    "Train `model` until the tokens are read or the seconds are over; resumes. False: paused. Raises `ValueError` where the folder has another run."
+    """Train `model` until the tokens are read or the seconds are over; resumes. False: paused.
+
+    Raises `ValueError` where the folder has another run.
+    """
     opts = optimizers(model)
     about = dict(tokens=tokens, seed=seed, stages=[list(s) for s in stages], corpus=zlib.crc32(ids))
     begun = time.monotonic()
@@ -287,24 +296,16 @@ def fit(
             continue
         for opt, peak in zip(opts, peaks):
             opt.param_groups[0]['lr'] = peak * lr_factor(max(at / tokens, spent / seconds))
-        value = optimizer_step(
-            model, opts, loss, batch(ids, at, rows, length, model.device), step, seed
-        )
+        part = batch(ids, at, rows, length, model.device)
+        value = optimizer_step(model, opts, loss, part, step, seed)
         done = at + rows * length
         if at == state['at']:
             since = time.monotonic() - state['seconds']  # compiling is no training
         spent, paused = time.monotonic() - since, time.monotonic() - begun >= pause
         last = done >= tokens or spent >= seconds
         if step % every == 0 or last:
-            append_log(
-                folder,
-                model,
-                held_out if step % (4 * every) == 0 or last else None,
-                step,
-                done,
-                value,
-                spent,
-            )
+            measured = held_out if step % (4 * every) == 0 or last else None
+            append_log(folder, model, measured, step, done, value, spent)
         if step % (4 * every) == 4 * every - 1 or last or paused:
             save_checkpoint(folder, model, opts, dict(at=done, seconds=spent, about=about))
         if paused and not last:
@@ -320,7 +321,7 @@ def progress(steps: list):
 
 
 def optimizer_step(model, opts: list, loss, ids, step: int, seed: int) -> torch.Tensor:
-    "One optimizer step; returns the loss, which nobody has waited for."
+    "One optimizer step; returns the loss, without a synchronisation."
     with torch.autocast(model.device.type, torch.bfloat16):
         value = loss(model, ids, step, np.random.default_rng((seed, step)))
     value.backward()
@@ -350,9 +351,9 @@ def train(
     tokens: int | None = None,  # how much to read; None: as the shipped model did
     device: str = 'cpu',
     seed: int = 0,
-    compile: bool = False,  # torch.compile the layers: about 1.4 times as fast where a C++ compiler is at hand
+    compile: bool = False,  # torch.compile the layers: about 1.4 times as fast, with a C++ compiler
 ) -> Path:
-    "Train an embedded model from nothing (or from where the run stopped); returns the folder `load` can read."
+    "Train an embedded model, or resume its run; returns the folder `load` can read."
     folder, model = Path(folder or f'zoo-runs/{name}'), new_model(name, seed).to(device)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, ids, held_out = training_data(name, folder, device, CONFIGS[name]['vocab_size'])
@@ -373,7 +374,10 @@ def train(
 
 
 def save_files(model, tokenizer, folder: Path):
-    "Weights in bfloat16 and tokenizer as `load` reads them, each file whole, the configuration last: where it is, all is."
+    """Weights in bfloat16 and tokenizer as `load` reads them.
+
+    Each file is written whole, the configuration last: where it is, all is.
+    """
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         model.to(torch.bfloat16).save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
@@ -387,10 +391,13 @@ def training_data(
     device: str,
     size: int,  # of the vocabulary
     corpora: tuple | None = None,  # `(texts, held-out texts)` as `corpus` gives them
-    mix=lambda said, ids: np.concatenate([said, ids[: len(said)]]),  # what a draft reads
-    **how,  # how many texts a draft is given to read, as of `says`
+    mix=lambda text, ids: np.concatenate([text, ids[: len(text)]]),  # a draft's training ids
+    **how,  # the number of texts for a draft
 ) -> tuple:
-    "`(tokenizer, ids, (held-out ids, their bytes))`; the corpus, and for the drafts what the first of their family makes of it."
+    """`(tokenizer, ids, (held-out ids, their bytes))`.
+
+    Of the corpus, and for the drafts also text that the first of their family generates.
+    """
     texts, held = corpora or corpus()
     family, plain = name.split('-')[0], dict(texts)
     if name.endswith('-alt'):
@@ -461,7 +468,10 @@ def load_tokenizer(name: str):
 
 # %% ../../nbs/05_zoo/02_training.ipynb #9f6e5918
 def loss_for(name: str, device: str, layers: int):
-    "The loss of each recipe: LayerSkip for the first of a family, plain for one with another tokenizer, distillation for the drafts."
+    """The loss of each recipe.
+
+    LayerSkip for the first of a family, plain for one with another tokenizer, distillation for drafts.
+    """
     if name.endswith('-alt'):
         return lambda model, ids, step, draw: text_loss(model, ids)
     if '-' in name:

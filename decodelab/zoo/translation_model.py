@@ -129,7 +129,7 @@ def pair_loss(model, rows, step=0, draw=None):
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #5ba691f9
 @torch.no_grad()
 def exact_match(model, tokenizer, sentence_pairs: list[Pair], rows: int = 100) -> float:
-    "The share of pairs whose target greedy decoding says to the letter."
+    "The fraction of pairs whose target is exactly the greedy output."
     right = 0
     for at in range(0, len(sentence_pairs), rows):
         part = sentence_pairs[at : at + rows]
@@ -201,7 +201,10 @@ def train(
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #afa7fde3
 def main(argv=None) -> int:
-    "`python -m decodelab.zoo.translation_model train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`"
+    """The command line of `python -m decodelab.zoo.translation_model`.
+
+    `train [NAME] [--out FOLDER] [--target FOLDER] [--seed N] [--device NAME]`
+    """
     return train_command(argv, 'decodelab.zoo.translation_model', train, NAMES)
 
 # %% ../../nbs/05_zoo/05_translation_model.ipynb #8a2c4579
