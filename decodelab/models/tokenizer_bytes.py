@@ -115,9 +115,7 @@ class TokenizerBytes:
         self.names = [self.rust.id_to_token(i) for i in range(size)]
         self.pieces = token_pieces(self.rust, tokenizer.all_special_ids, size)
         special = special_ids(self.rust, tokenizer.all_special_ids)
-        self.special = {
-            i: name for i, name in enumerate(self.names) if i in special and name is not None
-        }
+        self.special = {i: name for i, name in enumerate(self.names) if i in special and name}
         eos_bos = dict(eos=tokenizer.eos_token_id, bos=tokenizer.bos_token_id)
         self.roles = {role: i for role, i in eos_bos.items() if i in self.special}
         self.ids = self._invert()
