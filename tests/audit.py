@@ -135,7 +135,8 @@ def flags(path):
 
 
 FOREIGN = re.compile(
-    r'config|model|module|tokenizer|layer|torch|rust|encoding|\bos\b|\bnp\b|attention|text|hf_|transformers|processor\b'
+    r'node|client|config|model|module|tensor|tokenizer|layer|torch|rust|encoding|streamer|'
+    r'\bos\b|\bnp\b|attention|text|hf_|transformers|processor\b'
 )
 
 

@@ -16,7 +16,10 @@ from .session import LM, locate
 
 # %% ../../nbs/02_models/16_audio.ipynb #f3e0cecc
 def read_wav(path: str | Path) -> tuple[np.ndarray, int]:
-    "`(samples float32 in ±1, samples a second)` of a wav file of 16 bits, its channels averaged; raises `ValueError` for another."
+    """`(samples, samples a second)` of a wav file of 16 bits, its channels averaged.
+
+    The samples are float32 in ±1. Raises `ValueError` for another sample width.
+    """
     with wave.open(str(path)) as f:
         if f.getsampwidth() != 2:
             raise ValueError(f'{path} has {8 * f.getsampwidth()} bits a sample: convert it to 16')
@@ -29,9 +32,8 @@ def resample(samples: np.ndarray, rate: int, to: int) -> np.ndarray:
     if rate == to:
         return samples
     n = round(len(samples) * to / rate)
-    return (np.fft.irfft(np.fft.rfft(samples)[: n // 2 + 1], n) * (n / len(samples))).astype(
-        np.float32
-    )
+    spectrum = np.fft.rfft(samples)[: n // 2 + 1]
+    return (np.fft.irfft(spectrum, n) * (n / len(samples))).astype(np.float32)
 
 # %% ../../nbs/02_models/16_audio.ipynb #0310d577
 @lru_cache(8)
@@ -39,10 +41,9 @@ def feature_extractor(name: str, revision: str | None = None):
     "The feature extractor of the model of this name; raises `ValueError` if it has none."
     from transformers import AutoFeatureExtractor
 
+    folder = locate(name, revision, False)
     try:
-        return AutoFeatureExtractor.from_pretrained(
-            locate(name, revision, False), revision=revision
-        )
+        return AutoFeatureExtractor.from_pretrained(folder, revision=revision)
     except OSError as error:
         raise ValueError(
             f'{name} comes without a feature extractor: give audio_features one'
@@ -53,22 +54,26 @@ def audio_features(
     lm: LM,
     samples,  # `(n,)`, one channel, within ±1
     rate: int = 16_000,  # samples a second
-    extractor=None,  # None: the one that lies beside the model's weights
+    extractor=None,  # None: the one stored beside the model's weights
 ) -> dict:
-    "What the encoder of `lm` reads of a recording; raises `ValueError` for one that it cannot read."
+    """The inputs of the encoder of `lm` for a recording.
+
+    Raises `ValueError` for one that is too long, empty, or not finite.
+    """
     samples = np.asarray(samples, dtype=np.float32)
     extractor = extractor or feature_extractor(lm.name, lm.revision)
     if samples.ndim != 1 or not len(samples) or not np.isfinite(samples).all():
         raise ValueError(
-            f'the recording has shape {samples.shape}: give finite samples of one channel, at least one'
+            f'the recording has shape {samples.shape}: '
+            'give finite samples of one channel, at least one'
         )
-    samples = resample(samples, rate, extractor.sampling_rate)
-    most = extractor.n_samples
-    if len(samples) > most:
+    model_rate = extractor.sampling_rate
+    samples = resample(samples, rate, model_rate)
+    if len(samples) > extractor.n_samples:
+        seconds, limit = len(samples) / model_rate, extractor.n_samples / model_rate
         raise ValueError(
-            f'the recording has {len(samples) / extractor.sampling_rate:.2f} s, and {lm.name} hears {most / extractor.sampling_rate:g} s: cut it into pieces'
+            f'the recording has {seconds:.2f} s, and {lm.name} reads {limit:g} s: '
+            'cut it into pieces'
         )
-    features = extractor(
-        samples, sampling_rate=extractor.sampling_rate, return_tensors='pt'
-    ).input_features
+    features = extractor(samples, sampling_rate=model_rate, return_tensors='pt').input_features
     return dict(input_features=features.to(lm.device, lm.dtype))
