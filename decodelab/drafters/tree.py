@@ -129,6 +129,17 @@ class TreeShape:
     def __len__(self):
         return len(self.parents)
 
+    def __repr__(self):
+        "By the widths where they describe the shape, else by the parents."
+        widths = [len(self.children[-1])]
+        node = 0
+        while self.children[node]:
+            widths.append(len(self.children[node]))
+            node = self.children[node][0]
+        if TreeShape.of(widths).parents == self.parents:
+            return f'TreeShape.of({tuple(widths)})'
+        return f'TreeShape({self.parents})'
+
 # %% ../../nbs/08_drafters/10_tree.ipynb #46648899
 @patch
 def truncate(self: TreeShape, n: int) -> 'TreeShape':
@@ -140,19 +151,6 @@ def truncate(self: TreeShape, n: int) -> 'TreeShape':
             number[j] = len(parents)
             parents.append(number[parent])
     return TreeShape(parents)
-
-
-@patch
-def __repr__(self: TreeShape):
-    "By the widths where they describe the shape, else by the parents."
-    widths = [len(self.children[-1])]
-    node = 0
-    while self.children[node]:
-        widths.append(len(self.children[node]))
-        node = self.children[node][0]
-    if TreeShape.of(widths).parents == self.parents:
-        return f'TreeShape.of({tuple(widths)})'
-    return f'TreeShape({self.parents})'
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #1303f66e
 class TreeDrafter(AssistantDrafter):
@@ -243,7 +241,7 @@ class TreeState(DraftState):
         keep_drafting = begin_round(self.scorer, ids, keep_drafting)
         rng = self.base.sampler(rng)
         tree = DraftTree()
-        number = {-1: -1}  # node of the shape → node of the tree
+        number = {-1: -1}
         level, level_before = [-1], []  # nodes of the shape
         last = (None, None)
         depth = 0
