@@ -272,3 +272,4 @@ class EagleDrafter(DynamicTreeDrafter):
         | None = None,  # whose probabilities are the confidences; None: the target's base
     ):
         super().__init__(heads, nodes, expand, base)
+        self.heads = heads

@@ -44,7 +44,7 @@ class EarlyExitScorer:
         return self.session.early_passes + self.processors.passes
 
 # %% ../../nbs/08_drafters/04_early_exit.ipynb #94a83639
-class EarlyExitDrafter:
+class EarlyExitDrafter(Drafter):
     "The target's first `layer` layers draft, and verification goes on from their keys, values and hidden states (arXiv 2404.16710)."
 
     def __init__(

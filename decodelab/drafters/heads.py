@@ -19,7 +19,7 @@ from torch import nn
 
 from .. import drafters
 from ..core.driver import Request
-from .assistant import DraftHeads
+from .assistant import DraftHeads, RoundScorer
 from ..models.early_exit import upcast
 from ..models.kv_cache import common_prefix
 from ..models.loading import EMBEDDED
@@ -27,7 +27,7 @@ from ..models.session import LM
 from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/13_heads.ipynb #8379ec51
-class HeadsScorer:
+class HeadsScorer(RoundScorer):
     """The scores of heads for one sequence, from the states that the target's session records.
 
     Logits processors of the base are applied; a kind of heads defines `prepare_round` and `path_scores`.

@@ -113,6 +113,7 @@ class MedusaDrafter(TreeDrafter):
         replace: bool = False,  # draw guesses for one position with replacement
     ):
         super().__init__(heads, shape, base, replace)
+        self.heads = heads
         depth = max(self.shape.depths) + 1
         limit = heads.max_draft if isinstance(heads, Heads) else None
         if limit is not None and depth > limit:

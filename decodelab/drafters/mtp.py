@@ -164,7 +164,7 @@ class MtpHeads(DraftHeads):
             raise ValueError(f'these MTP layers cannot draft for {lm.name}: {problem}')
         return MtpScorer(MtpLayers(mtp, (lm.depth,), len(mtp.layers)), request, base, target)
 
-
+# %% ../../nbs/08_drafters/17_mtp.ipynb #bbc94dc5
 class MtpDrafter(AssistantDrafter):
     "Drafts with the MTP layers that come with the target's checkpoint, one token a layer."
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..core.driver import Request
 from ..strategies.sampling import Base
-from ..speculative.protocol import Draft
+from ..speculative.protocol import Draft, Drafter
 
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #7dd384a3
 class MostRecentMatch:
@@ -144,7 +144,7 @@ def check_vocabulary(max_id: int, lm, what: str):
         )
 
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #f269bcf4
-class PromptLookupDrafter:
+class PromptLookupDrafter(Drafter):
     "Draft by copying what followed the last n tokens earlier in the text (Saxena 2023), or in other documents."
 
     def __init__(

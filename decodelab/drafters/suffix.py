@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from ..core.driver import Request
 from .prompt_lookup import END, check_vocabulary, document_ids
 from ..strategies.sampling import Base
-from ..speculative.protocol import Draft
+from ..speculative.protocol import Draft, Drafter
 
 # %% ../../nbs/08_drafters/03_suffix.ipynb #55aa5fcc
 ROOT = 0  # the state of the empty string
@@ -219,7 +219,7 @@ class SuffixCache:
         return f'SuffixCache({len(self.sequences)} texts, {self.tokens} of {self.max_tokens} tokens, depth={self.depth}, {hashlib.sha256(repr(list(self.sequences)).encode()).hexdigest()[:8]})'
 
 # %% ../../nbs/08_drafters/03_suffix.ipynb #6c0274df
-class SuffixDrafter:
+class SuffixDrafter(Drafter):
     "Draft the most frequent continuation of the longest matches, from the text and from a memory (arXiv 2411.04975)."
 
     def __init__(

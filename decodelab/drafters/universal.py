@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WINDOW', 'PATIENCE', 'VocabMap', 'starts_word', 'strip_leading_space', 'Retokenizer', 'UniversalDrafter',
-           'retokenize_prompt', 'UniversalState', 'token_prob']
+           'retokenize_prompt', 'request_of_draft', 'Proposal', 'token_prob', 'UniversalState']
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #a8c44a46
 from dataclasses import replace
@@ -18,19 +18,20 @@ from ..core.driver import Request
 from ..models.session import LM, SessionOpener
 from decodelab.models.tokenizer_bytes import (
     TokenizerBytes,
-    special_token_map,
     shared_tokens,
+    special_token_map,
     tokenizer_bytes_pair,
 )
+from .assistant import ModelDrafter
 from ..strategies.sampling import Base, Greedy, Scorer
-from ..speculative.protocol import Draft, DraftProbs
+from ..speculative.protocol import Draft, DraftProbs, DraftState
 
 WINDOW = 24  # target tokens after which a text without spaces is cut all the same
 PATIENCE = 16  # draft tokens that may pass without one more target token
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #60b1ca5d
 class VocabMap:
-    "Two spellings and what they share."
+    "The bytes of two vocabularies and the tokens that they share."
 
     def __init__(self, target: TokenizerBytes, draft: TokenizerBytes):
         self.target = target
@@ -40,268 +41,323 @@ class VocabMap:
         self.to_target = {d: t for t, d in self.shared.items()} | special_token_map(draft, target)
 
     def draft_ids(self, token: int) -> list[int]:
-        "The draft's ids of one target token by itself."
-        return (
-            [self.to_draft[token]]
-            if token in self.to_draft
-            else self.draft.encode(self.target.pieces[token] or b'') or []
-        )
+        "The draft's ids of one target token by itself; none for what the draft cannot write."
+        if token in self.to_draft:
+            return [self.to_draft[token]]
+        return self.draft.encode(self.target.pieces[token] or b'') or []
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #e8ba2e12
-def starts_word(spelling: TokenizerBytes, ids: list[int], n: int) -> bool:
+def starts_word(tokenizer: TokenizerBytes, ids: list[int], n: int) -> bool:
     "Can `ids` be cut before `ids[n]` without changing how either part is tokenized?"
-    before = spelling.pieces[ids[n - 1]]
+    before = tokenizer.pieces[ids[n - 1]]
     if before is None:
         return True
-    piece = spelling.pieces[ids[n]] if n < len(ids) else None
+    piece = tokenizer.pieces[ids[n]] if n < len(ids) else None
     return bool(piece) and piece[:1] == b' ' and before[-1:] not in (b' ', b'\n', b'\t', b'\r')
 
 
-def strip_leading_space(spelling: TokenizerBytes, text: bytes, start: bool) -> bytes:
+def strip_leading_space(tokenizer: TokenizerBytes, text: bytes, start: bool) -> bytes:
     "The text without the space that the tokenizer itself puts before it."
-    return text[1:] if start and spelling.adds_space and text[:1] == b' ' else text
+    return text[1:] if start and tokenizer.adds_space and text[:1] == b' ' else text
 
-
+# %% ../../nbs/08_drafters/07_universal.ipynb #1adbe3b3
 class Retokenizer:
-    "The draft's ids `own` of one text, kept up with the target's."
+    "The draft's ids of one sequence (`draft_ids`), updated as the target's grow."
 
     def __init__(self, vocab_map: VocabMap, prompt: list[int]):
-        self.vocab_map, head = vocab_map, vocab_map.target.begin_ids
-        special = next(
-            (n for n, i in enumerate(prompt) if vocab_map.target.pieces[i] is not None), len(prompt)
-        )  # before the text
-        lead = (
-            len(head) if head else special if vocab_map.draft.begin_ids else 0
-        )  # for these the draft's own begin-of-text stands
-        self.n_prefix, self.draft_ids = (
-            (lead, list(vocab_map.draft.begin_ids)) if prompt[: len(head)] == head else (0, [])
-        )
-        self.word_start = (
-            self.n_prefix,
-            len(self.draft_ids),
-        )  # where the last word begins, in either text
+        self.vocab_map = vocab_map
+        begin = vocab_map.target.begin_ids
+        self.n_prefix = 0  # ids of the prompt that the draft's own begin-of-text ids replace
+        self.draft_ids = []
+        if prompt[: len(begin)] == begin:
+            self.draft_ids = list(vocab_map.draft.begin_ids)
+            self.n_prefix = len(begin)
+            if not begin and self.draft_ids:
+                self.n_prefix = self.n_special(prompt)
+        # where the last word begins, in the target's ids and in the draft's
+        self.word_start = (self.n_prefix, len(self.draft_ids))
+
+    def n_special(self, prompt: list[int]) -> int:
+        "The number of special ids before the text of a prompt."
+        pieces = self.vocab_map.target.pieces
+        return next((n for n, i in enumerate(prompt) if pieces[i] is not None), len(prompt))
 
     def follow(self, ids: list[int]) -> list[int]:
         "The draft's ids of the committed `ids`."
-        (at, own), n = self.word_start, len(ids)
+        n = len(ids)
+        at, draft_at = self.word_start
         cut = next((i for i in range(n, at, -1) if starts_word(self.vocab_map.target, ids, i)), at)
         if n - cut > 2 * WINDOW:
             cut = n - WINDOW
         first = self.retokenize(ids[at:cut], at == self.n_prefix)
-        self.draft_ids[own:] = first + self.retokenize(ids[cut:], cut == self.n_prefix)
-        self.word_start = cut, own + len(first)
+        self.draft_ids[draft_at:] = first + self.retokenize(ids[cut:], cut == self.n_prefix)
+        self.word_start = cut, draft_at + len(first)
         return self.draft_ids
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #64600f77
 @patch
 def retokenize(self: Retokenizer, ids: list[int], start: bool) -> list[int]:
-    "Draft ids of target ids that begin a word; special ones become their counterparts or vanish."
+    """Draft ids of target ids that begin a word, or the text (`start`).
+
+    Special ids become their counterparts, or vanish where there is none.
+    """
     out = []
     run = []
     pieces = self.vocab_map.target.pieces
-    for i in [*ids, None]:
+    for i in [*ids, None]:  # None ends the last run of ordinary ids
         if i is not None and pieces[i] is not None:
             run.append(i)
-        else:
-            out += self.retokenize_run(run, start)
-            start, run = start and not out, []
-            if i in self.vocab_map.to_draft:
-                out.append(self.vocab_map.to_draft[i])
+            continue
+        out += self.retokenize_run(run, start)
+        start = start and not out
+        run = []
+        if i in self.vocab_map.to_draft:
+            out.append(self.vocab_map.to_draft[i])
     return out
 
 
 @patch
 def retokenize_run(self: Retokenizer, ids: list[int], start: bool) -> list[int]:
-    "Draft ids of ordinary target ids: through text if they are the usual ones for it, else word by word, else token by token."
+    """Draft ids of ordinary target ids.
+
+    Through text where they are the usual ids of that text, else word by word, else token by token.
+    """
     target, draft = self.vocab_map.target, self.vocab_map.draft
     text = strip_leading_space(target, target.text(ids), start)
-    if target.encode(text, start) == ids and (found := draft.encode(text, start)) is not None:
-        return found
+    if target.encode(text, start) == ids:
+        draft_ids = draft.encode(text, start)
+        if draft_ids is not None:
+            return draft_ids
     cuts = [n for n in range(1, len(ids)) if starts_word(target, ids, n)]
-    if cuts:
-        return self.retokenize_run(ids[: cuts[len(cuts) // 2]], start) + self.retokenize_run(
-            ids[cuts[len(cuts) // 2] :], False
-        )
-    return [d for i in ids for d in self.vocab_map.draft_ids(i)]
+    if not cuts:
+        return [d for i in ids for d in self.vocab_map.draft_ids(i)]
+    middle = cuts[len(cuts) // 2]
+    return self.retokenize_run(ids[:middle], start) + self.retokenize_run(ids[middle:], False)
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #c3d1c18c
 @patch
 def to_target_ids(self: Retokenizer, ids: list[int], drafted: list[int]) -> list[int] | None:
     "Target ids for draft ids after the committed `ids`; None if the target cannot write them."
-    (at, own), target, draft = self.word_start, self.vocab_map.target, self.vocab_map.draft
-    says = draft.text(drafted)
-    word = self.draft_ids[own:]
+    at, draft_at = self.word_start
+    target, draft = self.vocab_map.target, self.vocab_map.draft
+    word = self.draft_ids[draft_at:]
     start = at == self.n_prefix
-    to = self.vocab_map.to_target
-    if (
-        draft.encode(strip_leading_space(draft, draft.text(word) + says, start), start)
-        == word + drafted
-    ):
-        return self.encode_continuation(ids[at:], says, start)
-    each = [[to[d]] if d in to else target.encode(draft.pieces[d]) for d in drafted]
-    return None if None in each else [t for some in each for t in some]
+    text = draft.text(drafted)
+    whole = strip_leading_space(draft, draft.text(word) + text, start)
+    if draft.encode(whole, start) == word + drafted:
+        return self.encode_continuation(ids[at:], text, start)
+    tokens = []
+    to_target = self.vocab_map.to_target
+    for d in drafted:
+        pieces = [to_target[d]] if d in to_target else target.encode(draft.pieces[d])
+        if pieces is None:
+            return None
+        tokens += pieces
+    return tokens
 
 
 @patch
 def encode_continuation(
-    self: Retokenizer, word: list[int], says: bytes, start: bool
+    self: Retokenizer,
+    word: list[int],  # committed target ids
+    text: bytes,  # what follows them
+    start: bool,  # does the word begin the text?
 ) -> list[int] | None:
-    "What the target's tokenizer makes of `says` after the committed ids of a `word`."
+    "Target ids of `text` after a committed `word`; None if the target cannot write them."
     target = self.vocab_map.target
-    written = target.text(word)
-    text = (
-        strip_leading_space(target, written, start) + says
-        if word
-        else strip_leading_space(self.vocab_map.draft, says, start)
-    )
-    ids = target.encode(text, start) or []
+    before = target.text(word)
+    if word:
+        whole = strip_leading_space(target, before, start) + text
+    else:
+        whole = strip_leading_space(self.vocab_map.draft, text, start)
+    ids = target.encode(whole, start) or []
     ends = list(accumulate((len(target.pieces[i]) for i in ids), initial=0))
-    if len(written) in ends:
-        return ids[ends.index(len(written)) :]
-    return target.encode(says)
+    if len(before) in ends:
+        return ids[ends.index(len(before)) :]
+    return target.encode(text)
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #f1037442
-class UniversalDrafter:
-    "A model with another tokenizer drafts text (SLEM, arXiv 2502.05202). With the same tokenizer, `AssistantDrafter` is simpler and knows the rules."
+class UniversalDrafter(ModelDrafter):
+    """A model with another tokenizer drafts text (SLEM).
+
+    With the target's own tokenizer, `AssistantDrafter` is simpler and applies the processors.
+    Source: Timor et al. 2025 (arXiv 2502.05202), algorithm 2.
+    """
 
     def __init__(
         self,
         lm: LM,  # the draft model, with its tokenizer
-        base: Base = Greedy(),  # how it draws; its rules are about its own ids
+        base: Base = Greedy(),  # how it draws; its processors work on the draft's ids
     ):
-        self.lm, self.base, self.vocab_maps_ = lm, base, WeakKeyDictionary()
+        self.lm = lm
+        self.base = base
+        self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 
     def start(self, request: Request, base: Base, target) -> 'UniversalState':
-        "Begin to draft for one text; raises `ValueError` without tokenizers or where the prompt does not fit the draft's context."
-        text = retokenize_prompt(self, request)
-        reading = self.base.bind(
-            replace(
-                request,
-                lm=self.lm,
-                prompt=list(text.draft_ids),
-                encoder=None
-                if isinstance(request.encoder, SessionOpener) and not request.lm.decoder_start_ids
-                else request.encoder,
-            )
-        )  # what is prepared is in the target's ids
-        return UniversalState(
-            text,
-            reading,
-            self.base,
-            self.lm.max_length,
-            set(request.lm.eos if request.stop.eos is None else request.stop.eos),
-        )
+        """The state for one sequence.
 
-    def __repr__(self):
-        return f'UniversalDrafter({self.lm.name!r}{f", base={self.base!r}" if not self.base.greedy or getattr(self.base, "processors", ()) else ""})'
+        Raises `ValueError` without tokenizers, or where the prompt exceeds the draft's context.
+        """
+        retokenizer = retokenize_prompt(self, request)
+        draft_request = request_of_draft(request, self.lm, prompt=list(retokenizer.draft_ids))
+        ends = request.lm.eos if request.stop.eos is None else request.stop.eos
+        scorer = self.base.bind(draft_request)
+        return UniversalState(retokenizer, scorer, self.base, self.lm.max_length, set(ends))
 
-
+# %% ../../nbs/08_drafters/07_universal.ipynb #3aece6b2
 def retokenize_prompt(drafter, request: Request) -> Retokenizer:
-    "The request's prompt in the draft's ids; the dictionary of each target is made once and kept in `words_`."
+    """The request's prompt in the draft's ids.
+
+    The map of each target's vocabulary is made once and stored in `drafter.vocab_maps_`.
+    Raises `ValueError` where the prompt exceeds the draft's context.
+    """
     if request.lm not in drafter.vocab_maps_:
         drafter.vocab_maps_[request.lm] = VocabMap(*tokenizer_bytes_pair(request.lm, drafter.lm))
-    text = Retokenizer(drafter.vocab_maps_[request.lm], request.prompt)
-    room, n = drafter.lm.max_length, len(text.follow(request.prompt))
-    if room and n >= room:
+    retokenizer = Retokenizer(drafter.vocab_maps_[request.lm], request.prompt)
+    context = drafter.lm.max_length
+    n = len(retokenizer.follow(request.prompt))
+    if context and n >= context:
         raise ValueError(
-            f'the prompt is {n} tokens for {drafter.lm.name}, which reads at most {room}: shorten it'
+            f'the prompt is {n} tokens for {drafter.lm.name}, which reads at most {context}: shorten it'
         )
-    return text
+    return retokenizer
+
+
+def request_of_draft(request: Request, lm: LM, **changes) -> Request:
+    "The request for a draft model with another tokenizer; prepared states of a prompt are left out."
+    prepared = isinstance(request.encoder, SessionOpener) and not request.lm.decoder_start_ids
+    return replace(request, lm=lm, encoder=None if prepared else request.encoder, **changes)
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #08cac92c
-class UniversalState:
-    "A draft model with its own tokenizer at work on one text."
+class Proposal:
+    "The draft of one round: the draft model's tokens and the target's tokens for the same text."
+
+    def __init__(self, retokenizer: Retokenizer, ids: list[int]):
+        self.retokenizer = retokenizer
+        self.ids = ids  # committed
+        self.prefix = list(retokenizer.follow(ids))  # the committed ids in the draft's
+        self.drafted = []  # ordinary tokens that the draft model drew
+        self.draft_probs = []  # the probability of each drawn token
+        self.tokens = []  # the target's tokens for them
+        self.n = 0  # the first of these that the lookahead rule allows
+        self.longest = 0  # most target tokens so far, …
+        self.n_longest = 0  # … and the number of draft tokens then
+        self.ended = False  # was the last token special?
+
+    def extend(self, token: int, prob: float) -> bool:
+        "Add a token that the draft model drew; False where the target cannot write it."
+        vocab_map = self.retokenizer.vocab_map
+        self.ended = vocab_map.draft.pieces[token] is None
+        self.draft_probs.append(prob)
+        if not self.ended:
+            self.drafted.append(token)
+        tokens = self.retokenizer.to_target_ids(self.ids, self.drafted)
+        if tokens is None:
+            return False
+        if len(tokens) > self.longest:
+            self.longest, self.n_longest = len(tokens), len(self.drafted)
+        if self.ended and token in vocab_map.to_target:
+            tokens = [*tokens, vocab_map.to_target[token]]
+        self.tokens = tokens
+        self.n = min(self.n + 1, len(tokens))
+        return True
+
+# %% ../../nbs/08_drafters/07_universal.ipynb #3392b373
+@patch
+def can_continue(self: Proposal, context: int | None) -> bool:
+    "May the draft model draw another token?"
+    n_ids = len(self.prefix) + len(self.drafted)
+    if not self.prefix or self.ended or (context and n_ids >= context):
+        return False
+    return len(self.drafted) - self.n_longest <= PATIENCE
+
+
+@patch
+def target_tokens(self: Proposal) -> tuple[list[int], list[float]]:
+    """`(tokens, probabilities)` of what is proposed to the target.
+
+    The probability of a target token is the product over the draft tokens that begin in it;
+    a special token has that of the last draw.
+    """
+    vocab_map = self.retokenizer.vocab_map
+    tokens = self.tokens[: self.n]
+    lengths = (len(vocab_map.target.pieces[t] or b'') for t in tokens)
+    ends = list(accumulate(lengths, initial=0))
+    lengths = (len(vocab_map.draft.pieces[d]) for d in self.drafted)
+    draws = list(zip(accumulate(lengths, initial=0), self.draft_probs))
+    probs = []
+    for begin, end in zip(ends, ends[1:]):
+        if begin < end:
+            probs.append(prod((prob for at, prob in draws if begin <= at < end), start=1.0))
+        else:
+            probs.append(self.draft_probs[-1])
+    return tokens, probs
+
+
+def token_prob(row, token: int, probabilities: bool) -> float:
+    "The probability of `token` in a row `(V,)` of probabilities or scores."
+    return float(row[token]) if probabilities else float((row[token] - row.logsumexp(-1)).exp())
+
+# %% ../../nbs/08_drafters/07_universal.ipynb #090d2e05
+class UniversalState(DraftState):
+    "The state of a draft model with its own tokenizer for one sequence."
 
     def __init__(
         self,
         retokenizer: Retokenizer,
-        scorer: Scorer,
-        base: Base,
-        context: int | None,
-        ends: set[int],
+        scorer: Scorer,  # the draft model's
+        base: Base,  # how it draws
+        context: int | None,  # tokens that the draft model can process; None: any number
+        ends: set[int],  # target ids that end a text
     ):
         self.retokenizer = retokenizer
         self.scorer = scorer
         self.base = base
         self.context = context
         self.ends = ends
+        self.proposal = None
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
-        "One pass of the draft model for each of its own tokens."
-        tokens = []
-        n = 0
-        asked = (None, None)
-        drafted = []
-        chances = []
+        "One forward pass of the draft model for each of its own tokens; a deterministic draft."
         passes = self.scorer.passes
-        speech = self.iter_drafted(ids, drafted, chances, self.base.sampler(rng))
-        self.partial_draft = lambda: (
-            tokens[:n],
-            self.target_token_probs(tokens[:n], drafted, chances),
-        )  # what is proposed if the draft stops here
-        while keep_drafting(n, *asked):
-            if n < len(tokens):
-                asked, n = (None, tokens[n]), n + 1
-            elif (more := next(speech, None)) is None:
-                break
+        rng = self.base.sampler(rng)
+        proposal = self.proposal = Proposal(self.retokenizer, ids)
+        last = (None, None)
+        while keep_drafting(proposal.n, *last):
+            if proposal.n < len(proposal.tokens):  # left from the last draw
+                proposal.n += 1
+                last = None, proposal.tokens[proposal.n - 1]
+            elif proposal.can_continue(self.context):
+                last = self.draw(proposal, rng)
+                if last is None:
+                    break
             else:
-                tokens, *asked = more
-                n = min(n + 1, len(tokens))
-                if asked[1] in self.ends:
-                    asked = None, None  # the same number, another token
-            if n and tokens[n - 1] in self.ends:
-                asked = None, tokens[n - 1]
-        proposed, sure = self.partial_draft()
-        return Draft(
-            proposed, None, sure, self.scorer.passes - passes, dict(draft_tokens=len(chances))
-        )
-
-# %% ../../nbs/08_drafters/07_universal.ipynb #090d2e05
-@patch
-def iter_drafted(self: UniversalState, ids, drafted: list, chances: list, rng):
-    "Yield (target tokens so far, row, draft token) after each draft token, as long as that leads anywhere; fills `drafted` and `chances`."
-    own = list(self.text.follow(ids))
-    words = self.text.vocab_map
-    most = 0
-    at = 0
-    while (
-        own
-        and len(drafted) - at <= PATIENCE
-        and not (self.context and len(own) + len(drafted) >= self.context)
-    ):
-        row = self.scorer.next_scores(own + drafted)
-        token = rng.categorical(row)
-        chances.append(token_prob(row, token, self.scorer.probabilities))
-        if special := words.draft.pieces[token] is None:
-            end = [words.to_target[token]] if token in words.to_target else []
-        else:
-            drafted.append(token)
-        tokens = self.text.to_target_ids(ids, drafted)
-        if tokens is None:
-            return
-        yield tokens + (end if special else []), DraftProbs(row, self.scorer.probabilities), token
-        if special:
-            return
-        if len(tokens) > most:
-            most, at = len(tokens), len(drafted)
+                break
+            if proposal.n and proposal.tokens[proposal.n - 1] in self.ends:
+                last = None, proposal.tokens[proposal.n - 1]
+        tokens, probs = proposal.target_tokens()
+        info = dict(draft_tokens=len(proposal.draft_probs))
+        return Draft(tokens, None, probs, self.scorer.passes - passes, info)
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #1d3d4090
-def token_prob(row, token: int, probabilities: bool) -> float:
-    "The probability of `token` in a row of probabilities or scores."
-    return float(row[token]) if probabilities else float((row[token] - row.logsumexp(-1)).exp())
+@patch
+def draw(self: UniversalState, proposal: Proposal, rng) -> tuple | None:
+    """Draw one token of the draft model: what the lookahead rule gets, `(distribution, token)`.
+
+    None where the target cannot write it. A draft id that has the number of one of the target's
+    end tokens is left out, since the loop takes it for an end.
+    """
+    probabilities = self.scorer.probabilities
+    row = self.scorer.next_scores(proposal.prefix + proposal.drafted)
+    token = rng.categorical(row)
+    if not proposal.extend(token, token_prob(row, token, probabilities)):
+        return None
+    if token in self.ends:
+        return None, None
+    return DraftProbs(row, probabilities), token
 
 
 @patch
-def target_token_probs(
-    self: UniversalState, tokens: list[int], drafted: list[int], chances: list[float]
-) -> list[float]:
-    "For each target token, the product of the probabilities of the draft tokens that begin in it; a special one is the last that was drawn."
-    ends = list(
-        accumulate((len(self.text.vocab_map.target.pieces[t] or b'') for t in tokens), initial=0)
-    )
-    begins = accumulate((len(self.text.vocab_map.draft.pieces[d]) for d in drafted), initial=0)
-    places = [(b, c) for b, c in zip(begins, chances)]
-    return [
-        prod((c for b, c in places if lo <= b < hi), start=1.0) if lo < hi else chances[-1]
-        for lo, hi in zip(ends, ends[1:])
-    ]
+def partial_draft(self: UniversalState):
+    "`(tokens, probabilities)` of the draft if it stopped here."
+    return self.proposal.target_tokens()

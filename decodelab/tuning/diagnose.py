@@ -62,7 +62,7 @@ def run_frame(run):
         )
     return frame
 
-
+# %% ../../nbs/09_tuning/04_diagnose.ipynb #0b869b5d
 def trace_frame(trace: Trace):
     "The row of one trace."
     name = str(trace.metadata.get('strategy', 'trace'))
@@ -125,7 +125,7 @@ def reach_probs(steps, max_k: int = MAX_DRAFT) -> list[float]:
         reach.append(product)
     return reach
 
-
+# %% ../../nbs/09_tuning/04_diagnose.ipynb #3aaa3bf9
 def run_account(frame, name: str, plain: str | None) -> RunAccount:
     """The account of one strategy that drafts.
 
@@ -155,7 +155,7 @@ def run_account(frame, name: str, plain: str | None) -> RunAccount:
         drafted=drafted / passes,
     )
 
-
+# %% ../../nbs/09_tuning/04_diagnose.ipynb #56c861e2
 def cost_parts(runs, has_plain: bool) -> tuple[float, float]:
     "`(drafting, width)` of a round's cost, in plain passes; width is NaN without a plain run."
     passes = float(runs.target_passes.sum())
@@ -213,7 +213,7 @@ def rough_costs(a: RunAccount) -> RoundCosts:
     prices = [0.0 if math.isnan(part) else part / a.drafted for part in (a.draft_part, a.wide_part)]
     return RoundCosts.from_ratio(*(max(0.0, price) for price in prices))
 
-
+# %% ../../nbs/09_tuning/04_diagnose.ipynb #e2ccc030
 def halve_errors(reach: list[float]) -> list[float]:
     "The probability that each position is accepted, with half as many wrong tokens at each."
     result = []
@@ -331,7 +331,7 @@ class Bottleneck:
     improvement: str  # after which the speed is predicted
     remedy: str
 
-
+# %% ../../nbs/09_tuning/04_diagnose.ipynb #71231bbb
 BOTTLENECKS = dict(
     acceptance=Bottleneck(
         'the drafter is wrong too often',
@@ -388,7 +388,7 @@ def slow_prompts(a: RunAccount) -> list[str]:
         sentence += ' CostAwareLookahead drafts less where drafts fail, down to none.'
     return [sentence]
 
-
+# %% ../../nbs/09_tuning/04_diagnose.ipynb #0bf76ab0
 def diagnose_strategy(frame, name: str, plain: str | None, costs: RoundCosts | None) -> list[str]:
     "The sentences about one strategy."
     runs = frame[frame.strategy == name]

@@ -126,7 +126,9 @@ def round_parts(
     import pandas as pd
 
     if not isinstance(strategy, Speculative):
-        raise TypeError(f'strategy is {strategy!r}: give a Speculative one, whose rounds have parts')
+        raise TypeError(
+            f'strategy is {strategy!r}: give a Speculative one, whose rounds have parts'
+        )
     watch = Stopwatch()
     watch.clock = Request(lm, [0], 1, Rng()).clock
     timed = timed_strategy(strategy, watch)
@@ -169,39 +171,48 @@ def plot_round_parts(parts, ax=None):
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #eb5dddf4
 def weight_bytes(lm) -> int:
-    "Bytes of weights that a pass over one token reads: all parameters, without an input embedding of which it looks up one row."
-    given, asked = lm.model.get_input_embeddings(), lm.model.get_output_embeddings()
-    looked_up = given is not None and (asked is None or given.weight is not asked.weight)
-    return sum(p.numel() * p.element_size() for p in lm.model.parameters()) - (
-        given.weight.numel() * given.weight.element_size() if looked_up else 0
-    )
+    """Bytes of weights that a pass over one token transfers.
+
+    All parameters, without an input embedding of which it looks up one row.
+    """
+    total = sum(p.numel() * p.element_size() for p in lm.model.parameters())
+    inputs, outputs = lm.model.get_input_embeddings(), lm.model.get_output_embeddings()
+    if inputs is None or (outputs is not None and inputs.weight is outputs.weight):
+        return total
+    return total - inputs.weight.numel() * inputs.weight.element_size()
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #65ab9872
-def memory_bandwidth(nbytes: int, device, repeats: int = 9) -> float:
-    "Bytes a second at which the device reads a buffer of so many bytes (1 MiB to 1 GiB), at its best."
+def memory_bandwidth(
+    nbytes: int,  # of the buffer; at least 1 MiB and at most 1 GiB are used
+    device,
+    repeats: int = 9,  # of which the best counts
+) -> float:
+    "Bytes a second at which a device transfers a buffer."
     rows = max(256, min(nbytes, 2**30) // 4096)
     buffer = torch.ones(rows, 1024, device=device)
     vector = torch.ones(1024, device=device)
-    return buffer.nbytes / min(
-        time_call(act, device)
-        for _ in range(repeats)
-        for act in (buffer.sum, lambda: buffer @ vector)
-    )
+    functions = (buffer.sum, lambda: buffer @ vector)
+    seconds = [time_call(f, device) for _ in range(repeats) for f in functions]
+    return buffer.nbytes / min(seconds)
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #f27790fe
 def roofline(lm, context: int = 64, repeats: int = 9):
-    "Series: weights in MB, reading rate in GB/s, the least seconds of a pass over one token, its measured median T(1), and the share of the rate that is reached."
+    """Series about a pass over one token after `context` tokens.
+
+    `megabytes` of weights, `gigabytes_per_second` of memory, the lower `bound` and the measured
+    median `T1` in seconds, and the fraction of the rate that is `reached`.
+    """
     import pandas as pd
 
     nbytes = weight_bytes(lm)
-    rate = memory_bandwidth(weight_bytes(lm), lm.device, repeats)
-    one = float(np.median(pass_seconds(lm, [1], context, 1, repeats)))
+    rate = memory_bandwidth(nbytes, lm.device, repeats)
+    seconds = float(np.median(pass_seconds(lm, [1], context, 1, repeats)))
     return pd.Series(
         dict(
             megabytes=nbytes / 1e6,
             gigabytes_per_second=rate / 1e9,
             bound=nbytes / rate,
-            T1=one,
-            reached=nbytes / rate / one,
+            T1=seconds,
+            reached=nbytes / rate / seconds,
         )
     )

@@ -61,7 +61,7 @@ def make_bandit(setting, table, costs, k):
     "A bandit over the lengths up to k."
     return BanditLookahead(costs, tuple(arm for arm in (0, 1, 2, 4, 8, 12) if arm <= k), setting)
 
-
+# %% ../../nbs/09_tuning/06_search.ipynb #70406604
 CANDIDATES = dict(
     fixed=Candidate(
         lambda v, table, costs, k: FixedLookahead(min(v, k)),
@@ -111,16 +111,17 @@ def rule_candidate(
         raise ValueError(
             f'{type(rule).__name__} has no argument {unknown[0]!r}: choose from {", ".join(arguments)}'
         )
+    for name, values in (grid or {}).items():
+        if not len(values):
+            raise ValueError(f'the grid of {name} is empty: give a list of values to try')
     settings = tuple(ParameterGrid(grid or {}))
-    if not settings:
-        raise ValueError(f'the grid {grid!r} of {rule!r} is empty: give values to try')
     return Candidate(
         lambda setting, table, costs, k: type(rule)(**arguments | setting),
         settings,
         needs_probs=False,
     )
 
-
+# %% ../../nbs/09_tuning/06_search.ipynb #47812ca7
 def resolve_candidates(
     candidates,  # names, rules, and pairs `(rule, grid)`; None: all of `CANDIDATES`
 ) -> dict[str, Candidate]:
@@ -274,10 +275,13 @@ def transformers_settings(rule: LookaheadRule, drafter) -> dict:
         return settings | dict(num_assistant_tokens_schedule='constant')
     reason = 'it has fixed lengths, the heuristic (+2, -1, no limit) and a moving threshold'
     if type(rule) is ConfidenceLookahead:
-        reason = 'its confidence threshold always moves (that is RocLookahead) where scikit-learn is installed'
+        reason = (
+            'its confidence threshold always moves (that is RocLookahead) '
+            'where scikit-learn is installed'
+        )
     raise ValueError(f'transformers has no rule like {rule!r}: {reason}')
 
-
+# %% ../../nbs/09_tuning/06_search.ipynb #8a35eb59
 def vllm_settings(rule: LookaheadRule, drafter, fixed: FixedLookahead) -> dict:
     """vLLM's `speculative_config`.
 
@@ -339,7 +343,7 @@ def tune_lookahead(
         measure_result(result, lm, base, held_out, progress=progress, **options)
     return result
 
-
+# %% ../../nbs/09_tuning/06_search.ipynb #4242ee36
 def unique_prompts(lm, prompts, max_new_tokens: int) -> list[list[int]]:
     """Prompts as ids, each once.
 
@@ -379,7 +383,7 @@ def held_out_prompts(
         raise ValueError('all prompts are in the table: give others to measure on')
     return held_out
 
-
+# %% ../../nbs/09_tuning/06_search.ipynb #19f192db
 def search_all(table: DraftTable, costs: RoundCosts, candidates: dict[str, Candidate]) -> dict:
     "A fitted search for each candidate that fits the table, and for fixed lengths."
     records = [record for sequence in table.records for record in sequence]
