@@ -15,6 +15,7 @@ from torch.nn import ModuleList
 from .assistant import AssistantState
 from ..core.driver import Request
 from ..models.session import LM, common_prefix
+from ..speculative.protocol import Drafter
 from ..strategies.sampling import Base
 from .shared_encoder import SharedEncoder
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from ..core.driver import Request
 from ..strategies.sampling import Base
-from ..speculative.protocol import Draft, Drafter
+from ..speculative.protocol import Draft, Drafter, DraftState
 
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #7dd384a3
 class MostRecentMatch:
@@ -178,7 +178,7 @@ class PromptLookupDrafter(Drafter):
         return f'PromptLookupDrafter({", ".join(parts)})'
 
 # %% ../../nbs/08_drafters/02_prompt_lookup.ipynb #51784e99
-class PromptLookupState:
+class PromptLookupState(DraftState):
     "Prompt lookup at work on one text."
 
     def __init__(self, index: NgramIndex, datastore: Datastore | None):

@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from ..core.driver import Request
 from .prompt_lookup import END, check_vocabulary, document_ids
 from ..strategies.sampling import Base
-from ..speculative.protocol import Draft, Drafter
+from ..speculative.protocol import Draft, Drafter, DraftState
 
 # %% ../../nbs/08_drafters/03_suffix.ipynb #55aa5fcc
 ROOT = 0  # the state of the empty string
@@ -256,7 +256,7 @@ class SuffixDrafter(Drafter):
         return f'SuffixDrafter({memory}factor={self.factor}, min_probability={self.min_probability}, depth={self.depth})'
 
 # %% ../../nbs/08_drafters/03_suffix.ipynb #705239d5
-class SuffixState:
+class SuffixState(DraftState):
     "Suffix drafting at work on one text."
 
     def __init__(
