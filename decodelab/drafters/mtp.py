@@ -185,6 +185,9 @@ class MtpDrafter(AssistantDrafter):
         return f'MtpDrafter({", ".join(arguments)})'
 
 # %% ../../nbs/08_drafters/17_mtp.ipynb #0f114c66
+#| export
+
+# %% ../../nbs/08_drafters/17_mtp.ipynb #771bfc3a
 CROPPABLE_LAYERS = {'full_attention', 'sliding_attention'}  # layer types whose cache can be cropped
 
 

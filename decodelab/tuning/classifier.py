@@ -159,7 +159,7 @@ def pipeline_parameters(model) -> dict | None:
         parameters = dict(kind='scaled', mean=mean, scale=scale, model=parameters)
     return parameters
 
-
+# %% ../../nbs/09_tuning/05_classifier.ipynb #cb146518
 def net_parameters(model) -> dict | None:
     "Of a multilayer perceptron."
     if model.activation not in ('relu', 'tanh', 'logistic', 'identity'):
@@ -343,13 +343,6 @@ class ClassifierLookahead(LookaheadRule):
     estimator_ = None  # the fitted classifier; None: not fitted, or loaded from a file
     parameters_ = None  # its numbers; None: not fitted, or not expressible
 
-    def check_fitted(self):
-        "Raise `ValueError` before `fit`."
-        if self.predict_prob is None:
-            raise ValueError(
-                'the classifier is not fitted: call fit(table) with a DraftTable, or load one'
-            )
-
     def reset(self, request):
         self.check_fitted()
         self.draft_prob = 1.0  # that all tokens of the draft so far are accepted
@@ -364,13 +357,24 @@ class ClassifierLookahead(LookaheadRule):
         self.draft_prob *= prob
         return (self.draft_prob if self.joint else prob) >= self.threshold
 
-    def acceptance(self, i, probs, token) -> float:
-        "The predicted acceptance of the token at position `i`."
-        if probs is None:
-            return self.positions.rate(i)
-        if isinstance(probs, RecordedProbs) and probs.classifier_prob is not None:
-            return probs.classifier_prob
-        return self.predict_prob(features(i, probs, token, self.features))
+# %% ../../nbs/09_tuning/05_classifier.ipynb #08344019
+@patch
+def check_fitted(self: ClassifierLookahead):
+    "Raise `ValueError` before `fit`."
+    if self.predict_prob is None:
+        raise ValueError(
+            'the classifier is not fitted: call fit(table) with a DraftTable, or load one'
+        )
+
+
+@patch
+def acceptance(self: ClassifierLookahead, i, probs, token) -> float:
+    "The predicted acceptance of the token at position `i`."
+    if probs is None:
+        return self.positions.rate(i)
+    if isinstance(probs, RecordedProbs) and probs.classifier_prob is not None:
+        return probs.classifier_prob
+    return self.predict_prob(features(i, probs, token, self.features))
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #2224e5cd
 @patch

@@ -260,7 +260,7 @@ def describe_speed(a: RunAccount) -> str:
         interval = f' (95 % interval {a.speed.low:.2f} to {a.speed.high:.2f})'
     return f'{a.speed.value:.2f} times the speed of {a.plain}{interval}.'
 
-
+# %% ../../nbs/09_tuning/04_diagnose.ipynb #b70d55ea
 def describe_account(a: RunAccount) -> list[str]:
     "The tokens and the costs of a round."
     parts = []
