@@ -6,56 +6,73 @@
 __all__ = ['TreeScorer', 'sample_children', 'top_tokens', 'TreeShape', 'TreeDrafter', 'DraftTree', 'TreeState']
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #188bcc8c
+from fastcore.basics import patch
 import torch
 
+from ..core.checks import check_int
 from ..core.driver import Request
-from .assistant import AssistantDrafter, begin_round
+from .assistant import AssistantDrafter, RoundScorer, begin_round
 from ..models.tree_attention import TokenTree
 from ..models.tree_branches import Branches, supports_tree
 from ..strategies.sampling import Base, Scorer
-from ..speculative.protocol import Draft, DraftProbs, as_tensor
+from ..speculative.protocol import Draft, DraftProbs, DraftState, as_tensor
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #e570c10f
 class TreeScorer:
-    "A reading that goes on in several ways at once: `first(ids)`, then a level at a time."
+    "Scores the branches of a tree: `first(ids)`, then `step` once for each level."
 
-    def __init__(self, scorer):
-        plain = (
-            isinstance(scorer, Scorer)
-            and type(scorer).scores is Scorer.scores
-            and supports_tree(scorer.session)
-        )
-        self.scorer, self.branches = scorer, Branches(scorer.session) if plain else None
+    def __init__(
+        self,
+        scorer,  # the draft model's `Scorer`, a `RoundScorer`, or a table's
+    ):
+        model_scores = isinstance(scorer, Scorer) and type(scorer).scores is Scorer.scores
+        self.scorer = scorer
+        self.branches = None  # None: each branch is scored by itself
+        if model_scores and supports_tree(scorer.session):
+            self.branches = Branches(scorer.session)
 
     @property
     def passes(self) -> int:
+        "Forward passes so far."
         return self.scorer.passes
 
     def first(self, ids: list[int]):
-        "The row `(V,)` after the text."
+        "`(V,)` after the committed `ids`."
         if self.branches is None:
             return self.scorer.next_scores(ids)
         return self.process([ids], self.branches.first(ids)[None])[0]
 
-    def step(self, texts: list[list[int]], parents: list[int]) -> list:
-        "A row `(V,)` after each text; text j is text `parents[j]` of the level before and one token."
-        if level := getattr(self.scorer, 'level_scores', None):
-            return level(texts)  # heads read a level at once
+    def step(
+        self,
+        sequences: list[list[int]],  # one level of the tree, with the committed ids
+        parents: list[int],  # of each, the index in the level before; it has one token less
+    ) -> list:
+        "`(V,)` after each sequence."
+        if isinstance(self.scorer, RoundScorer):
+            return self.scorer.level_scores(sequences)
         if self.branches is None:
-            return [self.scorer.scores(text, 1)[0] for text in texts]
-        return list(self.process(texts, self.branches.step(parents, [text[-1] for text in texts])))
+            return [self.scorer.scores(ids, 1)[0] for ids in sequences]
+        logits = self.branches.step(parents, [ids[-1] for ids in sequences])
+        return list(self.process(sequences, logits))
 
-    def process(self, texts: list[list[int]], scores):
-        "Rows after the rules, each with its own prefix."
-        if self.scorer.processors.functions:
-            scores = torch.cat(
-                [self.scorer.processors(text, row[None]) for text, row in zip(texts, scores)]
-            )
-        return scores.softmax(-1) if self.scorer.probabilities else scores
+# %% ../../nbs/08_drafters/10_tree.ipynb #d75f82c7
+@patch
+def process(self: TreeScorer, sequences: list[list[int]], logits):
+    "`(n, V)` after the logits processors, each row with its own prefix."
+    processors = self.scorer.processors
+    if processors.functions:
+        rows = [processors(ids, row[None]) for ids, row in zip(sequences, logits)]
+        logits = torch.cat(rows)
+    return logits.softmax(-1) if self.scorer.probabilities else logits
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #d34e81e3
-def sample_children(row, n: int, rng, replace: bool = False) -> tuple[list[int], list]:
-    "`(tokens, rows)`: up to `n` draws from a row `(V,)` of probabilities, and what each was drawn from."
+def sample_children(
+    row,  # `(V,)` probabilities
+    n: int,  # draws
+    rng,
+    replace: bool = False,  # with replacement?
+) -> tuple[list[int], list]:
+    "`(tokens, rows)`: up to `n` draws, and the distribution `(V,)` of each."
     tokens = []
     rows = []
     q = row
@@ -79,117 +96,137 @@ def top_tokens(row, n: int, scores: bool = False) -> list[int]:
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #c16c73eb
 class TreeShape:
-    "How many guesses follow each node: `parents[j]` is the node that node j follows, -1 for the text."
+    "How many tokens follow each node; `children[j]` lists the nodes after node j."
 
-    def __init__(self, parents):
-        self.parents = list(TokenTree([0] * len(parents), parents).parents)
-        self.depths = TokenTree([0] * len(parents), parents).depths
-        if not self.parents:
+    def __init__(
+        self,
+        parents: list[int],  # of each node: the node that it follows, -1 for the committed ids
+    ):
+        if not len(parents):
             raise ValueError('an empty shape drafts nothing: give at least one node')
-        self.children = {
-            p: [j for j, q in enumerate(self.parents) if q == p]
-            for p in range(-1, len(self.parents))
-        }
+        tree = TokenTree([0] * len(parents), parents)
+        self.parents = list(tree.parents)
+        self.depths = tree.depths
+        self.children = {j: [] for j in range(-1, len(self.parents))}
+        for j, parent in enumerate(self.parents):
+            self.children[parent].append(j)
 
     @classmethod
     def of(cls, widths) -> 'TreeShape':
-        "The shape with `widths[d]` guesses after each node of depth d."
+        "The shape with `widths[d]` children after each node of depth d; raises `ValueError` for none."
         widths = list(widths)
-        if not widths or any(
-            isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in widths
-        ):
-            raise ValueError(
-                f'widths are {widths}: give a whole number of 1 or more for each depth'
-            )
-        parents, level = [], [-1]
-        for w in widths:
+        if not widths:
+            raise ValueError('widths are empty: give the number of children for each depth')
+        parents = []
+        level = [-1]
+        for d, width in enumerate(widths):
             begin = len(parents)
-            parents += [p for p in level for _ in range(w)]
+            for parent in level:
+                parents += [parent] * check_int(f'widths[{d}]', width)
             level = list(range(begin, len(parents)))
         return cls(parents)
-
-    def truncate(self, n: int) -> 'TreeShape':
-        "The first `n` nodes, at most two after each."
-        kept = []
-        for j, p in enumerate(self.parents):
-            if (
-                len(kept) < n
-                and (p < 0 or p in kept)
-                and sum(self.parents[i] == p for i in kept) < 2
-            ):
-                kept.append(j)
-        return TreeShape(
-            [kept.index(self.parents[j]) if self.parents[j] >= 0 else -1 for j in kept]
-        )
 
     def __len__(self):
         return len(self.parents)
 
     def __repr__(self):
-        return f'TreeShape({len(self)} nodes, {max(self.depths) + 1} deep)'
+        "By the widths where they describe the shape, else by the parents."
+        widths = [len(self.children[-1])]
+        node = 0
+        while self.children[node]:
+            widths.append(len(self.children[node]))
+            node = self.children[node][0]
+        if TreeShape.of(widths).parents == self.parents:
+            return f'TreeShape.of({tuple(widths)})'
+        return f'TreeShape({self.parents})'
+
+# %% ../../nbs/08_drafters/10_tree.ipynb #46648899
+@patch
+def truncate(self: TreeShape, n: int) -> 'TreeShape':
+    "The first `n` nodes, at most two after each."
+    number = {-1: -1}  # node here → node there
+    parents = []
+    for j, parent in enumerate(self.parents):
+        if len(parents) < n and parent in number and parents.count(number[parent]) < 2:
+            number[j] = len(parents)
+            parents.append(number[parent])
+    return TreeShape(parents)
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #1303f66e
 class TreeDrafter(AssistantDrafter):
-    "A smaller model with the target's tokenizer drafts a tree (SpecInfer, arXiv 2305.09781)."
+    """A smaller model with the target's tokenizer drafts a tree.
+
+    Source: Miao et al. 2023 (SpecInfer, arXiv 2305.09781).
+    """
 
     trees = True
 
     def __init__(
         self,
         lm,  # the draft model
-        shape=(3, 2, 1, 1),  # a `TreeShape`, or the number of guesses after each node of each depth
+        shape=(
+            3,
+            2,
+            1,
+            1,
+        ),  # a `TreeShape`, or the number of children after each node of each depth
         base: Base | None = None,  # how it draws; None: as the target does
-        replace: bool = False,  # draw guesses for one position with replacement
+        replace: bool = False,  # draw the children of a node with replacement
     ):
         super().__init__(lm, base)
         self.shape = shape if isinstance(shape, TreeShape) else TreeShape.of(shape)
         self.replace = replace
 
     def start(self, request: Request, base: Base, target) -> 'TreeState':
-        "Begin to draft for one text; raises `ValueError` where the two models do not fit."
+        "The state for one sequence; raises `ValueError` where the two models do not fit."
         chain = super().start(request, base, target)
         ends = request.lm.eos if request.stop.eos is None else request.stop.eos
         return TreeState(
             chain.scorer, chain.base, chain.sampled, self.shape, self.replace, frozenset(ends)
         )
 
-    def __repr__(self):
-        return f'TreeDrafter({self.lm.name!r}, {self.shape!r}{f", base={self.base!r}" if self.base else ""}{", replace=True" * self.replace})'
-
 # %% ../../nbs/08_drafters/10_tree.ipynb #c3de2793
 class DraftTree:
-    "A tree as it is drafted."
+    "A tree that is being drafted; its lists have an entry for each node."
 
     def __init__(self):
         self.tokens = []
         self.parents = []
-        self.q = []
+        self.q = []  # `(V,)`: the distribution of each token
         self.draft_probs = []
-        self.path_prob = []
+        self.path_prob = []  # the product of `draft_probs` from the root
 
-    def add(self, parent: int, token: int, row, sure: float) -> int:
-        "Another node; its number."
-        (
-            self.tokens.append(token),
-            self.parents.append(parent),
-            self.q.append(row),
-            self.draft_probs.append(sure),
-        )
-        self.path_prob.append(sure * (self.path_prob[parent] if parent >= 0 else 1.0))
+    def add(self, parent: int, token: int, row, prob: float) -> int:
+        "Add a node with its distribution and probability; returns its number."
+        before = self.path_prob[parent] if parent >= 0 else 1.0
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.q.append(row)
+        self.draft_probs.append(prob)
+        self.path_prob.append(prob * before)
         return len(self.tokens) - 1
 
     def sequence(self, ids: list[int], node: int) -> list[int]:
-        "The text up to a node."
+        "The committed `ids` and the tokens down to a node."
         path = []
         while node >= 0:
-            path, node = [self.tokens[node], *path], self.parents[node]
+            path.insert(0, self.tokens[node])
+            node = self.parents[node]
         return ids + path
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #8477dbe4
-class TreeState:
-    "The draft model at work on one text's trees."
+class TreeState(DraftState):
+    "A draft model's state for the trees of one sequence."
 
-    def __init__(self, scorer, base, sampled, shape, replace, ends):
+    def __init__(
+        self,
+        scorer,  # the draft model's
+        base: Base,  # how tokens are drawn
+        sampled: bool,  # samples from q, or the likeliest tokens?
+        shape: TreeShape,
+        replace: bool,  # draw with replacement
+        ends: frozenset,  # ids that end a text
+    ):
         self.scorer = scorer
         self.base = base
         self.sampled = sampled
@@ -198,64 +235,62 @@ class TreeState:
         self.ends = ends
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
-        "One pass of the draft model per level."
-        fan = TreeScorer(self.scorer)
-        before = self.scorer.passes
-        tree = DraftTree()
-        after = self.shape.children
+        "One forward pass of the draft model per level."
+        scorer = TreeScorer(self.scorer)
+        passes = scorer.passes
         keep_drafting = begin_round(self.scorer, ids, keep_drafting)
-        rows = {-1: None}
+        rng = self.base.sampler(rng)
+        tree = DraftTree()
         number = {-1: -1}
+        level, level_before = [-1], []  # nodes of the shape
         last = (None, None)
         depth = 0
-        rng = self.base.sampler(rng)
-        while keep_drafting(depth, *last):
-            rows = (
-                {-1: fan.first(ids)}
-                if not depth
-                else dict(
-                    zip(
-                        alive,
-                        fan.step(
-                            [tree.sequence(ids, number[s]) for s in alive],
-                            [at[self.shape.parents[s]] for s in alive],
-                        ),
-                    )
-                )
-            )
-            grown = [
-                s
-                for parent, row in rows.items()
-                for s in self.expand_node(tree, number, parent, row, rng)
-            ]
-            open_ = [s for s in grown if tree.tokens[number[s]] not in self.ends]
-            at = {s: i for i, s in enumerate(rows)}
-            depth = depth + 1
-            alive = [s for s in open_ if after[s]]
-            if not alive:
-                break
-            best = max(open_, key=lambda s: tree.path_prob[number[s]])
-            last = (
-                DraftProbs(rows[self.shape.parents[best]], self.scorer.probabilities),
-                tree.tokens[number[best]],
-            )
-        return Draft(
-            tree.tokens,
-            tree.q if self.sampled else None,
-            tree.draft_probs,
-            fan.passes - before,
-            parents=tree.parents,
-        )
+        while level and keep_drafting(depth, *last):
+            rows = self.score_level(scorer, ids, tree, number, level, level_before)
+            new = []
+            for node, row in zip(level, rows):
+                new += self.expand_node(tree, number, node, row, rng)
+            new = [node for node in new if tree.tokens[number[node]] not in self.ends]
+            if new:
+                last = self.likeliest(tree, number, new, dict(zip(level, rows)))
+            level, level_before = [node for node in new if self.shape.children[node]], level
+            depth += 1
+        q = tree.q if self.sampled else None
+        passes = scorer.passes - passes
+        return Draft(tree.tokens, q, tree.draft_probs, passes, parents=tree.parents)
 
-    def expand_node(self, tree, number, parent, row, rng) -> list[int]:
-        "The guesses after one node; the numbers in the shape of those that were made."
-        children = self.shape.children[parent]
-        tokens, drawn = (
-            sample_children(row, len(children), rng, self.replace)
-            if self.sampled
-            else (top_tokens(row, len(children), not self.scorer.probabilities), None)
-        )
-        p = DraftProbs(row, self.scorer.probabilities)
-        for i, (s, token) in enumerate(zip(children, tokens)):
-            number[s] = tree.add(number[parent], token, drawn and drawn[i], p.prob(token))
-        return children[: len(tokens)]
+# %% ../../nbs/08_drafters/10_tree.ipynb #87a5fd6d
+@patch
+def score_level(
+    self: TreeState, scorer: TreeScorer, ids, tree: DraftTree, number, level, level_before
+) -> list:
+    "`(V,)` after each node of a level."
+    if level == [-1]:
+        return [scorer.first(ids)]
+    index = {node: i for i, node in enumerate(level_before)}
+    sequences = [tree.sequence(ids, number[node]) for node in level]
+    return scorer.step(sequences, [index[self.shape.parents[node]] for node in level])
+
+
+@patch
+def expand_node(self: TreeState, tree: DraftTree, number, node: int, row, rng) -> list[int]:
+    "Add the children of a node of the shape to the tree; the nodes of the shape that were added."
+    children = self.shape.children[node]
+    probabilities = self.scorer.probabilities
+    if self.sampled:
+        tokens, q = sample_children(row, len(children), rng, self.replace)
+    else:
+        tokens = top_tokens(row, len(children), not probabilities)
+        q = [None] * len(tokens)
+    probs = DraftProbs(row, probabilities)
+    for child, token, child_q in zip(children, tokens, q):
+        number[child] = tree.add(number[node], token, child_q, probs.prob(token))
+    return children[: len(tokens)]
+
+
+@patch
+def likeliest(self: TreeState, tree: DraftTree, number, nodes: list[int], rows: dict) -> tuple:
+    "What the lookahead rule gets of a level: `(distribution, token)` of its likeliest branch."
+    best = max(nodes, key=lambda node: tree.path_prob[number[node]])
+    row = rows[self.shape.parents[best]]
+    return DraftProbs(row, self.scorer.probabilities), tree.tokens[number[best]]
