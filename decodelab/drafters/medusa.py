@@ -9,102 +9,117 @@ __all__ = ['MedusaScorer', 'MedusaHeads', 'MedusaDrafter']
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
+from fastcore.basics import patch
 from torch import nn
 
-from .heads import Heads, HeadsScorer, vocab_scores
-from ..models.session import LM
+from .heads import Heads, HeadsScorer
+from .heads import vocab_scores as shared_scores
 from .tree import TreeDrafter
+from ..models.session import LM
+from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/14_medusa.ipynb #641b14ed
 class MedusaScorer(HeadsScorer):
-    "All heads read the newest state once a round; the tokens drafted before make no difference to them."
+    "All heads use the newest state once a round; the tokens drafted before make no difference to them."
 
     def prepare_round(self):
+        "The scores `(heads, V)` of all heads; a sequence of one token has no state, and zeros stand for it."
         n = len(self.committed)
-        zero = torch.zeros(1, self.heads.width, dtype=self.lm.dtype, device=self.lm.device)
-        state = self.target_states(n - 2, n - 1)[:, -1] if n > 1 else zero  # (1, D)
-        self.rows_ = self.heads.vocab_scores(self.lm, self.heads(state)[:, 0])  # (heads, V)
+        state = torch.zeros(1, self.heads.width, dtype=self.lm.dtype, device=self.lm.device)
+        if n > 1:
+            state = self.target_states(n - 2, n - 1)[:, -1]  # (1, D)
+        self.scores = self.heads.vocab_scores(self.lm, self.heads(state)[:, 0])
 
     def path_scores(self, paths):
-        "`(n, V)`: the row of one head, again and again."
-        return self.rows_[len(paths[0])].expand(len(paths), -1)
+        "`(n, V)`: the scores of one head for each of n paths."
+        return self.scores[len(paths[0])].expand(len(paths), -1)
 
 # %% ../../nbs/08_drafters/14_medusa.ipynb #13fdc67d
 class MedusaHeads(Heads):
-    "Head k says the token k places after the next one, from the target's last state (arXiv 2401.10774, equation 1)."
+    """Head k predicts the token k positions after the next one, from the target's last state.
+
+    Source: arXiv 2401.10774, equation 1.
+    """
 
     Scorer = MedusaScorer
 
     def __init__(
         self,
-        width: int,
-        vocab_size: int,
-        layers,
+        width: int,  # D, of the target's states
+        vocab_size: int,  # V
+        layers,  # of the target, whose states the heads use; the last of them counts
         heads: int = 4,  # positions drafted
         own: bool = False,  # each head has a matrix (V, D) of its own in place of the target's
-        target: str = '',
-        **about,
+        target: str = '',  # the name of the model that they are trained for
+        **options,  # for `heads.json`
     ):
-        super().__init__(width, vocab_size, layers, target, heads=heads, own=own, **about)
+        super().__init__(width, vocab_size, layers, target, heads=heads, own=own, **options)
         self.max_draft = heads
         self.turn = nn.ModuleList(nn.Linear(width, width) for _ in range(heads))
-        self.out = nn.ModuleList(
-            nn.Linear(width, vocab_size, bias=False) for _ in range(heads * own)
-        )
+        n_own = heads if own else 0
+        self.out = nn.ModuleList(nn.Linear(width, vocab_size, bias=False) for _ in range(n_own))
         for turn in self.turn:
-            nn.init.zeros_(turn.weight), nn.init.zeros_(turn.bias)
+            nn.init.zeros_(turn.weight)
+            nn.init.zeros_(turn.bias)
 
     @classmethod
     def of(cls, lm: LM, heads: int = 4, own: bool = False) -> 'MedusaHeads':
-        "Untrained heads for a target: each says what the target's own head says."
+        "Untrained heads for a target: each outputs what the target's own head outputs."
         new = cls(lm.text_config.hidden_size, lm.vocab_size, [lm.depth], heads, own, lm.name)
         for out in new.out:
-            out.weight.data = (
-                lm.model.get_output_embeddings()
-                .weight.detach()
-                .float()
-                .clone(memory_format=torch.contiguous_format)
-            )
+            weight = lm.model.get_output_embeddings().weight.detach().float()
+            out.weight.data = weight.clone(memory_format=torch.contiguous_format)
         return new
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        "`(heads, n, D)` of the target's states `(n, D)`: SiLU(W h + b) + h."
-        return torch.stack([F.silu(turn(states)) + states for turn in self.turn])
+# %% ../../nbs/08_drafters/14_medusa.ipynb #09a0e892
+@patch
+def forward(self: MedusaHeads, states: torch.Tensor) -> torch.Tensor:
+    "`(heads, n, D)` of the target's states `(n, D)`: SiLU(W h + b) + h."
+    return torch.stack([F.silu(turn(states)) + states for turn in self.turn])
 
-    def vocab_scores(self, lm: LM, x: torch.Tensor) -> torch.Tensor:
-        "Scores `(heads, V)` of what the heads made of one state, `(heads, D)`."
-        return (
-            torch.stack([out(row) for out, row in zip(self.out, x)])
-            if len(self.out)
-            else vocab_scores(lm, x)
-        )
+# %% ../../nbs/08_drafters/14_medusa.ipynb #5e9e52df
+@patch
+def vocab_scores(self: MedusaHeads, lm: LM, x: torch.Tensor) -> torch.Tensor:
+    "Scores `(heads, V)` of the heads' outputs for one state, `(heads, D)`."
+    if not len(self.out):
+        return shared_scores(lm, x)
+    return torch.stack([out(row) for out, row in zip(self.out, x)])
 
-    def training_scores(self, states: torch.Tensor, head: Callable, embedded: torch.Tensor):
-        "Scores `(rows, T - k, V)` of each head k; states `(rows, T, K, D)`."
-        x = states[:, :, -1]
-        for k, turn in enumerate(self.turn, 1):
-            yield (self.out[k - 1] if len(self.out) else head)(F.silu(turn(x[:, :-k])) + x[:, :-k])
+
+@patch
+def training_scores(
+    self: MedusaHeads, states: torch.Tensor, head: Callable, embedded: torch.Tensor
+):
+    "Yields scores `(rows, T - k, V)` of each head k; states `(rows, T, K, D)`."
+    last = states[:, :, -1]
+    for k, turn in enumerate(self.turn, 1):
+        x = last[:, :-k]
+        out = self.out[k - 1] if len(self.out) else head
+        yield out(F.silu(turn(x)) + x)
 
 # %% ../../nbs/08_drafters/14_medusa.ipynb #b549ed3d
 class MedusaDrafter(TreeDrafter):
-    "Medusa heads draft a tree of the best guesses of each (arXiv 2401.10774, section 2.1.2)."
+    """Medusa heads draft a tree of the best guesses of each.
+
+    Source: arXiv 2401.10774, section 2.1.2.
+    """
 
     def __init__(
         self,
         heads: MedusaHeads,  # trained on the target
         shape=(4, 2, 1, 1),  # a `TreeShape`, or the number of guesses after each node of each depth
-        base=None,  # how they draw; None: as the target does
+        base: Base | None = None,  # how they draw; None: as the target does
         replace: bool = False,  # draw guesses for one position with replacement
     ):
         super().__init__(heads, shape, base, replace)
-        if (
-            isinstance(heads, Heads)
-            and heads.max_draft is not None
-            and max(self.shape.depths) + 1 > heads.max_draft
-        ):
+        self.heads = heads
+        depth = max(self.shape.depths) + 1
+        limit = heads.max_draft if isinstance(heads, Heads) else None
+        if limit is not None and depth > limit:
             raise ValueError(
-                f'the shape is {max(self.shape.depths) + 1} deep and there are {heads.max_draft} heads: give at most one level for each head'
+                f'the shape is {depth} deep and there are {limit} heads: '
+                'give at most one level for each head'
             )
 
     def __repr__(self):

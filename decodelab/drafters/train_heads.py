@@ -7,136 +7,156 @@ __all__ = ['corpus_ids', 'mix_with_continuations', 'target_outputs', 'frozen_hea
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #7cff646b
 import math
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 
 from .heads import Heads, load_heads, save_heads
 from ..models.session import LM
-from ..zoo.training import sample_continuations, fit
+from ..zoo.training import fit, sample_continuations
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #3205784b
-def corpus_ids(lm: LM, corpus) -> np.ndarray:
-    "One row of ids: texts one after the other, each ended as the target ends texts; an array of ids is taken as it is."
+def corpus_ids(
+    lm: LM,
+    corpus,  # texts, or an array of ids
+) -> np.ndarray:
+    """The ids of a corpus in one array: texts one after the other, each with the target's end token.
+
+    Raises `TypeError` for a single string, `ValueError` for fewer than 2,048 tokens or ids of another
+    vocabulary.
+    """
     if isinstance(corpus, str):
         raise TypeError('corpus is one string: give a list of texts, or an array of ids')
     if isinstance(corpus, (np.ndarray, torch.Tensor)):
         ids = np.asarray(corpus).ravel()
     else:
-        ids = np.concatenate(
-            [np.array([*lm.encode(text), *lm.eos[:1]], dtype=np.int64) for text in corpus]
-            or [np.zeros(0, np.int64)]
-        )
+        texts = [[*lm.encode(text), *lm.eos[:1]] for text in corpus]
+        ids = np.array([i for text in texts for i in text], dtype=np.int64)
     if len(ids) < 2048:
-        raise ValueError(f'{len(ids)} tokens of text: give at least 2,048')
+        raise ValueError(f'the corpus has {len(ids)} tokens: give at least 2,048')
     if ids.min() < 0 or ids.max() >= lm.vocab_size:
         raise ValueError(
-            f'the corpus has ids up to {ids.max()} and {lm.name} {lm.vocab_size} tokens: was it encoded by another tokenizer?'
+            f'the corpus has ids up to {ids.max()} and {lm.name} {lm.vocab_size} tokens: '
+            'was it encoded by another tokenizer?'
         )
     return ids
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #b80a6696
 def mix_with_continuations(
-    lm: LM, ids: np.ndarray, n_batches: int, folder: Path, seed: int
+    lm: LM,
+    ids: np.ndarray,  # of the corpus
+    n_batches: int,  # of 64 continuations
+    folder: Path,  # of the run; the continuations are stored there
+    seed: int,
 ) -> np.ndarray:
-    "The corpus and as much of what the target says itself, in turn; its texts are made once and kept in `folder`."
-    kept = folder / 'continuations.npy'
-    if not kept.exists():
-        np.save(folder / 'continuations.tmp.npy', sample_continuations(lm, ids, n_batches, seed))
-        (folder / 'continuations.tmp.npy').replace(kept)
-    said = np.load(kept, allow_pickle=False).astype(np.int64)
-    piece = 1 << 14
-    return np.concatenate(
-        [
-            half
-            for i in range(0, max(len(ids), len(said)), piece)
-            for half in (
-                np.take(said, range(i, i + piece), mode='wrap'),
-                np.take(ids, range(i, i + piece), mode='wrap'),
-            )
-        ]
-    )
+    "Pieces of 16,384 tokens of the target's continuations and of the corpus in turn, repeated as needed."
+    path = folder / 'continuations.npy'
+    if not path.exists():
+        partial = folder / 'continuations.tmp.npy'
+        np.save(partial, sample_continuations(lm, ids, n_batches, seed))
+        partial.replace(path)
+    continuations = np.load(path, allow_pickle=False).astype(np.int64)
+    size = 1 << 14
+    pieces = []
+    for begin in range(0, max(len(ids), len(continuations)), size):
+        window = range(begin, begin + size)
+        pieces.append(np.take(continuations, window, mode='wrap'))
+        pieces.append(np.take(ids, window, mode='wrap'))
+    return np.concatenate(pieces)
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #d52fc7d4
 @torch.no_grad()
 def target_outputs(lm: LM, heads: Heads, ids: torch.Tensor) -> tuple:
-    "`(states (rows, T, K, D), p (rows, T, V), embedded (rows, T, D))`: what the target makes of ids `(rows, T)`."
+    """What the heads learn from, for ids `(rows, T)`.
+
+    Returns the target's states `(rows, T, K, D)`, p `(rows, T, V)` and embedded tokens `(rows, T, D)`.
+    """
     out = lm.model(input_ids=ids, output_hidden_states=True, use_cache=False)
-    return (
-        torch.stack([out.hidden_states[layer] for layer in heads.layers], 2).float(),
-        out.logits.float().softmax(-1),
-        lm.model.get_input_embeddings()(ids).float(),
-    )
+    states = torch.stack([out.hidden_states[layer] for layer in heads.layers], 2).float()
+    embedded = lm.model.get_input_embeddings()(ids).float()
+    return states, out.logits.float().softmax(-1), embedded
 
 
 def frozen_head(lm: LM):
-    "The target's head as a function of states, which learns nothing."
-    head = lm.model.get_output_embeddings()
-    weight = head.weight.detach()
-    bias = None if getattr(head, 'bias', None) is None else head.bias.detach()
+    "The target's head as a function of states, without gradients for its weights."
+    model_head = lm.model.get_output_embeddings()
+    weight = model_head.weight.detach()
+    bias = getattr(model_head, 'bias', None)
+    bias = None if bias is None else bias.detach()
     return lambda x: F.linear(x.to(weight.dtype), weight, bias)
 
 
 def heads_loss(lm: LM, decay: float = 0.8):
-    "`(heads, ids, step, draw)` → cross-entropy against the target's own rows, guess number k weighted by `decay`ᵏ (arXiv 2401.10774, section 2.2.1)."
+    """The loss as a function `(heads, ids, step, draw)`.
+
+    It is the cross-entropy against the target's distribution, guess number k weighted by `decay`ᵏ.
+    Source: arXiv 2401.10774, section 2.2.1.
+    """
     head = frozen_head(lm)
 
     def loss(heads, ids, step, draw):
         states, p, embedded = target_outputs(lm, heads, ids[:, :-1])
-        found = (
-            -(p[:, -scores.shape[1] :] * scores.float().log_softmax(-1)).sum(-1).mean()
-            for scores in heads.training_scores(states, head, embedded)
-        )
-        return sum(decay**k * value for k, value in enumerate(found))
+        total = 0.0
+        for k, scores in enumerate(heads.training_scores(states, head, embedded)):
+            log_q = scores.float().log_softmax(-1)
+            cross_entropy = -(p[:, -scores.shape[1] :] * log_q).sum(-1).mean()
+            total = total + decay**k * cross_entropy
+        return total
 
     return loss
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #0e577ee8
 @torch.no_grad()
 def agreement(heads: Heads, lm: LM, ids: torch.Tensor) -> dict:
-    "`agreement`: at how many places of held-out `ids` `(rows, T)` the k-th token that the heads would draft is the target's own choice after the true text."
+    """`agreement`: for each k, how often the k-th guess is the target's own choice.
+
+    A fraction of the positions of held-out `ids` `(rows, T)`; the guesses before are the true tokens.
+    """
     states, p, embedded = target_outputs(lm, heads, ids)
-    said = (
-        scores.argmax(-1) for scores in heads.training_scores(states, frozen_head(lm), embedded)
-    )
-    return dict(
-        agreement=[
-            round((got == p.argmax(-1)[:, -got.shape[1] :]).float().mean().item(), 4)
-            for got in said
-        ]
-    )
+    choices = p.argmax(-1)
+    result = []
+    for scores in heads.training_scores(states, frozen_head(lm), embedded):
+        guesses = scores.argmax(-1)
+        equal = guesses == choices[:, -guesses.shape[1] :]
+        result.append(round(equal.float().mean().item(), 4))
+    return dict(agreement=result)
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #0ae0c3dd
 def train_heads(
-    lm: LM,  # the target, which stays as it is
+    lm: LM,  # the target, which does not change
     corpus,  # texts, or an array of ids
     heads: Heads,  # untrained ones: `MedusaHeads.of(lm)` or `EagleHeads.of(lm)`
-    folder,  # where checkpoint, log and the finished heads live
-    tokens: int = 1_000_000,  # how many to read
-    own_batches: int = 0,  # batches of 64 texts that the target continues itself; they are read in turn with the corpus
-    rows: int = 16,
-    length: int = 256,  # of a batch
+    folder,  # for checkpoint, log and the finished heads
+    tokens: int = 1_000_000,  # of training
+    own_batches: int = 0,  # batches of 64 continuations by the target, in turn with the corpus
+    rows: int = 16,  # of a batch
+    length: int = 256,  # of a row, in tokens
     seed: int = 0,
     seconds: float = math.inf,  # of training, all calls together
     pause: float = math.inf,  # seconds after which this call leaves a checkpoint and returns
 ) -> Heads:
-    "Train heads on a frozen target, or go on where a run stopped; the finished heads, or those so far after a `pause`."
+    """Train heads on a frozen target, or continue where a run stopped.
+
+    Returns the finished heads, or those so far after a `pause`.
+    Raises `ValueError` where the heads, the corpus or the settings of an earlier call do not fit.
+    """
     heads.check_fits(lm)
-    folder, ids = Path(folder), corpus_ids(lm, corpus)
+    folder = Path(folder)
+    ids = corpus_ids(lm, corpus)
     folder.mkdir(parents=True, exist_ok=True)
-    held = torch.tensor(ids[-8 * 128 :].astype(np.int64), device=lm.device).view(8, 128)
-    ids = ids[: -8 * 128]
+    n_held_out = 8 * 128
+    held_out = torch.tensor(ids[-n_held_out:].astype(np.int64), device=lm.device).view(8, 128)
+    ids = ids[:-n_held_out]
     if own_batches:
         ids = mix_with_continuations(lm, ids, own_batches, folder, seed)
     heads = heads.to(lm.device)
-    done = fit(
+    finished = fit(
         heads,
         heads_loss(lm),
         ids,
-        lambda model: agreement(model, lm, held),
+        lambda model: agreement(model, lm, held_out),
         folder,
         tokens,
         seed,
@@ -145,6 +165,7 @@ def train_heads(
         seconds=seconds,
         pause=pause,
     )
-    if done:
-        save_heads(heads, folder)
-    return load_heads(folder) if done else heads
+    if not finished:
+        return heads
+    save_heads(heads, folder)
+    return load_heads(folder)

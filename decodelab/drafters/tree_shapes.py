@@ -174,11 +174,6 @@ class DynamicTreeDrafter(AssistantDrafter):
         ends = request.lm.eos if request.stop.eos is None else request.stop.eos
         return DynamicTreeState(chain.scorer, self.nodes, self.expand, frozenset(ends))
 
-    def __repr__(self):
-        base = f', base={self.base!r}' if self.base else ''
-        name = type(self).__name__
-        return f'{name}({self.lm.name!r}, nodes={self.nodes}, expand={self.expand}{base})'
-
 # %% ../../nbs/08_drafters/11_tree_shapes.ipynb #26be9b03
 class DynamicTreeState(DraftState):
     "A draft model that grows trees for one sequence."

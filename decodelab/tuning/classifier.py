@@ -4,9 +4,11 @@
 
 # %% auto #0
 __all__ = ['FEATURES', 'features', 'all_features', 'columns', 'RecordFeatures', 'examples', 'from_table', 'from_traces',
-           'classifier_parameters', 'calibrated_parameters', 'sigmoid', 'compile_classifier', 'compile_net',
-           'compile_trees', 'compile_calibration', 'ClassifierLookahead', 'default_classifier', 'compile_probability',
-           'exact_parameters', 'load_rule', 'evaluate_classifiers']
+           'classifier_parameters', 'logistic_parameters', 'pipeline_parameters', 'net_parameters', 'tree_parameters',
+           'calibrated_parameters', 'sigmoid', 'compile_classifier', 'compile_logistic', 'compile_scaled',
+           'compile_calibrated', 'compile_net', 'compile_trees', 'compile_calibration', 'ClassifierLookahead',
+           'default_classifier', 'compile_probability', 'exact_parameters', 'load_rule', 'evaluate_classifiers',
+           'calibration_error']
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #577fa518
 import json
@@ -17,50 +19,43 @@ from fastcore.basics import patch
 import numpy as np
 
 from ..core.trace import Trace
-from ..speculative.lookahead import LookaheadRule, check_fraction, check_finite
+from ..core.checks import check_fraction, check_instance
+from ..speculative.lookahead import LookaheadRule, check_finite
 from ..core.plot import write_atomic
-from .replay import DraftTable
+from .replay import DraftTable, RecordedProbs
 from ..speculative.protocol import DraftProbs
 
 FEATURES = ('chance', 'top 1', 'top 2', 'top 3', 'entropy', 'place')
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #fb8de1ab
 def features(i: int, probs: DraftProbs, token: int, names: tuple = FEATURES) -> list[float]:
-    "What is known of the drafted token at place `i`: those of `FEATURES` that are asked for; raises `ValueError` for NaN."
-    chance = check_finite(probs.prob(token))
-    top = probs.top(3) if any(n.startswith('top') for n in names) else ()
-    known = dict(chance=chance, place=float(i))
-    return [
-        known[n]
-        if n in known
-        else probs.entropy()
-        if n == 'entropy'
-        else top[int(n[-1]) - 1]
-        if len(top) >= int(n[-1])
-        else 0.0
-        for n in names
-    ]
+    """The named features of the drafted token at position `i`; top probabilities beyond the last are 0.
+
+    Raises `ValueError` for NaN.
+    """
+    values = dict(chance=check_finite(probs.prob(token)), place=float(i))
+    if 'entropy' in names:
+        values['entropy'] = probs.entropy()
+    if any(name.startswith('top') for name in names):
+        top = probs.top(3)
+        values |= {f'top {n}': top[n - 1] if len(top) >= n else 0.0 for n in (1, 2, 3)}
+    return [values[name] for name in names]
 
 
-def all_features(places, shown) -> np.ndarray:
-    "`features` of many rows of a table at once, `(n, 6)`."
-    width = max(min(3, len(s.top_probs)) for s in shown)
-    top = np.array([s.top_probs[:width] for s in shown], float).reshape(len(shown), width)
-    return np.column_stack(
-        [
-            [check_finite(s.p_token) for s in shown],
-            np.pad(top, ((0, 0), (0, 3 - width))),
-            [s.h for s in shown],
-            places,
-        ]
-    )
+def all_features(positions, probs) -> np.ndarray:
+    "All features `(n, 6)` of n records of a table."
+    width = max(min(3, len(p.top_probs)) for p in probs)
+    top = np.array([p.top_probs[:width] for p in probs], float).reshape(len(probs), width)
+    token_probs = [check_finite(p.p_token) for p in probs]
+    top = np.pad(top, ((0, 0), (0, 3 - width)))
+    return np.column_stack([token_probs, top, [p.h for p in probs], positions])
 
 
 def columns(names) -> list[int]:
-    "Where the named features stand in `FEATURES`; raises `ValueError` for an unknown one."
-    if not names or (unknown := [n for n in names if n not in FEATURES]):
+    "The columns of the named features in `FEATURES`; raises `ValueError` for an unknown one."
+    if not names or any(name not in FEATURES for name in names):
         raise ValueError(f'features are {names!r}: choose from {", ".join(FEATURES)}')
-    return [FEATURES.index(n) for n in names]
+    return [FEATURES.index(name) for name in names]
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #a0242f34
 class RecordFeatures:
@@ -88,16 +83,21 @@ class RecordFeatures:
 
 
 def examples(data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    "`(features, accepted?, prompt)` of every drafted token that was judged, from a `DraftTable` or from traces made with `Noting`; raises `ValueError` where there is nothing to learn from."
+    """`(features, accepted?, prompt)` of every verified token of a `DraftTable`, or of traces.
+
+    The traces are decoded with `RecordFeatures`. Raises `ValueError` where there is nothing to learn from.
+    """
     rows = list(from_table(data) if isinstance(data, DraftTable) else from_traces(data))
     if not rows:
         raise ValueError(
-            'there are no features to learn from: give a DraftTable of a drafter that has rows, or traces decoded with lookahead=Noting(...)'
+            'there are no features to learn from: give a DraftTable of a drafter that has distributions, '
+            'or traces decoded with lookahead=RecordFeatures(...)'
         )
     x, y, groups = map(np.array, zip(*rows))
     if len(set(y.tolist())) < 2:
         raise ValueError(
-            f'every token was {"accepted" if y[0] else "refused"}: a classifier needs both kinds, give more prompts'
+            f'every token was {"accepted" if y[0] else "rejected"}: '
+            'a classifier needs both kinds, give more prompts'
         )
     return x, y, groups
 
@@ -129,123 +129,135 @@ def from_traces(traces):
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #8e6d64f5
 def classifier_parameters(estimator) -> dict | None:
-    "What a fitted binary classifier computes, as numbers for JSON; None for a kind that is not known."
-    name = type(estimator).__name__
-    if name == 'Pipeline':
-        *before, (_, last) = estimator.steps
-        inner = classifier_parameters(last)
-        if inner is None or any(type(s).__name__ != 'StandardScaler' for _, s in before):
-            return None
-        for _, s in reversed(before):
-            inner = dict(
-                kind='scaled',
-                mean=s.mean_.tolist() if s.with_mean else [0.0] * s.n_features_in_,
-                scale=s.scale_.tolist() if s.with_std else [1.0] * s.n_features_in_,
-                model=inner,
-            )
-        return inner
-    if name == 'LogisticRegression':
-        return dict(
-            kind='logistic',
-            weights=estimator.coef_[0].tolist(),
-            bias=float(estimator.intercept_[0]),
-        )
-    if name == 'MLPClassifier' and estimator.activation in ('relu', 'tanh', 'logistic', 'identity'):
-        return dict(
-            kind='net',
-            activation=estimator.activation,
-            layers=[
-                [w.T.tolist(), b.tolist()] for w, b in zip(estimator.coefs_, estimator.intercepts_)
-            ],
-        )
-    if name == 'HistGradientBoostingClassifier' and hasattr(estimator, '_predictors'):
-        trees = [
-            {
-                k: t.nodes[k].tolist()
-                for k in ('feature_idx', 'num_threshold', 'left', 'right', 'value', 'is_leaf')
-            }
-            for (t,) in estimator._predictors
-        ]
-        return dict(
-            kind='trees', start=float(np.ravel(estimator._baseline_prediction)[0]), trees=trees
-        )
-    if name == 'CalibratedClassifierCV':
-        return calibrated_parameters(estimator)
-
-
-def calibrated_parameters(estimator) -> dict | None:
-    "The parameters of a calibrated classifier: the mean of its calibrated parts."
-    parts = []
-    for part in estimator.calibrated_classifiers_:
-        model, (curve,) = classifier_parameters(part.estimator), part.calibrators
-        if model is None:
-            return None
-        how = (
-            dict(x=curve.X_thresholds_.tolist(), y=curve.y_thresholds_.tolist())
-            if estimator.method == 'isotonic'
-            else dict(a=float(curve.a_), b=float(curve.b_))
-        )
-        parts.append(
-            dict(
-                model=model,
-                on='margin' if hasattr(part.estimator, 'decision_function') else 'chance',
-            )
-            | how
-        )
-    return (
-        dict(kind='calibrated', parts=parts)
-        if estimator.method in ('isotonic', 'sigmoid')
-        else None
+    "The parameters of a fitted binary classifier, for JSON; None for an unknown kind."
+    readers = dict(
+        Pipeline=pipeline_parameters,
+        LogisticRegression=logistic_parameters,
+        MLPClassifier=net_parameters,
+        HistGradientBoostingClassifier=tree_parameters,
+        CalibratedClassifierCV=calibrated_parameters,
     )
+    read = readers.get(type(estimator).__name__)  # by name: scikit-learn is imported late
+    return None if read is None else read(estimator)
+
+
+def logistic_parameters(model) -> dict:
+    "Of a logistic regression."
+    return dict(kind='logistic', weights=model.coef_[0].tolist(), bias=float(model.intercept_[0]))
+
+
+def pipeline_parameters(model) -> dict | None:
+    "Of scalers and a classifier."
+    *scalers, (_, last) = model.steps
+    parameters = classifier_parameters(last)
+    if parameters is None or any(type(s).__name__ != 'StandardScaler' for _, s in scalers):
+        return None
+    for _, scaler in reversed(scalers):
+        n = scaler.n_features_in_
+        mean = scaler.mean_.tolist() if scaler.with_mean else [0.0] * n
+        scale = scaler.scale_.tolist() if scaler.with_std else [1.0] * n
+        parameters = dict(kind='scaled', mean=mean, scale=scale, model=parameters)
+    return parameters
+
+# %% ../../nbs/09_tuning/05_classifier.ipynb #cb146518
+def net_parameters(model) -> dict | None:
+    "Of a multilayer perceptron."
+    if model.activation not in ('relu', 'tanh', 'logistic', 'identity'):
+        return None
+    layers = [[w.T.tolist(), b.tolist()] for w, b in zip(model.coefs_, model.intercepts_)]
+    return dict(kind='net', activation=model.activation, layers=layers)
+
+
+def tree_parameters(model) -> dict | None:
+    "Of gradient boosting, from scikit-learn's private members where they exist."
+    if not hasattr(model, '_predictors'):
+        return None
+    names = ('feature_idx', 'num_threshold', 'left', 'right', 'value', 'is_leaf')
+    trees = [{name: tree.nodes[name].tolist() for name in names} for (tree,) in model._predictors]
+    start = float(np.ravel(model._baseline_prediction)[0])
+    return dict(kind='trees', start=start, trees=trees)
+
+# %% ../../nbs/09_tuning/05_classifier.ipynb #362b1108
+def calibrated_parameters(model) -> dict | None:
+    "Of a calibrated classifier: the mean of its calibrated parts."
+    if model.method not in ('isotonic', 'sigmoid'):
+        return None
+    parts = []
+    for part in model.calibrated_classifiers_:
+        part_model, (curve,) = part.estimator, part.calibrators
+        parameters = classifier_parameters(part_model)
+        if parameters is None:
+            return None
+        on = 'margin' if hasattr(part_model, 'decision_function') else 'chance'
+        if model.method == 'isotonic':
+            curve = dict(x=curve.X_thresholds_.tolist(), y=curve.y_thresholds_.tolist())
+        else:
+            curve = dict(a=float(curve.a_), b=float(curve.b_))
+        parts.append(dict(model=parameters, on=on) | curve)
+    return dict(kind='calibrated', parts=parts)
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #b11142b8
 def sigmoid(x: float) -> float:
-    "The chance of log-odds."
+    "The probability of log-odds."
     return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
 
 
 def compile_classifier(p: dict):
-    "Features → `(margin, chance)`: the log-odds and the probability that a token is accepted, from `parameters`."
-    match p['kind']:
-        case 'scaled':
-            inner, mean, scale = p['model'], p['mean'], p['scale']
-            if inner['kind'] == 'logistic':  # one product
-                weights = [w / s for w, s in zip(inner['weights'], scale)]
-                return compile_classifier(
-                    dict(
-                        kind='logistic',
-                        weights=weights,
-                        bias=inner['bias'] - sum(w * m for w, m in zip(weights, mean)),
-                    )
-                )
-            known = compile_classifier(inner)
-            return lambda x: known([(a - m) / s for a, m, s in zip(x, mean, scale)])
-        case 'logistic':
-            weights, bias = p['weights'], p['bias']
+    """A function of features, from `classifier_parameters`.
 
-            def logistic(x):
-                margin = bias + sum(w * a for w, a in zip(weights, x))
-                return margin, sigmoid(margin)
-
-            return logistic
-        case 'net':
-            return compile_net(p)
-        case 'trees':
-            return compile_trees(p)
-        case 'calibrated':
-            parts = [
-                (compile_classifier(c['model']), c['on'] == 'chance', compile_calibration(c))
-                for c in p['parts']
-            ]
-
-            def mean(x):
-                chance = sum(bend(model(x)[on]) for model, on, bend in parts) / len(parts)
-                return math.log(max(chance, 1e-300) / max(1 - chance, 1e-300)), chance
-
-            return mean
-    raise ValueError(
-        f'{p["kind"]!r} is no kind of classifier: the file is damaged or from a later version'
+    It returns `(margin, probability)`: the log-odds and the probability that a token is accepted.
+    Raises `ValueError` for an unknown kind.
+    """
+    compilers = dict(
+        scaled=compile_scaled,
+        logistic=compile_logistic,
+        net=compile_net,
+        trees=compile_trees,
+        calibrated=compile_calibrated,
     )
+    if p['kind'] not in compilers:
+        raise ValueError(
+            f'{p["kind"]!r} is no kind of classifier: the file is damaged or from a later version'
+        )
+    return compilers[p['kind']](p)
+
+
+def compile_logistic(p: dict):
+    "A logistic regression."
+    weights, bias = p['weights'], p['bias']
+
+    def predict(x):
+        margin = bias + sum(w * a for w, a in zip(weights, x))
+        return margin, sigmoid(margin)
+
+    return predict
+
+
+def compile_scaled(p: dict):
+    "A classifier of standardised features; a logistic regression stays one product."
+    inner = p['model']
+    mean, scale = p['mean'], p['scale']
+    if inner['kind'] == 'logistic':
+        weights = [w / s for w, s in zip(inner['weights'], scale)]
+        bias = inner['bias'] - sum(w * m for w, m in zip(weights, mean))
+        return compile_logistic(dict(weights=weights, bias=bias))
+    predict = compile_classifier(inner)
+    return lambda x: predict([(a - m) / s for a, m, s in zip(x, mean, scale)])
+
+# %% ../../nbs/09_tuning/05_classifier.ipynb #0364e6b6
+def compile_calibrated(p: dict):
+    "The mean of calibrated classifiers."
+    parts = []
+    for part in p['parts']:
+        column = 1 if part['on'] == 'chance' else 0
+        parts.append((compile_classifier(part['model']), column, compile_calibration(part)))
+
+    def predict(x):
+        probs = [calibrate(model(x)[column]) for model, column, calibrate in parts]
+        prob = sum(probs) / len(probs)
+        return math.log(max(prob, 1e-300) / max(1 - prob, 1e-300)), prob
+
+    return predict
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #e84ad135
 def compile_net(p: dict):
@@ -305,105 +317,112 @@ def compile_calibration(p: dict):
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #af97b3d6
 class ClassifierLookahead(LookaheadRule):
-    "Draft on while a classifier gives the last token `threshold` or more (DISCO, arXiv 2405.04304); `fit` it first."
+    """Drafts on while a classifier gives the last token `threshold` or more; `fit` it first.
+
+    Sources: DISCO, arXiv 2405.04304; with `joint`, SpecDec++, arXiv 2405.19715.
+    """
 
     def __init__(
         self,
-        estimator=None,  # any scikit-learn classifier or pipeline with `predict_proba`; None: a logistic regression
-        threshold: float = 0.5,  # go on while the predicted acceptance is this or more
+        estimator=None,  # a scikit-learn classifier with `predict_proba`; None: logistic regression
+        threshold: float = 0.5,  # continue while the predicted acceptance is this or more
         k: int = 20,
-        joint: bool = False,  # compare the product over the whole draft, as SpecDec++ does, instead of the last token's
-        features: tuple = (
-            'chance',
-            'place',
-        ),  # what the classifier is shown; DISCO shows all of `FEATURES`
+        joint: bool = False,  # compare the product over the whole draft, not the last token's
+        features: tuple = ('chance', 'place'),  # of a token; DISCO uses all of `FEATURES`
     ):
         super().__init__(k)
-        self.features, self.columns = tuple(features), columns(features)
-        if estimator is not None and not hasattr(estimator, 'fit'):
-            raise TypeError(f'estimator is {estimator!r}: give a scikit-learn classifier')
+        self.features = tuple(features)
+        self.columns = columns(features)
+        if estimator is not None:
+            check_instance('estimator', estimator, 'fit', 'a scikit-learn classifier')
         self.estimator = estimator
         self.threshold = check_fraction('threshold', threshold)
         self.joint = joint
         self.predict_prob = None
 
+    estimator_ = None  # the fitted classifier; None: not fitted, or loaded from a file
+    parameters_ = None  # its numbers; None: not fitted, or not expressible
+
     def reset(self, request):
-        if self.predict_prob is None:
-            raise ValueError(
-                'the classifier is not fitted: call fit(table) with a DraftTable, or load one'
-            )
-        self.all_right_prob = 1.0
+        self.check_fitted()
+        self.draft_prob = 1.0  # that all tokens of the draft so far are accepted
 
     def keep_drafting(self, n, probs, token):
         if n == 0:
-            self.all_right_prob = 1.0
+            self.draft_prob = 1.0
         return super().keep_drafting(n, probs, token)
 
     def accepts(self, i, probs, token):
-        if probs is None:
-            chance = self.positions.rate(i)
-        else:
-            chance = (
-                believed
-                if (believed := getattr(probs, 'classifier_prob', None)) is not None
-                else self.predict_prob(features(i, probs, token, self.features))
-            )
-        self.all_right_prob *= chance
-        return (self.all_right_prob if self.joint else chance) >= self.threshold
+        prob = self.acceptance(i, probs, token)
+        self.draft_prob *= prob
+        return (self.draft_prob if self.joint else prob) >= self.threshold
 
-    def params(self):
-        return (
-            dict(estimator=self.estimator, threshold=self.threshold, k=self.k)
-            | ({} if not self.joint else dict(joint=True))
-            | ({} if self.features == ('chance', 'place') else dict(features=self.features))
+# %% ../../nbs/09_tuning/05_classifier.ipynb #08344019
+@patch
+def check_fitted(self: ClassifierLookahead):
+    "Raise `ValueError` before `fit`."
+    if self.predict_prob is None:
+        raise ValueError(
+            'the classifier is not fitted: call fit(table) with a DraftTable, or load one'
         )
+
+
+@patch
+def acceptance(self: ClassifierLookahead, i, probs, token) -> float:
+    "The predicted acceptance of the token at position `i`."
+    if probs is None:
+        return self.positions.rate(i)
+    if isinstance(probs, RecordedProbs) and probs.classifier_prob is not None:
+        return probs.classifier_prob
+    return self.predict_prob(features(i, probs, token, self.features))
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #2224e5cd
 @patch
 def fit(self: ClassifierLookahead, data) -> ClassifierLookahead:
-    "Train on a `DraftTable` or on traces made with `Noting`; `estimator_` is the fitted classifier."
+    """Train on a `DraftTable`, or on traces with features.
+
+    `estimator_` is the fitted classifier. Raises `TypeError` for one without probabilities.
+    """
     from sklearn.base import clone
 
     x, y, _ = examples(data)
     x = x[:, self.columns]
-    self.estimator_ = clone(default_classifier() if self.estimator is None else self.estimator).fit(
-        x, y
-    )
-    if not hasattr(self.estimator_, 'predict_proba'):
+    estimator = default_classifier() if self.estimator is None else self.estimator
+    model = clone(estimator).fit(x, y)
+    if not hasattr(model, 'predict_proba'):
         raise TypeError(
-            f'{self.estimator!r} gives no probabilities: choose one with predict_proba, or put it in a CalibratedClassifierCV'
+            f'{self.estimator!r} gives no probabilities: '
+            'choose one with predict_proba, or put it in a CalibratedClassifierCV'
         )
-    self.parameters_ = exact_parameters(self.estimator_, x[:200])
-    self.predict_prob = (
-        compile_probability(self.parameters_)
-        if self.parameters_
-        else lambda x: float(self.estimator_.predict_proba([x])[0, 1])
-    )
+    self.estimator_ = model
+    self.parameters_ = exact_parameters(model, x[:200])
+    if self.parameters_:
+        self.predict_prob = compile_probability(self.parameters_)
+    else:
+        self.predict_prob = lambda x: float(model.predict_proba([x])[0, 1])
     return self
 
 
 @patch
 def precompute(self: ClassifierLookahead, table: DraftTable):
-    "Answer for all of a table at once, so that replaying it needs no call for each token."
-    if self.predict_prob is None:
-        self.reset(None)
-    asked = [
-        (i - 1, shown)
-        for places in table.records
-        for p in places
-        for i, _, shown, _ in p.queries
-        if i and shown is not None
+    "Predict for a whole table at once, so that a replay needs no call for each token."
+    self.check_fitted()
+    records = [record for sequence in table.records for record in sequence]
+    queries = [
+        (i - 1, probs)
+        for record in records
+        for i, _, probs, _ in record.queries
+        if i and probs is not None
     ]
-    if not asked:
+    if not queries:
         return
-    x = all_features(*zip(*asked))[:, self.columns]
-    chances = (
-        self.estimator_.predict_proba(x)[:, 1].tolist()
-        if hasattr(self, 'estimator_') and len(x) > 500
-        else map(self.predict_prob, x.tolist())
-    )
-    for (_, shown), chance in zip(asked, chances):
-        shown.classifier_prob = chance
+    x = all_features(*zip(*queries))[:, self.columns]
+    if self.estimator_ is not None and len(x) > 500:
+        predicted = self.estimator_.predict_proba(x)[:, 1].tolist()
+    else:
+        predicted = map(self.predict_prob, x.tolist())
+    for (_, probs), prob in zip(queries, predicted):
+        probs.classifier_prob = prob
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #cd6228f1
 def default_classifier():
@@ -417,101 +436,100 @@ def default_classifier():
 
 def compile_probability(p: dict):
     "The predicted acceptance by plain arithmetic."
-    known = compile_classifier(p)
-    return lambda x: known(x)[1]
+    predict = compile_classifier(p)
+    return lambda x: predict(x)[1]
 
 
 def exact_parameters(estimator, x: np.ndarray) -> dict | None:
-    "The estimator's parameters, if plain arithmetic gives what it gives on rows `x`."
+    "The estimator's parameters, if plain arithmetic reproduces its probabilities on rows `x`."
     try:
-        found = classifier_parameters(estimator)
+        parameters = classifier_parameters(estimator)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None  # another version of scikit-learn keeps its numbers elsewhere
-    if found is None:
+    if parameters is None:
         return None
-    answer = compile_probability(found)
-    return (
-        found
-        if np.allclose([answer(r) for r in x.tolist()], estimator.predict_proba(x)[:, 1], atol=1e-6)
-        else None
-    )
+    predict = compile_probability(parameters)
+    probs = [predict(row) for row in x.tolist()]
+    is_exact = np.allclose(probs, estimator.predict_proba(x)[:, 1], atol=1e-6)
+    return parameters if is_exact else None
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #e0fc23cc
 @patch
 def save(self: ClassifierLookahead, path):
     "Write a fitted rule as JSON; raises `ValueError` where its classifier cannot be written as numbers."
-    if self.predict_prob is None:
-        self.reset(None)
+    self.check_fitted()
     if self.parameters_ is None:
         raise ValueError(
-            f'{self.estimator!r} cannot be written as numbers: use a logistic regression, MLPClassifier or HistGradientBoostingClassifier, scaled or calibrated if you like'
+            f'{self.estimator!r} cannot be written as numbers: use a logistic regression, '
+            'MLPClassifier or HistGradientBoostingClassifier, scaled or calibrated if you like'
         )
-    write_atomic(
-        path,
-        json.dumps(
-            dict(
-                features=self.features,
-                threshold=self.threshold,
-                k=self.k,
-                joint=self.joint,
-                model=self.parameters_,
-            )
-        )
-        + '\n',
-    )
+    names = ('features', 'threshold', 'k', 'joint')
+    content = {name: getattr(self, name) for name in names} | dict(model=self.parameters_)
+    write_atomic(path, json.dumps(content) + '\n')
 
 
 def load_rule(path) -> ClassifierLookahead:
     "A rule from `save`; raises `ValueError` for another file."
     try:
         stored = json.loads(Path(path).read_text(encoding='utf-8'))
-        rule = ClassifierLookahead(
-            None, stored['threshold'], stored['k'], stored['joint'], stored['features']
-        )
+        settings = (stored[name] for name in ('threshold', 'k', 'joint', 'features'))
+        rule = ClassifierLookahead(None, *settings)
         rule.parameters_ = stored['model']
         rule.predict_prob = compile_probability(stored['model'])
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ValueError(
-            f'{path} is no stop rule of this version ({error!r}): give a file that ClassifierLookahead.save wrote'
+            f'{path} is no lookahead rule of this version ({error!r}): '
+            'give a file that ClassifierLookahead.save wrote'
         ) from error
     return rule
 
 
-ClassifierLookahead.load = staticmethod(load_rule)
+@patch(cls_method=True)
+def load(cls: ClassifierLookahead, path) -> ClassifierLookahead:
+    "A rule from `save`; raises `ValueError` for another file."
+    return load_rule(path)
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #bc1147bf
-def evaluate_classifiers(data, estimators: dict, folds: int = 4, names: tuple = FEATURES):
-    "DataFrame of `auc`, `brier` and `calibration_error` of classifiers (None: the drafter's confidence), on prompts not trained on."
+def evaluate_classifiers(
+    data,  # a `DraftTable`, or traces with features
+    estimators: dict,  # by name; None: the drafter's own probability
+    folds: int = 4,
+    names: tuple = FEATURES,  # the features that they use
+):
+    """DataFrame of `auc`, `brier` and `calibration_error` of classifiers, cross-validated by prompt.
+
+    Raises `ValueError` for fewer prompts than folds.
+    """
     import pandas as pd
     from sklearn.base import clone
     from sklearn.metrics import brier_score_loss, roc_auc_score
     from sklearn.model_selection import GroupKFold, cross_val_predict
 
     x, y, groups = examples(data)
-    if len(set(groups.tolist())) < folds:
+    n_prompts = len(set(groups.tolist()))
+    if n_prompts < folds:
         raise ValueError(
-            f'{len(set(groups.tolist()))} prompts are too few for {folds} folds: give more prompts or fewer folds'
+            f'{n_prompts} prompts are too few for {folds} folds: give more prompts or fewer folds'
         )
+    options = dict(groups=groups, cv=GroupKFold(folds), method='predict_proba')
     rows = {}
     for name, estimator in estimators.items():
-        p = (
-            x[:, 0]
-            if estimator is None
-            else cross_val_predict(
-                clone(estimator),
-                x[:, columns(names)],
-                y,
-                groups=groups,
-                cv=GroupKFold(folds),
-                method='predict_proba',
-            )[:, 1]
-        )
-        bins = np.minimum((p * 10).astype(int), 9)
-        error = sum(
-            abs(y[bins == b].mean() - p[bins == b].mean()) * (bins == b).mean()
-            for b in set(bins.tolist())
-        )
+        p = x[:, 0]
+        if estimator is not None:
+            p = cross_val_predict(clone(estimator), x[:, columns(names)], y, **options)[:, 1]
         rows[name] = dict(
-            auc=roc_auc_score(y, p), brier=brier_score_loss(y, p), calibration_error=error
+            auc=roc_auc_score(y, p),
+            brier=brier_score_loss(y, p),
+            calibration_error=calibration_error(y, p),
         )
     return pd.DataFrame(rows).T
+
+
+def calibration_error(y: np.ndarray, p: np.ndarray) -> float:
+    "The mean distance of predicted and observed acceptance over ten bins of the prediction."
+    bins = np.minimum((p * 10).astype(int), 9)
+    error = 0.0
+    for b in set(bins.tolist()):
+        members = bins == b
+        error += abs(y[members].mean() - p[members].mean()) * members.mean()
+    return error

@@ -5,19 +5,19 @@
 # %% auto #0
 __all__ = ['walltime_factor', 'operations_factor', 'oracle_tokens', 'check_cost', 'curve_factor', 'best_lookahead', 'time_call',
            'random_ids', 'pass_seconds', 'verification_cost_curve', 'plot_verification_cost_curve', 'Length',
-           'live_steps', 'costs_from_steps', 'measure_costs', 'predict_speedups', 'costs_in_ms',
-           'plot_predicted_speedups']
+           'live_steps', 'costs_from_steps', 'measure_costs', 'cost_ratios', 'predict_speedups', 'measure_speedups',
+           'costs_in_ms', 'plot_predicted_speedups']
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #50dd4baf
 import math
 import time
+from functools import partial
 
 import numpy as np
 import torch
 
 from ..evaluate.bench import plan
 from ..core.driver import Stop, encode_prompt, decode, synchronize
-from ..speculative.lookahead import check_int
 from ..speculative.cost_aware import RoundCosts
 from decodelab.core.metrics import (
     counts,
@@ -27,7 +27,9 @@ from decodelab.core.metrics import (
     rates,
     speedup,
 )
+from ..core.checks import check_int
 from ..core.plot import SERIES, axes
+from ..speculative.protocol import LookaheadRule
 from .replay import DraftTable, predicted_speedup, replay
 from ..strategies.sampling import Greedy
 from ..speculative.protocol import FixedLookahead
@@ -39,13 +41,16 @@ def walltime_factor(
     k: int,  # lookahead
     c: float,  # a draft pass, in target passes
 ) -> float:
-    "How many times as fast as plain decoding, if a target pass costs the same whatever its width (arXiv 2211.17192, theorem 3.8)."
+    """The speedup over plain decoding, if a target pass costs the same whatever its width.
+
+    Source: arXiv 2211.17192, theorem 3.8.
+    """
     return expected_tokens(alpha, k) / (1 + k * check_cost('c', c))
 
 
 def operations_factor(
-    alpha: float,
-    k: int,
+    alpha: float,  # token acceptance
+    k: int,  # lookahead
     c_hat: float,  # operations of the draft model for a token, over those of the target
 ) -> float:
     "How many times as many operations as plain decoding (arXiv 2211.17192, theorem 3.11)."
@@ -53,12 +58,15 @@ def operations_factor(
 
 
 def oracle_tokens(alpha: float) -> float:
-    "Tokens from each target pass if every draft ended just before its first wrong token (arXiv 2211.17192, section 3.5)."
+    """Tokens from each target pass if every draft ended just before its first wrong token.
+
+    Source: arXiv 2211.17192, section 3.5.
+    """
     return expected_tokens(alpha, math.inf)
 
 
 def check_cost(name: str, value: float) -> float:
-    "`value`, if it is a cost; else a `ValueError`."
+    "`value`, if it is a cost; raises `ValueError` otherwise."
     if not 0 <= value < math.inf:
         raise ValueError(f'{name} is {value}: give a cost of 0 or more')
     return value
@@ -92,105 +100,105 @@ def best_lookahead(
     return max(range(top + 1), key=lambda k: curve_factor(alpha, k, costs))
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #922ade09
-def time_call(act, device) -> float:
-    "Seconds that `act()` takes, with all it left in the device's queue."
+def time_call(function, device) -> float:
+    "Seconds of a call, with everything that it left in the device's queue."
     synchronize(device)
     start = time.perf_counter()
-    act()
+    function()
     synchronize(device)
     return time.perf_counter() - start
 
 
 def random_ids(lm, n: int, seed: int = 0) -> list[int]:
-    "`n` ids by chance, none of which ends a text."
+    "`n` random ids, none of which ends a sequence."
     ids = torch.randint(lm.vocab_size, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
     usable = next(i for i in range(lm.vocab_size) if i not in lm.eos)
     return [usable if i in lm.eos else i for i in ids]
 
 
 @torch.inference_mode()
-def pass_seconds(lm, widths: list[int], context: int, rows: int, repeats: int) -> np.ndarray:
-    "Seconds `(repeats, widths)` of passes over so many new tokens of `rows` texts of `context` tokens."
-    if lm.max_length and context + max(widths) > lm.max_length:
+def pass_seconds(
+    lm,
+    widths: list[int],  # new tokens of a pass
+    context: int,  # tokens before
+    rows: int,  # sequences at a time
+    repeats: int,
+) -> np.ndarray:
+    """Seconds `(repeats, widths)` of passes.
+
+    Raises `ValueError` where they do not fit in the model's context.
+    """
+    longest = context + max(widths)
+    if lm.max_length and longest > lm.max_length:
         raise ValueError(
-            f'{context} tokens and {max(widths)} more do not fit in the context of {lm.max_length}: give a shorter one'
+            f'{context} tokens and {max(widths)} more do not fit in the context of {lm.max_length}: '
+            'give a shorter one'
         )
-    ids, session = random_ids(lm, context + max(widths)), lm.session()
+    ids = random_ids(lm, longest)
+    session = lm.session()
     session.logits(ids[:context])
     if rows > 1:
         session = session.expand(rows)
-    one = lambda n: session.forward([ids[: context + n]] * rows, n)
+
+    def run(width):
+        session.forward([ids[: context + width]] * rows, width)
+
+    for width in widths:
+        run(width)  # warm-up
     seconds = np.zeros((repeats, len(widths)))
-    for n in widths:
-        one(n)  # warm-up
     for r in range(repeats):
         for i in range(len(widths)):
-            at = (i + r * 7) % len(widths)
-            seconds[r, at] = time_call(lambda: one(widths[at]), lm.device)
+            column = (i + r * 7) % len(widths)
+            seconds[r, column] = time_call(partial(run, widths[column]), lm.device)
     return seconds
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #35d75e8c
 def verification_cost_curve(
     lm,
     widths=range(1, 33),  # new tokens of a pass; 1 must be among them
-    contexts=(64, 256),  # tokens read before
-    rows=(1,),  # texts read together
+    contexts=(64, 256),  # tokens before
+    rows=(1,),  # sequences at a time
     repeats: int = 7,
 ):
-    "DataFrame of target passes: median `seconds` by width, context and rows, and the `ratio` T(width)/T(1)."
+    """DataFrame of target passes: median `seconds` by width, context and rows, and the `ratio` T(width)/T(1).
+
+    Raises `ValueError` for widths without 1, and for numbers that are no positive integers.
+    """
     import pandas as pd
 
     widths = sorted({check_int('a width', n) for n in widths})
+    check_int('repeats', repeats)
     if not widths or widths[0] != 1:
         raise ValueError(
             'the curve is relative to a pass over one token: give widths that begin with 1'
         )
-    out = []
+    records = []
     for context in contexts:
         for n in rows:
-            seconds = np.median(
-                pass_seconds(
-                    lm,
-                    widths,
-                    check_int('a context', context),
-                    check_int('rows', n),
-                    check_int('repeats', repeats),
-                ),
-                0,
-            )
-            out += [
-                dict(width=w, context=context, rows=n, seconds=s, ratio=s / seconds[0])
-                for w, s in zip(widths, seconds)
-            ]
-    return pd.DataFrame(out)
+            check_int('a context', context)
+            check_int('rows', n)
+            seconds = np.median(pass_seconds(lm, widths, context, n, repeats), 0)
+            for width, s in zip(widths, seconds):
+                records.append([width, context, n, s, s / seconds[0]])
+    return pd.DataFrame(records, columns=['width', 'context', 'rows', 'seconds', 'ratio'])
 
-
+# %% ../../nbs/09_tuning/02_cost_model.ipynb #93edb82d
 def plot_verification_cost_curve(curve, ax=None):
     "T(width)/T(1), a line for each context and number of rows."
-    most = curve.ratio[curve.width == curve.width.max()].max()
-    ax = axes(
-        ax,
-        f'a pass over {curve.width.max()} tokens costs up to {most:.1f} times a pass over one',
-        'new tokens in the pass',
-        'T(n) / T(1)',
-        (5.6, 2.6),
-    )
+    widest = curve.width.max()
+    ratio = curve.ratio[curve.width == widest].max()
+    title = f'a pass over {widest} tokens costs up to {ratio:.1f} times a pass over one'
+    ax = axes(ax, title, 'new tokens in the pass', 'T(n) / T(1)', (5.6, 2.6))
     for i, ((context, rows), part) in enumerate(curve.groupby(['context', 'rows'])):
-        ax.plot(
-            part.width,
-            part.ratio,
-            color=SERIES[i % len(SERIES)],
-            marker='os^Dv<>'[i % 7],
-            ms=3,
-            lw=1.2,
-            label=f'context {context}' + (f', {rows} texts' if rows > 1 else ''),
-        )
+        style = dict(color=SERIES[i % len(SERIES)], marker='os^Dv<>'[i % 7], ms=3, lw=1.2)
+        label = f'context {context}' + (f', {rows} sequences' if rows > 1 else '')
+        ax.plot(part.width, part.ratio, label=label, **style)
     ax.set_ylim(0)
     ax.legend(fontsize=8, frameon=False)
     return ax
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #027a2208
-class Length:
+class Length(LookaheadRule):
     "A lookahead of `k` tokens, 0 included."
 
     def __init__(self, k: int):
@@ -199,44 +207,40 @@ class Length:
     def start(self, request=None):
         return self
 
-    def keep_drafting(self, n, probs, token):
-        return n < self.k
-
     def update(self, step):
         "Nothing to learn."
 
-    def __repr__(self):
-        return f'Length({self.k})'
-
 
 def live_steps(
-    lm, strategies: dict, prompts, max_new_tokens: int = 24, repeats: int = 3, stop=None
+    lm,  # the target
+    strategies: dict,  # by name
+    prompts,  # strings or lists of ids
+    max_new_tokens: int = 24,
+    repeats: int = 3,
+    stop=None,
 ):
-    "DataFrame of the steps of several strategies, run in turns, without the first of each text, which reads the prompt."
+    """DataFrame of the steps of several strategies, run in turns.
+
+    Without the first step of each sequence, which has the prefill of the prompt.
+    Raises `ValueError` where there are no other steps.
+    """
     import pandas as pd
 
-    rows = []
     for strategy in strategies.values():
         decode(lm, prompts[0], strategy, min(max_new_tokens, 12), stop=stop)  # warm-up
+    rows = []
     for repeat, prompt, _, name in plan(list(strategies), len(prompts), repeats):
         trace = decode(lm, prompts[prompt], strategies[name], max_new_tokens, stop=stop)
-        rows += [
-            dict(
-                strategy=name,
-                prompt=prompt,
-                repeat=repeat,
-                new_tokens=len(s.tokens),
-                drafted=s.drafted,
-                passes=s.draft_passes,
-                seconds=s.seconds,
-                draft_seconds=s.draft_seconds,
-                verify_seconds=s.verify_seconds,
+        run = dict(strategy=name, prompt=prompt, repeat=repeat)
+        for step in trace.steps[1:]:
+            counted = dict(
+                new_tokens=len(step.tokens), drafted=step.drafted, passes=step.draft_passes
             )
-            for s in trace.steps[1:]
-        ]
+            timed = {k: getattr(step, k) for k in ('seconds', 'draft_seconds', 'verify_seconds')}
+            rows.append(run | counted | timed)
     if not rows:
         raise ValueError(
-            'every text was a single round: give prompts that are continued for longer'
+            'every sequence was a single round: give prompts that are continued for longer'
         )
     return pd.DataFrame(rows)
 
@@ -246,134 +250,122 @@ def costs_from_steps(
     ratios,  # T(1)/T(1), T(2)/T(1), …
 ) -> RoundCosts:
     "`RoundCosts` by medians over live steps."
-    target = tuple(float(steps.verify_seconds[steps.drafted == 0].median()) * r for r in ratios)
+    one = float(steps.verify_seconds[steps.drafted == 0].median())
+    target = tuple(one * ratio for ratio in ratios)
     rest = float((steps.seconds - steps.draft_seconds - steps.verify_seconds).median())
-    drew = steps[steps.passes > 0]
-    at = RoundCosts(target, 0.0).target_pass
-    if drew.empty:
+    drafting = steps[steps.passes > 0]
+    if drafting.empty:
         return RoundCosts(target, 0.0, rest=rest + float(steps.draft_seconds.median()))
-    one, many = drew[drew.passes == 1], drew[drew.passes > 1]
-    first = float(
-        (drew.draft_seconds / drew.passes).median() if one.empty else one.draft_seconds.median()
-    )
-    further = (
-        first if many.empty else float(((many.draft_seconds - first) / (many.passes - 1)).median())
-    )
-    colder = float((drew.verify_seconds - drew.drafted.map(lambda n: at(n + 1))).median())
+    single, several = drafting[drafting.passes == 1], drafting[drafting.passes > 1]
+    first = float((drafting.draft_seconds / drafting.passes).median())
+    if not single.empty:
+        first = float(single.draft_seconds.median())
+    further = first
+    if not several.empty:
+        further = float(((several.draft_seconds - first) / (several.passes - 1)).median())
+    target_pass = RoundCosts(target, 0.0).target_pass
+    expected = drafting.drafted.map(lambda n: target_pass(n + 1))
+    colder = float((drafting.verify_seconds - expected).median())  # a target pass after drafting
     return RoundCosts(target, max(0.0, further), max(0.0, first + colder), rest)
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #f50a5f14
 def measure_costs(
-    lm,
+    lm,  # the target
     drafter=None,  # None: the target alone
     widths=range(1, 33),  # between them T is interpolated
-    context: int | None = None,  # tokens read before; None: as many as the prompts have in the mean
-    rows: int = 1,  # texts at a time
+    context: int | None = None,  # tokens before; None: the mean length of the prompts
+    rows: int = 1,  # sequences at a time
     repeats: int = 5,
-    prompts=None,  # to draft for; None: 64 ids by chance (give your own where the drafter copies)
+    prompts=None,  # to draft for; None: 64 random ids (give your own where the drafter copies)
 ) -> RoundCosts:
-    "What target passes, draft passes and the rest of a round cost on this machine, in seconds."
+    "The costs of target passes, draft passes and the rest of a round on this machine, in seconds."
     if isinstance(prompts, str):
         raise ValueError('prompts is one string: put it in brackets')
-    texts = [encode_prompt(lm, p, 24) for p in prompts or [random_ids(lm, 64)]]
+    ids = [encode_prompt(lm, p, 24) for p in prompts or [random_ids(lm, 64)]]
     if context is None:
-        context = sum(map(len, texts)) // len(texts)
-
-    def curve(rows):
-        known = verification_cost_curve(lm, widths, (context,), (rows,), repeats)
-        return known.seconds[0], np.interp(
-            range(1, known.width.max() + 1), known.width, known.ratio
-        ).tolist()
-
-    one, ratios = curve(1)
+        context = sum(map(len, ids)) // len(ids)
+    one, ratios = cost_ratios(lm, widths, context, 1, repeats)
     if drafter is None:
-        alone = RoundCosts([one * r for r in ratios], 0.0)
+        costs = RoundCosts([one * ratio for ratio in ratios], 0.0)
     else:
-        alone = costs_from_steps(
-            live_steps(
-                lm,
-                {k: Speculative(drafter, lookahead=Length(k)) for k in (0, 1, 5)},
-                texts,
-                repeats=repeats,
-                stop=Stop(eos=()),
-            ),
-            ratios,
-        )
+        strategies = {k: Speculative(drafter, lookahead=Length(k)) for k in (0, 1, 5)}
+        steps = live_steps(lm, strategies, ids, repeats=repeats, stop=Stop(eos=()))
+        costs = costs_from_steps(steps, ratios)
     if rows == 1:
-        return alone
-    wide, ratios = curve(rows)
-    own = np.median(
-        np.stack(
-            [
-                pass_seconds(getattr(drafter, 'lm', lm), [1], context, n, repeats)[:, 0]
-                for n in (1, rows)
-            ]
-        ),
-        1,
+        return costs
+    batch, ratios = cost_ratios(lm, widths, context, rows, repeats)
+    draft_lm = lm if drafter is None or drafter.lm is None else drafter.lm
+    draft_one, draft_batch = (
+        np.median(pass_seconds(draft_lm, [1], context, n, repeats)[:, 0]) for n in (1, rows)
     )
+    growth = draft_batch / draft_one
     return RoundCosts(
-        [alone.target_pass(1) * wide / one * r for r in ratios],
-        alone.draft * own[1] / own[0],
-        alone.first and alone.first * own[1] / own[0],
-        alone.rest * rows,
+        [costs.target_pass(1) * batch / one * ratio for ratio in ratios],
+        costs.draft * growth,
+        costs.first and costs.first * growth,
+        costs.rest * rows,
     )
+
+# %% ../../nbs/09_tuning/02_cost_model.ipynb #c4b90cf4
+def cost_ratios(lm, widths, context: int, rows: int, repeats: int) -> tuple[float, list[float]]:
+    "`(T(1), [T(1)/T(1), T(2)/T(1), …])`, interpolated between the widths."
+    curve = verification_cost_curve(lm, widths, (context,), (rows,), repeats)
+    every = range(1, curve.width.max() + 1)
+    return curve.seconds[0], np.interp(every, curve.width, curve.ratio).tolist()
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #ad724466
 def predict_speedups(
-    lm,
+    lm,  # the target
     drafter,
-    prompts,
+    prompts,  # strings or lists of ids
     lengths=(1, 2, 4, 8),  # fixed lookaheads to predict and to run
     max_new_tokens: int = 48,
     repeats: int = 3,
     costs: RoundCosts | None = None,  # None: measured now
 ):
-    "DataFrame by lookahead k: speed over plain decoding by formula, curve and replay, and as measured with its interval; `attrs` has α, acceptance by position and costs."
+    """DataFrame by lookahead k: the speedup by formula, curve and replay, and as measured.
+
+    `attrs` has α, the acceptance by position and the costs.
+    Raises `ValueError` where nothing was drafted.
+    """
     import pandas as pd
 
-    table = DraftTable.build(lm, drafter, prompts, max_new_tokens, k=max(lengths))
-    steps = [s for text in replay(table, FixedLookahead(max(lengths))) for s in text]
+    longest = max(lengths)
+    table = DraftTable.build(lm, drafter, prompts, max_new_tokens, k=longest)
+    steps = [step for run in replay(table, FixedLookahead(longest)) for step in run]
     alpha = rates(counts(steps), 1.0)['token_acceptance']
     positions = position_acceptance(steps).unconditional.tolist()
     if not positions:
         raise ValueError(
             f'{drafter!r} drafted nothing for these prompts: there is nothing to predict'
         )
-    costs = costs or measure_costs(
-        lm, drafter, range(1, max(lengths) + 2), prompts=prompts, repeats=repeats
-    )
-    names = {k: f'k={k}' for k in lengths}
-    steps = live_steps(
-        lm,
-        dict(plain=Greedy())
-        | {names[k]: Speculative(drafter, lookahead=FixedLookahead(k)) for k in lengths},
-        prompts,
-        max_new_tokens,
-        repeats,
-    )
-    texts = (
-        steps.groupby(['strategy', 'prompt', 'repeat'])[['new_tokens', 'seconds']]
-        .sum()
-        .reset_index()
-    )
-    clock = {k: speedup(texts, names[k], 'plain', ratio_of_totals, draws=300) for k in lengths}
-    reach = positions + [0.0] * (max(lengths) - len(positions))  # nobody got further
-    out = pd.DataFrame(
-        [
-            dict(
-                k=k,
-                formula=walltime_factor(alpha, k, costs.draft / costs.target_pass(1)),
-                curve=curve_factor(reach, k, costs),
-                replay=predicted_speedup(table, FixedLookahead(k), costs),
-                measured=clock[k].value,
-                low=clock[k].low,
-                high=clock[k].high,
-            )
-            for k in lengths
-        ]
-    ).set_index('k')
-    out.attrs.update(alpha=alpha, positions=positions, costs=costs_in_ms(costs))
-    return out
+    if costs is None:
+        widths = range(1, longest + 2)
+        costs = measure_costs(lm, drafter, widths, prompts=prompts, repeats=repeats)
+    measured = measure_speedups(lm, drafter, prompts, lengths, max_new_tokens, repeats)
+    c = costs.draft / costs.target_pass(1)
+    reach = positions + [0.0] * (longest - len(positions))
+    rows = []
+    for k in lengths:
+        formula, curve = walltime_factor(alpha, k, c), curve_factor(reach, k, costs)
+        replayed = predicted_speedup(table, FixedLookahead(k), costs)
+        interval = measured[k]
+        rows.append([k, formula, curve, replayed, interval.value, interval.low, interval.high])
+    columns = ['k', 'formula', 'curve', 'replay', 'measured', 'low', 'high']
+    frame = pd.DataFrame(rows, columns=columns).set_index('k')
+    frame.attrs.update(alpha=alpha, positions=positions, costs=costs_in_ms(costs))
+    return frame
+
+# %% ../../nbs/09_tuning/02_cost_model.ipynb #3285645d
+def measure_speedups(lm, drafter, prompts, lengths, max_new_tokens: int, repeats: int) -> dict:
+    "The measured speedup of each fixed lookahead, an `Interval`."
+    strategies = dict(plain=Greedy())
+    for k in lengths:
+        strategies[f'k={k}'] = Speculative(drafter, lookahead=FixedLookahead(k))
+    steps = live_steps(lm, strategies, prompts, max_new_tokens, repeats)
+    runs = steps.groupby(['strategy', 'prompt', 'repeat'])[['new_tokens', 'seconds']]
+    runs = runs.sum().reset_index()
+    return {k: speedup(runs, f'k={k}', 'plain', ratio_of_totals, draws=300) for k in lengths}
 
 
 def costs_in_ms(costs: RoundCosts) -> dict:
@@ -387,41 +379,22 @@ def costs_in_ms(costs: RoundCosts) -> dict:
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #144a423b
 def plot_predicted_speedups(frame, title: str = '', ax=None):
-    "Predicted and measured speed by lookahead; the legend says how far each prediction is off, in the mean."
-    near = {
-        name: (frame[name] / frame.measured - 1).abs().mean()
-        for name in ('formula', 'curve', 'replay')
-    }
-    best = min(near, key=near.get)
-    ax = axes(
-        ax,
-        f'{title + ": " if title else ""}{best} is nearest, off by {near[best]:.0%}',
-        'lookahead k',
-        'times plain decoding',
-        (5.6, 2.8),
-    )
-    ax.errorbar(
-        frame.index,
-        frame.measured,
-        [np.maximum(frame.measured - frame.low, 0), np.maximum(frame.high - frame.measured, 0)],
-        color='black',
-        marker='o',
-        ms=4,
-        capsize=3,
-        lw=1.5,
-        label='measured, with interval',
-    )
-    for i, name in enumerate(near):
-        ax.plot(
-            frame.index,
-            frame[name],
-            color=SERIES[i],
-            marker='s^D'[i],
-            ms=4,
-            ls='--',
-            lw=1.2,
-            label=f'{name}, off by {near[name]:.0%}',
-        )
+    "Predicted and measured speed by lookahead; the legend has the mean error of each prediction."
+    errors = {}
+    for name in ('formula', 'curve', 'replay'):
+        errors[name] = (frame[name] / frame.measured - 1).abs().mean()
+    best = min(errors, key=errors.get)
+    title = f'{title}: ' if title else ''
+    title += f'{best} is nearest, off by {errors[best]:.0%}'
+    ax = axes(ax, title, 'lookahead k', 'times plain decoding', (5.6, 2.8))
+    below = np.maximum(frame.measured - frame.low, 0)
+    above = np.maximum(frame.high - frame.measured, 0)
+    style = dict(color='black', marker='o', ms=4, capsize=3, lw=1.5)
+    label = 'measured, with interval'
+    ax.errorbar(frame.index, frame.measured, [below, above], label=label, **style)
+    for i, (name, error) in enumerate(errors.items()):
+        style = dict(color=SERIES[i], marker='s^D'[i], ms=4, ls='--', lw=1.2)
+        ax.plot(frame.index, frame[name], label=f'{name}, off by {error:.0%}', **style)
     ax.axhline(1, color='#888888', lw=1, ls=':')
     ax.set_ylim(0)
     ax.legend(fontsize=8, frameon=False, loc='upper left', bbox_to_anchor=(1, 1))
