@@ -100,7 +100,7 @@ def flags(path):
                     yield f'cell {i}: {ast.unparse(n)[:80]}'
 
 
-FOREIGN = re.compile(r'config|model|module|tokenizer|layer|torch|rust|encoding|\bos\b|\bnp\b|attention|text|hf_|transformers|processor\b')
+FOREIGN = re.compile(r'config|model|module|tokenizer|layer|torch|rust|encoding|\bos\b|\bnp\b|attention|text|hf_|transformers|processor\b|user_')
 
 
 def vocabulary(path):
