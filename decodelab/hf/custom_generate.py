@@ -301,7 +301,7 @@ def check_call(strategy, config, arguments: dict):
             raise ValueError(f'{words}: say {name}={own or 1}')
     _check_model_arguments(arguments)
 
-
+# %% ../../nbs/12_hf/05_custom_generate.ipynb #611df73e
 def samples(strategy) -> bool:
     "Does a strategy draw tokens at random?"
     if isinstance(strategy, BeamSample):
@@ -359,6 +359,9 @@ def requests_of(
     return requests
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #7cd78e0a
+#| export
+
+# %% ../../nbs/12_hf/05_custom_generate.ipynb #4fea875f
 class CustomGenerateFunction:
     "A strategy as transformers' `generate` calls it."
 
