@@ -97,7 +97,7 @@ def full_forward(request: Request, ids: list[int], hidden: bool, weights: bool) 
         fields = dict(hidden_states=out.hidden_states, attentions=out.attentions)
     return {name: [x[0] for x in layers] for name, layers in fields.items() if layers}
 
-
+# %% ../../nbs/12_hf/04_outputs.ipynb #f07f7d13
 def _encoder_decoder_fields(request: Request, ids: list[int], options: dict) -> dict:
     "The fields of an encoder–decoder, layers as the model returns them."
     lm = request.lm
