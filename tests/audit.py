@@ -9,7 +9,7 @@ import sys
 from repo import ROOT, cells, is_exported, module_name, notebooks
 
 sys.path.insert(0, str(ROOT))
-from decodelab.core.glossary import FORBIDDEN  # noqa: E402
+from decodelab.core.glossary import FORBIDDEN
 
 WIDEST = 110  # characters of a line of code
 LARGEST = 1800  # characters of a cell
