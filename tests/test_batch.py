@@ -232,7 +232,7 @@ def test_memory_is_bounded_and_reported():
             batch = decode_batch(lm, order, Greedy(), 8, 10, cache_tokens=bound)
             assert 0 < batch.cache_bytes <= bound * token
             assert [t.tokens for t in batch] == [decode(lm, p, Greedy(), 10).tokens for p in order]
-    with pytest.raises(ValueError, match='needs 128 places'):
+    with pytest.raises(ValueError, match='needs 128 positions'):
         decode_batch(lm, texts, Greedy(), 8, 10, cache_tokens=127)
 
 

@@ -706,7 +706,7 @@ def test_reasons(why, make):
     assert (
         lm.native is None and lm.backend.startswith("transformers' forward: ") and why in lm.backend
     )
-    with pytest.raises(ValueError, match='only the lean forward can be'):
+    with pytest.raises(ValueError, match='only the native forward can be'):
         lm.pack_weights()
     engine, before = lm.backend, lm.session().logits([3, 4, 5, 6], 2)
     with warnings.catch_warnings(record=True) as heard:
