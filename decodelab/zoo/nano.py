@@ -129,8 +129,9 @@ def train(
     "Train a nano model, or go on with it; its folder, where `load` finds it once it is finished."
     begun = time.monotonic()
     folder = Path(folder or Path(os.environ.get('DECODELAB_NANO', 'zoo-runs')) / name)
+    model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS)
     device = device_for(name, device, toy)
-    model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS).to(device)
+    model.to(device)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, ids, held = cached_data(name, folder, device, toy)
     if compile:
