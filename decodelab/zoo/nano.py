@@ -117,7 +117,7 @@ def cached_data(name: str, folder: Path, device: str, toy: bool) -> tuple:
 def train(
     name: str,  # 'nano', 'nano-draft', 'nano-small', 'nano-alt'
     folder: str | Path | None = None,  # of the run; None: NAME in DECODELAB_NANO, or in zoo-runs
-    tokens: int | None = None,  # how much to read at most
+    tokens: int | None = None,  # to read at most
     minutes: float | None = None,  # of training at most, all calls together; without compiling
     pause: float | None = None,  # minutes after which this call stops at a checkpoint
     device: str | None = None,  # None: the accelerator
