@@ -117,7 +117,7 @@ def cached_data(name: str, folder: Path, device: str, toy: bool) -> tuple:
 def train(
     name: str,  # 'nano', 'nano-draft', 'nano-small', 'nano-alt'
     folder: str | Path | None = None,  # of the run; None: NAME in DECODELAB_NANO, or in zoo-runs
-    tokens: int | None = None,  # how much to read at most
+    tokens: int | None = None,  # to read at most
     minutes: float | None = None,  # of training at most, all calls together; without compiling
     pause: float | None = None,  # minutes after which this call stops at a checkpoint
     device: str | None = None,  # None: the accelerator
@@ -129,8 +129,9 @@ def train(
     "Train a nano model, or go on with it; its folder, where `load` finds it once it is finished."
     begun = time.monotonic()
     folder = Path(folder or Path(os.environ.get('DECODELAB_NANO', 'zoo-runs')) / name)
+    model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS)
     device = device_for(name, device, toy)
-    model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS).to(device)
+    model.to(device)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, ids, held = cached_data(name, folder, device, toy)
     if compile:
