@@ -277,8 +277,8 @@ def test_sampling_tables_are_reproducible_and_of_their_own_seed(models):
     again = build(0)
     other = build(1)
     assert one.sequences == again.sequences and [
-        [p.tokens for p in ps] for ps in one.positions
-    ] == [[p.tokens for p in ps] for ps in again.positions]
+        [p.tokens for p in ps] for ps in one.records
+    ] == [[p.tokens for p in ps] for ps in again.records]
     assert other.sequences != one.sequences
     with pytest.raises(ValueError, match='greedy base'):
         OracleLookahead(one)
@@ -328,7 +328,7 @@ def test_a_row_of_scores_and_of_probabilities_say_the_same(values):
     'make,words',
     [
         (lambda: ConfidenceLookahead(2), 'from 0 to 1'),
-        (lambda: ConfidenceLookahead(k=0), 'whole number'),
+        (lambda: ConfidenceLookahead(k=0), 'integer'),
         (lambda: HeuristicLookahead(5, max_k=3), 'limit'),
         (lambda: CumulativeLookahead(k=2, min_k=3), 'at most k'),
         (lambda: BanditLookahead(COSTS, ()), 'arms'),

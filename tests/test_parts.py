@@ -19,7 +19,7 @@ MAY_IMPORT = {
     'strategies': 'core models logits',
     'zoo': 'core models',
     'evaluate': 'core models logits strategies',
-    'speculative': 'core models strategies',
+    'speculative': 'core models strategies evaluate',
     'drafters': 'core models logits strategies zoo speculative',
     'tuning': 'core models strategies evaluate speculative drafters',
     'watermark': 'core models logits strategies speculative',

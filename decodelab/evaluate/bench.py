@@ -27,7 +27,10 @@ def plan(
     prompts: int,  # how many
     repeats: int,
 ) -> Iterator[tuple[int, int, int, str]]:
-    "Yield (repeat, prompt, order, name): strategies alternate on each prompt, and each is first equally often."
+    """Yield (repeat, prompt, order, name).
+
+    Strategies alternate on each prompt, and each is first equally often.
+    """
     for repeat in range(repeats):
         for prompt in range(prompts):
             shift = (repeat + prompt) % len(names)
@@ -122,7 +125,7 @@ def run_key(record: dict) -> tuple:
 
 
 def in_order(records: dict) -> list[dict]:
-    "Rows by their runs, in the order of the plan, whoever did them and when."
+    "Rows by their runs, in the order of the plan."
     return sorted(records.values(), key=lambda r: (r['repeat'], r['prompt'], r['order']))
 
 
@@ -163,12 +166,16 @@ def bench(
     progress: bool = True,  # show a bar where someone is watching
     stop=None,  # as in `decode`
 ):
-    "Decode every prompt with every strategy, interleaved, shared among the processes; a DataFrame with a row per run."
+    """A DataFrame with a row per run: every prompt decoded with every strategy, interleaved.
+
+    The runs are shared among the processes.
+    """
     ids = check_bench(lm, prompts, strategies, max_new_tokens, repeats)
     together = getattr(lm, 'shards', 1) > 1
     if together and to_stop(stop).seconds is not None:
         raise ValueError(
-            'a model that is cut over processes cannot stop by the clock, since theirs differ: stop by tokens or strings'
+            'a model that is cut over processes cannot stop by the clock, since theirs differ: '
+            'stop by tokens or strings'
         )
     now = provenance(lm, ids, strategies, max_new_tokens, repeats, seed, stop)
     ledger = Ledger(output_dir, now, run_key, together)
@@ -193,7 +200,10 @@ def summary(
     draws: int = 1000,  # resamples for the interval
     seed: int = 0,
 ):
-    "A DataFrame with a row per strategy: speed, speedup with interval, acceptance, identical texts and slowdowns."
+    """A DataFrame with a row per strategy.
+
+    Speed, speedup with interval, acceptance, identical texts and slowdowns.
+    """
     import pandas as pd
 
     names = list(dict.fromkeys(frame.strategy))

@@ -94,7 +94,8 @@ def read_json(path: Path) -> Iterator[tuple[str, dict]]:
             at = skip_whitespace(text, at + 1)
     if text[at + 1 :].strip():
         raise ValueError(
-            f'{path}, {place(skip_whitespace(text, at + 1))}: no JSON (there is more after the end of the list)'
+            f'{path}, {place(skip_whitespace(text, at + 1))}: '
+            'no JSON (there is more after the end of the list)'
         )
 
 
@@ -118,7 +119,8 @@ def read_csv(path: Path) -> Iterator[tuple[str, dict]]:
                 names = values
             elif values and len(values) != len(names):
                 raise ValueError(
-                    f'{path}, {place}: {len(values)} values for {len(names)} fields: a quote or comma is wrong'
+                    f'{path}, {place}: {len(values)} values for {len(names)} fields: '
+                    'a quote or comma is wrong'
                 )
             elif values:
                 yield place, dict(zip(names, values))
@@ -129,7 +131,10 @@ def read_csv(path: Path) -> Iterator[tuple[str, dict]]:
 
 
 def read_parquet(path: Path) -> Iterator[tuple[str, dict]]:
-    "The rows of a parquet file, through pandas; raises `ValueError` without pyarrow, or where the file is damaged."
+    """The rows of a parquet file, through pandas.
+
+    Raises `ValueError` without pyarrow, or where the file is damaged.
+    """
     import pandas as pd
 
     try:
@@ -150,10 +155,8 @@ def is_empty(value) -> bool:
     "Is there nothing in it? Zero and False are something."
     if isinstance(value, float):
         return math.isnan(value)
-    return (
-        value is None
-        or (hasattr(value, '__len__')
-        and not len(value.strip() if isinstance(value, str) else value))
+    return value is None or (
+        hasattr(value, '__len__') and not len(value.strip() if isinstance(value, str) else value)
     )
 
 
@@ -163,7 +166,10 @@ def check_records(
     where,  # a file or a data set, for what is said
     aliases: dict | None = None,  # other spellings: field → as it is written there
 ) -> list[dict]:
-    "The records, each with the fields it needs under their names; raises `ValueError` that names place and field."
+    """The records, each with the fields it needs under their names.
+
+    Raises `ValueError` that names line and field.
+    """
     records, aliases = [], aliases or {}
     for place, record in rows:
         record = record | {
@@ -218,7 +224,8 @@ SOURCES = dict(
         config='en',
     ),
     cnn_dailymail=DatasetSource(
-        'assisted generation, dynamic speculation, universal assistants, LayerSkip: 128 new tokens after "Article: … Summary:"',
+        'assisted generation, dynamic speculation, universal assistants, LayerSkip: '
+        '128 new tokens after "Article: … Summary:"',
         'abisee/cnn_dailymail',
         ('article',),
         config='3.0.0',
@@ -386,14 +393,15 @@ def fetch_rows(
             if error.name != 'datasets':
                 raise
             raise ImportError(
-                'data sets by name come through the library datasets: install decodelab[experiments], or give a file'
+                'data sets by name come through the library datasets: '
+                'install decodelab[experiments], or give a file'
             ) from None
     stream = load(**source.hub_args(split), streaming=True)
     if n is not None and seed is not None:
         stream = stream.shuffle(seed=seed, buffer_size=10_000)
     return ((f'record {i}', dict(record)) for i, record in enumerate(islice(stream, n), 1))
 
-
+# %% ../../nbs/06_evaluate/03_datasets.ipynb #8f023149
 def missing_data(
     name: str, split: str | None = None, folder=None, fetch: bool | None = None
 ) -> str:
@@ -424,23 +432,25 @@ def missing_data(
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #023ea666
 def read_dataset(
     name,  # a file, or the name of a data set
-    required: Sequence[str]
-    | None = None,  # fields that every record must have; None: those of the named set
+    required: Sequence[str] | None = None,  # fields of every record; None: those of the named set
     split: str | None = None,  # of a named set; None: the one its source used
     n: int | None = None,  # how many; None: all
     seed: int | None = 0,  # of the choice of n; None: the first n
     folder=None,  # where files of named sets are; None: DECODELAB_DATA
-    fetch: bool
-    | None = None,  # get it through `datasets` if there is no file; None: if DECODELAB_FETCH is set
+    fetch: bool | None = None,  # through `datasets` if there is no file; None: DECODELAB_FETCH
 ) -> list[dict]:
-    "Records of a file or a named set, checked; raises `ValueError` naming file, line and field, `FileNotFoundError` saying what to do."
+    """Records of a file or a named set, checked.
+
+    Raises `ValueError` naming file, line and field, `FileNotFoundError` with what to do.
+    """
     name = str(name)
     if isinstance(required, str):
         raise TypeError(f'needs is {required!r}: give a list of fields, such as [{required!r}]')
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
         raise ValueError(f'n is {n!r}: give a whole number of 1 or more, or None for all')
-    if said := missing_data(name, split, folder, fetch):
-        raise FileNotFoundError(said)
+    problem = missing_data(name, split, folder, fetch)
+    if problem:
+        raise FileNotFoundError(problem)
     local = Path(name).is_file()
     if local and split is not None:
         raise ValueError(f'{name} is a file and has no splits: leave out split')
@@ -450,18 +460,13 @@ def read_dataset(
     if path and find_reader(path) is None:
         raise ValueError(f'{path} cannot be read: give one of {", ".join(ENDINGS)}')
     rows = find_reader(path)(path) if path else fetch_rows(source, split, n, seed)
-    records = check_records(
-        rows,
-        required if required is not None else source.fields if source else (),
-        where,
-        source and source.aliases,
-    )
+    if required is None:
+        required = source.fields if source else ()
+    records = check_records(rows, required, where, source and source.aliases)
     if n is None:
         return records
     if len(records) < n:
         raise ValueError(f'{where} has {len(records)} records: give n={len(records)} or less')
-    return (
-        records[:n]
-        if seed is None or not path
-        else [records[i] for i in sorted(random.Random(seed).sample(range(len(records)), n))]
-    )
+    if seed is None or not path:
+        return records[:n]
+    return [records[i] for i in sorted(random.Random(seed).sample(range(len(records)), n))]

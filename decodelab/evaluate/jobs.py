@@ -34,7 +34,7 @@ def own_rows() -> str:
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #c5b00bf5
 def git_commit() -> str | None:
-    "The commit this code runs from, marked where files differ from it; None if it is not in a git checkout."
+    "The commit of this code, with '-dirty' where files differ from it; None outside a git checkout."
     source = Path(inspect.getfile(Trace))
 
     def git(*args):
@@ -50,7 +50,10 @@ def git_commit() -> str | None:
 def machine_info(
     device=None,  # that computes; None: the accelerator if there is one
 ) -> dict:
-    "The machine, its load in processes over 1, 5 and 15 minutes, versions, commit, date and command, as JSON."
+    """The machine, versions, commit, date and command, as JSON.
+
+    The load is in processes over 1, 5 and 15 minutes.
+    """
     device = torch.device(
         device
         or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else 'cpu')
@@ -98,7 +101,10 @@ def resume(
     folder: Path,  # made if new
     about: dict,  # as JSON
 ) -> tuple[list[dict], dict]:
-    "Rows and provenance of a run folder; drops a torn line of this process, raises `ValueError` if the settings differ."
+    """Rows and provenance of a run folder; drops a torn line of this process.
+
+    Raises `ValueError` if the settings differ.
+    """
     own, known = folder / own_rows(), folder / 'provenance.json'
     folder.mkdir(parents=True, exist_ok=True)
     if not known.exists() and process_rank()[2] == 0:
@@ -108,7 +114,8 @@ def resume(
     stored = json.loads(known.read_text(encoding='utf-8')) if known.exists() else about
     if found := list(differences(stored, about)):
         raise ValueError(
-            f'{folder} was made with other settings: {"; ".join(found)}. Give another folder, or the settings of then'
+            f'{folder} was made with other settings: {"; ".join(found)}. '
+            'Give another folder, or the settings of then'
         )
     if own.exists():
         os.truncate(own, read_rows(own)[1])
@@ -116,7 +123,10 @@ def resume(
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #345133b5
 def process_state():
-    "This process among the others, by accelerate; what they say goes over gloo where it can, so nobody needs a GPU of its own."
+    """This process among the others, as accelerate's `PartialState`.
+
+    Messages go over gloo where possible, so that a process needs no GPU of its own.
+    """
     from accelerate import PartialState
 
     patience = timedelta(days=7)
@@ -129,20 +139,24 @@ def process_state():
 
 
 def all_gather(thing) -> list:
-    "What each process says, in their order; waits until the last has spoken."
+    "The object of each process, in their order; waits for the last of them."
     if (size := process_rank()[1]) == 1:
         return [thing]
     from accelerate.utils import gather_object
 
     if (found := process_state().num_processes) != size:
         raise ValueError(
-            f'WORLD_SIZE is {size}, and accelerate finds {found} processes: start them with accelerate launch or torchrun'
+            f'WORLD_SIZE is {size}, and accelerate finds {found} processes: '
+            'start them with accelerate launch or torchrun'
         )
     return gather_object([thing])
 
-
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #f53107f1
 def merge_provenance(abouts: list[dict]) -> dict:
-    "One provenance for all processes; raises `ValueError` if they do not measure the same thing, on machines that may differ."
+    """One provenance for all processes, whose machines may differ.
+
+    Raises `ValueError` if their settings differ.
+    """
     own = ('machine', 'device')
     first, *others = [{k: v for k, v in a.items() if k not in own} for a in abouts]
     found = [
@@ -150,14 +164,18 @@ def merge_provenance(abouts: list[dict]) -> dict:
     ]
     if found:
         raise ValueError(
-            f'the processes have other settings than process 0: {"; ".join(found)}. Start them all with one command'
+            f'the processes have other settings than process 0: {"; ".join(found)}. '
+            'Start them all with one command'
         )
     machines = sorted({a['machine'] for a in abouts if a.get('machine')})
     return abouts[0] | (dict(machine=' + '.join(machines)) if machines else {})
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #b98916a2
 class Ledger:
-    "The finished records of a run by their names, in a folder and among the processes; raises `ValueError` where settings differ."
+    """The finished records of a run by their names, in a folder and among the processes.
+
+    Raises `ValueError` where settings differ.
+    """
 
     def __init__(
         self,
@@ -232,7 +250,10 @@ def to_json(value):
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #3e9e5a31
 def progress_bar(todo: list, total: int, enabled: bool, unit: str = 'run'):
-    "What is to be done, under a bar with the time left where someone is watching; of several processes the main one shows its part."
+    """The jobs to do, under a bar with the time left where someone is watching.
+
+    Of several processes the main one shows its part.
+    """
     from tqdm import tqdm
 
     rank, size, _ = process_rank()

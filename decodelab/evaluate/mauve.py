@@ -27,7 +27,10 @@ def divergence_curve(
     scale: float = 5,  # c of the paper
     points: int = 25,  # mixtures
 ) -> np.ndarray:
-    "`(points + 2, 2)`: how much of q and of p survives against each mixture, between the corners (0, 1) and (1, 0)."
+    """The divergence curve `(points + 2, 2)` of q and p against their mixtures.
+
+    It begins in the corner (0, 1) and ends in (1, 0).
+    """
     mixtures = [weight * p + (1 - weight) * q for weight in np.linspace(1e-6, 1 - 1e-6, points)]
     found = [(np.exp(-scale * kl(q, r)), np.exp(-scale * kl(p, r))) for r in mixtures]
     return np.array([(1.0, 0.0), *found, (0.0, 1.0)])
@@ -50,7 +53,10 @@ def histograms(
     k: int | None = None,  # clusters; None: a tenth of the smaller set, 2 at least
     seed: int = 25,  # of the clusters
 ) -> tuple[np.ndarray, np.ndarray]:
-    "Both sets as histograms, (k,), over joint clusters of their vectors (PCA to 90 % of the variance, k-means)."
+    """Both sets as histograms `(k,)` over joint clusters of their vectors.
+
+    PCA to 90 % of the variance, then k-means.
+    """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
 
@@ -84,10 +90,15 @@ def final_states(
     lm,
     texts: Sequence[Sequence[int]],  # ids, all of one length
 ) -> np.ndarray:
-    "State after the last layer (before the final norm) of the last id of each text, (n, D); raises `ValueError` where the lengths differ."
-    if len(lengths := {len(t) for t in texts}) != 1:
+    """State after the last layer (before the final norm) of the last id of each text, `(n, D)`.
+
+    Raises `ValueError` where the lengths differ.
+    """
+    lengths = {len(t) for t in texts}
+    if len(lengths) != 1:
         raise ValueError(
-            f'the texts have {len(lengths)} lengths: cut all to the shortest, or their length is what is measured'
+            f'the texts have {len(lengths)} lengths: cut all to the shortest, '
+            'or their length is what is measured'
         )
     states = [
         Request(lm, list(t), 1, Rng()).session().hidden_states(list(t), [lm.depth])[0, 0]

@@ -30,13 +30,16 @@ def token_scores(
     post_softmax: bool,
     floor: float,
 ) -> torch.Tensor:
-    "What the base gives each of the last `n` of `ids`, (n,); raises `ValueError` for NaN."
+    "The scores `(n,)` of the last `n` of `ids` under the base; raises `ValueError` for NaN."
     rows = reading.scores(ids[:-1], n)  # (n, V)
-    rows = rows.log() if reading.probabilities else rows.log_softmax(-1) if post_softmax else rows
-    found = rows.gather(1, torch.tensor(ids[-n:], device=rows.device)[:, None])[:, 0]
-    if found.isnan().any():
+    if reading.probabilities:
+        rows = rows.log()
+    elif post_softmax:
+        rows = rows.log_softmax(-1)
+    scores = rows.gather(1, torch.tensor(ids[-n:], device=rows.device)[:, None])[:, 0]
+    if scores.isnan().any():
         raise ValueError('an answer scores NaN: the model gave no usable logits')
-    return found.masked_fill(found == -math.inf, floor)
+    return scores.masked_fill(scores == -math.inf, floor)
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #a30546b1
 def continuation_scores(
@@ -92,7 +95,10 @@ def check_scores(
 
 
 def mc1(true: Sequence[float], false: Sequence[float], best: int = 0, ties: bool = False) -> float:
-    "1 if true answer `best` scores above every false one (with `ties`: not below), else 0 (arXiv 2109.07958)."
+    """1 if true answer `best` scores above every false one (with `ties`: not below), else 0.
+
+    Source: TruthfulQA (arXiv 2109.07958).
+    """
     true, false = check_scores(true, false)
     return float(true[best] >= false.max() if ties else true[best] > false.max())
 
@@ -135,7 +141,10 @@ class SharedPrefixSessions:
         self.closed_passes = 0
 
     def session(self, lm, *encoder):
-        "The next kept session of `lm`, or a new one; always a new one where an encoder has read something else."
+        """The next stored session of `lm`, or a new one.
+
+        Always a new one where an encoder has other inputs.
+        """
         key = id(lm), self.taken[id(lm)]
         self.taken[id(lm)] += 1
         if encoder and key in self.sessions:
@@ -164,7 +173,10 @@ def evaluate_choices(
     post_softmax: bool = True,  # as in `scores`
     floor: float = -math.inf,  # as in `scores`
 ):
-    "DataFrame with a row for each question: `mc1`, `mc2`, `mc3`, `margin` (best true over best false), scores, passes."
+    """DataFrame with a row for each question.
+
+    `mc1`, `mc2`, `mc3`, `margin` (best true over best false), scores, passes.
+    """
     import pandas as pd
 
     rows, kept = [], SharedPrefixSessions()
@@ -215,7 +227,8 @@ def read_table(path, columns: Sequence[str]) -> list[dict]:
         reader = csv.DictReader(file)
         if missing := [c for c in columns if c not in (reader.fieldnames or [])]:
             raise ValueError(
-                f'{path} has no column {missing[0]!r}: its columns are {", ".join(reader.fieldnames or ["none"])}'
+                f'{path} has no column {missing[0]!r}: '
+                f'its columns are {", ".join(reader.fieldnames or ["none"])}'
             )
         rows = list(reader)
     for i, row in enumerate(rows):
@@ -258,13 +271,19 @@ def load_truthfulqa(
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #106a2e02
 def one_space(prefix: str, sentence: str) -> tuple[str, str]:
-    "Prompt and continuation as FACTOR's authors join them: a final space of the prefix becomes the sentence's."
+    """Prompt and continuation as FACTOR's authors join them.
+
+    A final space of the prefix becomes the sentence's.
+    """
     sentence = sentence.lstrip(' ')
     return (prefix[:-1], ' ' + sentence) if prefix.endswith(' ') else (prefix, sentence)
 
 
 def further_space(prefix: str, sentence: str) -> tuple[str, str]:
-    "Prompt and continuation as DoLa's repository joins them: the prefix as it is, a space before the sentence."
+    """Prompt and continuation as DoLa's repository joins them.
+
+    The prefix as it is, a space before the sentence.
+    """
     return prefix, ' ' + sentence
 
 
@@ -288,7 +307,10 @@ def load_factor(
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #d0eedb65
 @dataclass(frozen=True)
 class FilteredBase:
-    "Normalised rows of `base`, with the tokens that `allowed` rules out ruled out afterwards; score with `post_softmax=False`."
+    """Normalised scores of `base`, with the tokens that `allowed` excludes set to -inf afterwards.
+
+    Score with `post_softmax=False`.
+    """
 
     base: Base
     allowed: Base

@@ -61,7 +61,10 @@ def rep_n(
     compat: str
     | None = None,  # 'simctg': without the last n-gram of each text, and rounded, as in the authors' code
 ) -> float:
-    "Share of n-grams that repeat an earlier one of their text, 0 to 1, pooled over the texts; NaN where there are none."
+    """Share of n-grams that repeat an earlier one of their text, 0 to 1, pooled over the texts.
+
+    NaN where there are none.
+    """
     if compat not in (None, 'simctg'):
         raise ValueError(f"compat is {compat!r}: give None, or 'simctg' for figures as published")
     grams = [ngrams(p, n) for p in token_lists(texts)]
@@ -87,7 +90,10 @@ def distinct_n(
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #cb56ece8
 def ngram_matches(text: list, references: list[list], n: int) -> tuple[int, int]:
-    "`(found, total)`: n-grams of `text` that the references hold, each at most as often as in one of them, and all."
+    """`(matches, total)`: n-grams of `text` that the references hold, and all.
+
+    Each counts at most as often as in one of the references.
+    """
     best = Counter()
     for reference in references:
         best |= Counter(ngrams(reference, n))
@@ -100,7 +106,10 @@ def bleu(
     references: Sequence[Text],
     n: int = 4,  # n-grams up to this length, equally weighted
 ) -> float:
-    "BLEU of one text, 0 to 1, with brevity penalty; no match of an order counts as 0.1 of one (Chen and Cherry 2014, method 1)."
+    """BLEU of one text, 0 to 1, with brevity penalty.
+
+    No match of an order counts as 0.1 of one (Chen and Cherry 2014, method 1).
+    """
     mine, others = as_tokens(text), token_lists(references)
     found = [ngram_matches(mine, others, k) for k in range(1, n + 1)]
     if not mine or not found[0][0]:
@@ -114,7 +123,10 @@ def self_bleu(
     texts: Sequence[Text],  # two or more
     n: int = 4,
 ) -> float:
-    "Mean BLEU of each text against the others (arXiv 1802.01886): 1 if all are equal; raises `ValueError` for one text."
+    """Mean BLEU of each text against the others (arXiv 1802.01886): 1 if all are equal.
+
+    Raises `ValueError` for one text.
+    """
     all_parts = token_lists(texts)
     if len(all_parts) < 2:
         raise ValueError('self-BLEU compares texts with each other: give two or more')
@@ -140,7 +152,10 @@ def edit_distance(a: Text, b: Text) -> int:
 def mean_edit_distance(
     texts: Sequence[Text],  # two or more
 ) -> float:
-    "Mean over all pairs of the edit distance per part of the longer text, 0 to 1; raises `ValueError` for one text."
+    """Mean over all pairs of the edit distance per part of the longer text, 0 to 1.
+
+    Raises `ValueError` for one text.
+    """
     pairs = list(combinations(token_lists(texts), 2))
     if not pairs:
         raise ValueError('a distance needs two texts: give two or more')
@@ -156,13 +171,16 @@ def as_ids(lm, ids: Sequence[int]) -> list[int]:
         )
     return ids
 
-
+# %% ../../nbs/06_evaluate/04_text_quality.ipynb #9ff515dc
 def join_continuations(
     lm,
     prompt: Text,
     continuations: Sequence[Text],  # strings if the prompt is one, ids if not
 ) -> tuple[list[int], list[list[int]], int]:
-    "Ids of the prompt, ids of the text with each continuation, and the seam: how many ids at the start of each are not judged."
+    """Ids of the prompt, ids with each continuation, and the seam.
+
+    The seam is the number of ids at the start of each that are not judged.
+    """
     same = all(isinstance(c, str) == isinstance(prompt, str) for c in continuations)
     if not same:
         raise TypeError(
@@ -184,7 +202,8 @@ def join_continuations(
         )
     if lm.max_length and (longest := max(map(len, [asked, *whole]))) > lm.max_length:
         raise ValueError(
-            f'prompt and continuation have {longest} tokens, more than the context of {lm.max_length}: shorten the prompt'
+            f'prompt and continuation have {longest} tokens, more than the context of '
+            f'{lm.max_length}: shorten the prompt'
         )
     return asked if lm.decoder_start_ids else asked[:seam], whole, seam
 
@@ -205,12 +224,14 @@ def coherence(
     prompts: Sequence[Text],
     continuations: Sequence[Text],  # one for each prompt
 ) -> float:
-    "Mean over texts of the mean log probability of a token after its prompt (arXiv 2210.14140); empty continuations are left out."
+    """Mean over texts of the mean log probability of a token after its prompt (arXiv 2210.14140).
+
+    Empty continuations are left out.
+    """
     if isinstance(prompts, str) or len(prompts) != len(continuations):
         raise ValueError('prompts and continuations do not pair up: give two lists of one length')
-    means = [
-        l.mean().item() for p, c in zip(prompts, continuations) if len(l := log_probs(lm, p, c))
-    ]
+    scores = (log_probs(lm, p, c) for p, c in zip(prompts, continuations))
+    means = [s.mean().item() for s in scores if len(s)]
     if not means:
         raise ValueError('every continuation is empty: there is nothing to judge')
     return sum(means) / len(means)
@@ -231,11 +252,15 @@ def similarity(
 def isotropy(
     states,  # (n, D), or a list of such tensors, one for each text
 ) -> float:
-    "One minus the mean cosine of two different tokens of a text, pooled over texts (arXiv 2210.14140); 0: all point one way."
+    """One minus the mean cosine of two different tokens of a text, pooled over texts.
+
+    0: all point one way. Source: arXiv 2210.14140.
+    """
     texts = [states] if isinstance(states, torch.Tensor) else list(states)
-    if sum(n := [len(s) * (len(s) - 1) for s in texts]) == 0:
+    pairs = sum(len(s) * (len(s) - 1) for s in texts)
+    if pairs == 0:
         raise ValueError('isotropy compares tokens of one text: give a text of two or more')
-    return 1 - sum((similarity(s).sum() - len(s)).item() for s in texts) / sum(n)
+    return 1 - sum((similarity(s).sum() - len(s)).item() for s in texts) / pairs
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #a26529e3
 def plot_similarity(
@@ -298,7 +323,11 @@ def occurrences(
     texts: Sequence[Text],
     constraints: Sequence,  # phrases (strings or ids) or lists of alternatives; the same for every text
 ):
-    "A row for each text and constraint: `position` and `relative` (0 to 1) of its first occurrence, NaN if none; `in_order`: after all earlier ones."
+    """A row for each text and constraint.
+
+    `position` and `relative` (0 to 1) of its first occurrence, NaN if none; `in_order`: after all
+    earlier ones.
+    """
     import pandas as pd
 
     wanted, rows = [constraint_phrases(c) for c in constraints], []
@@ -325,7 +354,10 @@ def occurrences(
 
 
 def coverage(texts: Sequence[Text], constraints: Sequence) -> dict:
-    "Shares, 0 to 1: of constraints that appear, of texts with all of them, and of texts with all in the given order, none overlapping."
+    """Shares, 0 to 1: of constraints that appear, of texts with all, of texts with all in order.
+
+    In the given order, none overlapping.
+    """
     by_text = (frame := occurrences(texts, constraints)).groupby('text')
     return dict(
         coverage=float(frame.found.mean()),

@@ -22,7 +22,10 @@ def record_forwards(
     target,  # a transformers model
     draft=None,  # another one
 ):
-    "Yield a list that gets (is it the draft's?, tokens in the cache, ids fed) of each forward pass while the block runs."
+    """Yield a list that gets a tuple for each forward pass while the block runs.
+
+    (is it the draft's?, tokens in the cache, ids fed).
+    """
     passes, layers = [], target.config.num_hidden_layers
 
     def note(module, args, kwargs):
@@ -78,8 +81,10 @@ def steps_from(
 
 # %% ../../nbs/06_evaluate/07_transformers_reference.ipynb #c85ab3c7
 DRIVEN = frozenset(
-    'inputs input_ids attention_mask max_new_tokens max_length max_time eos_token_id pad_token_id stop_strings stopping_criteria streamer '
-    'num_return_sequences return_dict_in_generate generation_config prefill_chunk_size custom_generate assistant_model'.split()
+    'inputs input_ids attention_mask max_new_tokens max_length max_time eos_token_id pad_token_id '
+    'stop_strings stopping_criteria streamer '
+    'num_return_sequences return_dict_in_generate generation_config prefill_chunk_size '
+    'custom_generate assistant_model'.split()
 )
 LOOKAHEAD = (
     'num_assistant_tokens',
@@ -90,7 +95,10 @@ LOOKAHEAD = (
 
 @contextmanager
 def lookahead_settings(model, **settings):
-    "Set lookahead fields of a model's generation config while the block runs, and put all of them back; None: do nothing."
+    """Set lookahead fields of a model's generation config while the block runs, then restore all.
+
+    None: do nothing.
+    """
     before = {name: getattr(model.generation_config, name) for name in LOOKAHEAD} if model else {}
     try:
         for name, value in settings.items():
@@ -102,7 +110,10 @@ def lookahead_settings(model, **settings):
 
 # %% ../../nbs/06_evaluate/07_transformers_reference.ipynb #6e168e96
 class TransformersGenerate:
-    "transformers' own `generate`: greedy, sampling, assisted, prompt lookup or early exit, by its own arguments."
+    """transformers' own `generate`, by its own arguments.
+
+    Greedy, sampling, assisted, prompt lookup or early exit.
+    """
 
     def __init__(
         self,
@@ -125,32 +136,35 @@ class TransformersGenerate:
         parts = dict(assistant=self.assistant, do_sample=self.do_sample or None) | self.arguments
         return f'TransformersGenerate({", ".join(f"{k}={v!r}" for k, v in parts.items() if v is not None)})'
 
-    def decode(self, request: Request) -> Iterator[Step]:
-        "Call `generate` once and yield the steps it took."
-        stop = request.stop
-        target = request.lm.model
-        draft = self.assistant and self.assistant.model
-        if (
-            stop.strings
-            or stop.when is not None
-            or stop.seconds is not None
-            or request.encoder is not None
-        ):
-            raise ValueError(
-                'generate() writes the whole text in one call: use max_new_tokens and end ids here, no other stop and no encoder'
-            )
-        if draft is target:
-            raise ValueError(
-                'the assistant is the target itself: give a copy, or its passes cannot be told apart'
-            )
-        with record_forwards(target, draft) as passes:
-            tokens = self.new_tokens(request, target, draft)
-        yield from steps_from(passes, request.prompt, tokens)
+# %% ../../nbs/06_evaluate/07_transformers_reference.ipynb #022552dd
+@patch
+def decode(self: TransformersGenerate, request: Request) -> Iterator[Step]:
+    "Call `generate` once and yield the steps it took."
+    stop = request.stop
+    target = request.lm.model
+    draft = self.assistant and self.assistant.model
+    if (
+        stop.strings
+        or stop.when is not None
+        or stop.seconds is not None
+        or request.encoder is not None
+    ):
+        raise ValueError(
+            'generate() writes the whole text in one call: use max_new_tokens and end ids here, '
+            'no other stop and no encoder'
+        )
+    if draft is target:
+        raise ValueError(
+            'the assistant is the target itself: give a copy, or its passes cannot be told apart'
+        )
+    with record_forwards(target, draft) as passes:
+        tokens = self.new_tokens(request, target, draft)
+    yield from steps_from(passes, request.prompt, tokens)
 
 # %% ../../nbs/06_evaluate/07_transformers_reference.ipynb #f97db35f
 @patch
 def new_tokens(self: TransformersGenerate, request: Request, target, draft) -> list[int]:
-    "The ids that `generate` adds, seeded as the request says."
+    "The ids that `generate` adds, with the request's seed."
     eos = list(request.lm.eos if request.stop.eos is None else request.stop.eos) or None
     ids, device = torch.tensor([request.prompt], device=target.device), target.device
     ahead = {k: v for k, v in self.arguments.items() if k in LOOKAHEAD}

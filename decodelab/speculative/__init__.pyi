@@ -19,6 +19,7 @@ from .lookahead import ConfidenceLookahead as ConfidenceLookahead
 from .lookahead import RocLookahead as RocLookahead
 from .lookahead import EntropyLookahead as EntropyLookahead
 from .lookahead import CumulativeLookahead as CumulativeLookahead
+from .lookahead import check_lookahead as check_lookahead
 from .cost_aware import CostAwareLookahead as CostAwareLookahead
 from .cost_aware import BanditLookahead as BanditLookahead
 from .cost_aware import RoundCosts as RoundCosts
