@@ -353,5 +353,5 @@ def test_the_embedded_translator_and_its_draft():
         decode(lm, texts[0], Speculative(SharedEncoder(draft), Sample()), 24, seed=1).tokens
         == decode(lm, texts[0], Speculative(AssistantDrafter(draft), Sample()), 24, seed=1).tokens
     )
-    with pytest.raises(ValueError, match='do not have one encoder'):
+    with pytest.raises(ValueError, match='do not have the same encoder'):
         decode(lm, texts[0], Speculative(SharedEncoder(LM(made('t5'), lm.tokenizer))), 4)

@@ -157,7 +157,7 @@ def test_spoken_digits():
         passes = passes + fast.metrics()['target_passes']
         tokens = tokens + len(fast.tokens)
     assert word_error_rate(truths, texts) < 0.1 and tokens / passes > 3
-    with pytest.raises(ValueError, match='do not have one encoder'):
+    with pytest.raises(ValueError, match='do not have the same encoder'):
         transcribe(lm, sound, Speculative(SharedEncoder(draft)))
 
 

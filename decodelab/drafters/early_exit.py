@@ -69,7 +69,7 @@ class EarlyExitDrafter(Drafter):
 
         Raises `ValueError` where the target cannot exit after `layer`.
         """
-        if isinstance(request.lm, LM) and request.lm.decoder_start_ids:
+        if request.lm.decoder_start_ids:
             return self._start_shallow(request, base, target)
         target.session.check_can_exit(self.layer)
         scorer = EarlyExitScorer(request, base, target.session, self.layer)

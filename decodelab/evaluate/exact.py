@@ -86,6 +86,7 @@ class ExactLM:
     "A model given by a table: context → probabilities as fractions, made up from a seed."
 
     tokenizer = None
+    decoder_start_ids = ()
     eos = ()
     decoder_start_ids = ()
     max_length = None
