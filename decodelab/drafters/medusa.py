@@ -121,6 +121,3 @@ class MedusaDrafter(TreeDrafter):
                 f'the shape is {depth} deep and there are {limit} heads: '
                 'give at most one level for each head'
             )
-
-    def __repr__(self):
-        return super().__repr__().replace('TreeDrafter', 'MedusaDrafter', 1)
