@@ -28,7 +28,9 @@ def tokenizer_bytes(tokenizer) -> TokenizerBytes:
 def free_characters(
     state: AttackState, spelling: TokenizerBytes
 ) -> tuple[str, list[int], list[bool]]:
-    "The text of the free tokens, the token in which each character begins, and whether a run of neighbouring tokens begins there."
+    """The text of the free tokens, the token in which each character begins, and whether a run of
+    neighbouring tokens begins there.
+    """
     text = ''
     owner = []
     first = []
@@ -52,22 +54,26 @@ def free_characters(
         first += [k == 0 for k in range(len(part))]
     return text, owner, first
 
-# %% ../../nbs/11_detection/09_attacks_characters.ipynb #64c4af67
+# %% ../../nbs/11_detection/09_attacks_characters.ipynb #d06e4f8f
 def retokenize_characters(
     spelling: TokenizerBytes, parts: list[str], owner: list[int]
 ) -> list[tuple[int, int]]:
-    "Pairs (id, old token) of a run whose characters became `parts`; raises `ValueError` for what the tokenizer cannot write."
+    """Pairs (id, old token) of a run whose characters became `parts`.
+
+    Raises `ValueError` for what the tokenizer cannot write.
+    """
     raw = ''.join(parts).encode('utf-8', 'surrogateescape')
     ids = spelling.encode(raw)
     if ids is None:
         raise ValueError(
-            f'the tokenizer has no tokens for {"".join(parts)[:30]!r}: choose an attack without such characters'
+            f'the tokenizer has no tokens for {"".join(parts)[:30]!r}: '
+            'choose an attack without such characters'
         )
     owners = [o for part, o in zip(parts, owner) for _ in part.encode('utf-8', 'surrogateescape')]
     begins = [0, *accumulate(len(spelling.pieces[t]) for t in ids)]
     return [(t, owners[b]) for t, b in zip(ids, begins)]
 
-
+# %% ../../nbs/11_detection/09_attacks_characters.ipynb #64c4af67
 class CharacterAttack(Attack):
     "An attack on the characters of a text; it needs a fast tokenizer."
 
@@ -102,7 +108,10 @@ class Retokenize(CharacterAttack):
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #defb881d
 def lookalike_pairs(script: str, pairs: str) -> tuple:
-    "Pairs (Latin letter, lookalike) from 'a=A b=VE': the names of small or capital letters of a script."
+    """Pairs (Latin letter, lookalike) from 'a=A b=VE'.
+
+    The names of small or capital letters of a script.
+    """
     size = {True: 'CAPITAL', False: 'SMALL'}
     found = [p.split('=') for p in pairs.split()]
     return tuple(
@@ -117,11 +126,13 @@ def lookalike_pairs(script: str, pairs: str) -> tuple:
 CYRILLIC = lookalike_pairs(
     'CYRILLIC',
     'a=A c=ES e=IE i=BYELORUSSIAN-UKRAINIAN_I j=JE o=O p=ER s=DZE x=HA y=U h=SHHA d=KOMI_DE w=WE q=QA '
-    'A=A B=VE C=ES E=IE H=EN I=BYELORUSSIAN-UKRAINIAN_I J=JE K=KA M=EM O=O P=ER S=DZE T=TE X=HA Y=STRAIGHT_U W=WE Q=QA',
+    'A=A B=VE C=ES E=IE H=EN I=BYELORUSSIAN-UKRAINIAN_I J=JE K=KA M=EM O=O P=ER S=DZE T=TE X=HA '
+    'Y=STRAIGHT_U W=WE Q=QA',
 )
 GREEK = lookalike_pairs(
     'GREEK',
-    'o=OMICRON v=NU A=ALPHA B=BETA E=EPSILON H=ETA I=IOTA K=KAPPA M=MU N=NU O=OMICRON P=RHO T=TAU X=CHI Y=UPSILON Z=ZETA',
+    'o=OMICRON v=NU A=ALPHA B=BETA E=EPSILON H=ETA I=IOTA K=KAPPA M=MU N=NU O=OMICRON P=RHO T=TAU '
+    'X=CHI Y=UPSILON Z=ZETA',
 )
 FULLWIDTH = tuple((chr(c), chr(c + 0xFEE0)) for c in range(0x21, 0x7F))
 LATIN = {lookalike: latin for latin, lookalike in CYRILLIC + GREEK}
@@ -142,7 +153,8 @@ class Homoglyphs(CharacterAttack):
             and all(isinstance(p, tuple) and len(p) == 2 and len(p[0]) == 1 for p in self.table)
         ):
             raise ValueError(
-                "table is no tuple of pairs (character, lookalike): give CYRILLIC, GREEK, FULLWIDTH or your own"
+                "table is no tuple of pairs (character, lookalike): "
+                "give CYRILLIC, GREEK, FULLWIDTH or your own"
             )
 
     def __repr__(self):
@@ -163,7 +175,7 @@ def change_some(text: str, state: AttackState, share: float, candidates: list, c
         parts[k] = change(parts[k])
     return parts
 
-# %% ../../nbs/11_detection/09_attacks_characters.ipynb #61fed6cc
+# %% ../../nbs/11_detection/09_attacks_characters.ipynb #cd17e59a
 INNER_SPACE = re.compile(r'(?<=\S) (?=\S)')  # single spaces inside a line
 
 
@@ -194,7 +206,7 @@ class Whitespace(CharacterAttack):
             lambda c: self.replacement,
         )
 
-
+# %% ../../nbs/11_detection/09_attacks_characters.ipynb #61fed6cc
 @dataclass(frozen=True, repr=False)
 class ZeroWidth(CharacterAttack):
     "An invisible character stands after a share of the letters."
@@ -210,7 +222,8 @@ class ZeroWidth(CharacterAttack):
             and all(unicodedata.category(c) == 'Cf' for c in self.character)
         ):
             raise ValueError(
-                f'character is {self.character!r}: give one of the format characters (Cf), which are not drawn'
+                f'character is {self.character!r}: '
+                'give one of the format characters (Cf), which are not drawn'
             )
 
     def respell(self, text: str, state: AttackState) -> list[str]:
@@ -260,7 +273,10 @@ class RemoveCharacters(CharacterAttack):
 
 # %% ../../nbs/11_detection/09_attacks_characters.ipynb #84ca58a9
 def compose_characters(text: str) -> list[str]:
-    "What becomes of each character in NFKC without format characters; a cluster's result stands at its first one."
+    """What becomes of each character in NFKC without format characters.
+
+    A cluster's result stands at its first one.
+    """
     parts = ['' if unicodedata.category(c) == 'Cf' else c for c in text]
     clusters = []
     for k, c in enumerate(parts):
@@ -310,7 +326,9 @@ def collapse_spaces(parts: list[str]) -> list[str]:
 
 
 def normalize_text(text: str) -> str:
-    "A text as it reads: NFKC, no invisible characters, Latin letters for their lookalikes, single spaces inside lines."
+    """A text as it reads: NFKC, no invisible characters, Latin letters for their lookalikes, single
+    spaces inside lines.
+    """
     if not isinstance(text, str):
         raise TypeError(f'{type(text).__name__} is no text: give a string')
     return ''.join(collapse_spaces(latinize(compose_characters(text))))

@@ -17,15 +17,19 @@ import numpy as np
 import torch
 from scipy import stats
 
+from ..core.checks import check_int, check_number
 from .null import GammaNull, NullDistribution, null_distribution
 from ..core.driver import Rng
 from .philox import key_words, token_words, uniform, preceding_ids
-from .base import TokenScores, Watermark, check_integer
+from .base import TokenScores, Watermark
 from .gumbel import Gumbel
 
 # %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #a4017be9
 def derive_key(key: int, role: str) -> int:
-    "The key of a role, 64 bits of a SHA-256; raises `ValueError` for what is no key."
+    """The key of a role, 64 bits of a SHA-256.
+
+    Raises `ValueError` for what is no key.
+    """
     key_words(key)
     return int.from_bytes(
         hashlib.sha256(role.encode() + key.to_bytes(8, 'big')).digest()[:8], 'big'
@@ -34,58 +38,65 @@ def derive_key(key: int, role: str) -> int:
 # %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #f037afe4
 @dataclass(frozen=True, repr=False)
 class DualGumbel(Watermark):
-    "Gumbel's draw with two keys, for drafts and for what replaces them (SynthID-Text 2024, supplement, algorithm 6; vLLM's dual_key_gumbel)."
+    """Gumbel's draw with two keys, for drafts and for what replaces them.
+
+    SynthID-Text 2024, supplement, algorithm 6; vLLM's dual_key_gumbel.
+    """
 
     key: int  # 64 bits, to be kept secret; two keys are derived from it
     context: int = 4  # how many tokens before the next one its numbers depend on
-    alpha: float = (
-        0.1  # weight of key B in the evidence, and its share of the draws without a drafter
-    )
+    alpha: float = 0.1  # weight of key B in the score, and its share of draws without a drafter
 
     def __post_init__(self):
-        key_words(self.key), check_integer('context', self.context)
-        if (
-            isinstance(self.alpha, bool)
-            or not isinstance(self.alpha, (int, float))
-            or not (self.alpha in (0, 1) or 0.001 <= self.alpha <= 0.999)
-        ):
+        key_words(self.key)
+        check_int('context', self.context)
+        check_number('alpha, the weight of key B,', self.alpha)
+        if not (self.alpha in (0, 1) or 0.001 <= self.alpha <= 0.999):
             raise ValueError(
-                f'alpha is {self.alpha!r}: give the weight of key B, 0, 1, or between 0.001 and 0.999'
+                f'alpha is {self.alpha!r}: '
+                'give the weight of key B, 0, 1, or between 0.001 and 0.999'
             )
 
     @property
     def a(self) -> Gumbel:
+        "The watermark of key A."
         return Gumbel(derive_key(self.key, 'key_a'), self.context)
 
     @property
     def b(self) -> Gumbel:
+        "The watermark of key B."
         return Gumbel(derive_key(self.key, 'key_b'), self.context)
 
     def process(self, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
-        "Rows `(r, V)` with the two drawn tokens alone; those with a context too short or seen before are left as they are."
+        """Rows `(r, V)` with the two drawn tokens alone.
+
+        A row whose context is too short, or occurred before, is left as it is.
+        """
         a, b = self.a.process(ids, scores), self.b.process(ids, scores)
-        logs = [math.log(w) if w else -math.inf for w in (1 - self.alpha, self.alpha)]
-        return torch.where(
-            (a != scores).any(-1, keepdim=True), torch.logaddexp(a + logs[0], b + logs[1]), scores
-        )
+        log_a, log_b = (math.log(w) if w else -math.inf for w in (1 - self.alpha, self.alpha))
+        drawn = (a != scores).any(-1, keepdim=True)
+        return torch.where(drawn, torch.logaddexp(a + log_a, b + log_b), scores)
 
 # %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #73e4a023
 @patch
 def score_tokens(
     self: DualGumbel,
-    ids: Sequence[int],  # a text
-    prompt: int = 0,  # so many of the ids, at the beginning, are not the mark's
-    deduplicate: str = 'context+token',  # 'once': each context counts the first time, 'ngrams': each context and token, 'all': every token
+    ids: Sequence[int],  # one sequence, its prompt first
+    prompt: int = 0,  # number of ids of the prompt: context that is not scored
+    deduplicate: str = 'context+token',  # each context once; 'ngram': with its token; 'none'
     pad: int | None = None,  # the id of padding
 ) -> TokenScores:
-    "(1-α) of key A's -log(1-u) and α of key B's for each token, and which tokens count; raises `ValueError` for what is no text."
+    """The two keys' -log(1-u) of each token as one number, and which tokens count.
+
+    Raises `ValueError` for anything that is no sequence of ids.
+    """
     a, b = (m.score_tokens(ids, prompt, deduplicate, pad) for m in (self.a, self.b))
     return TokenScores(self.combine_scores(a.values, b.values, a.contexts), a.scored, a.contexts)
 
 
 @patch
 def combine_scores(self: DualGumbel, a: np.ndarray, b: np.ndarray, contexts: list) -> np.ndarray:
-    "The two numbers of each token as one, `(n,)`."
+    "The two numbers of each token as one, `(n,)`: their weighted sum."
     return (1 - self.alpha) * a + self.alpha * b
 
 # %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #61f8bda8
@@ -94,7 +105,9 @@ class TwoGammaNull(NullDistribution):
     "(1-α) X + α Y of two exponential X and Y: sums by an exact series of positive terms."
 
     alpha: float
-    name, mean = 'two gammas', 1.0
+
+    name = 'two gammas'
+    mean = 1.0
 
     @property
     def var(self) -> float:
@@ -108,15 +121,12 @@ class TwoGammaNull(NullDistribution):
             return float(stats.gamma.sf(total / W, count if w == 0 else 2 * count))
         x = total / w
         k = np.arange(int(x + 12 * x**0.5) + 60)  # beyond, the Gamma tail is one
-        return float(
-            stats.nbinom.pmf(k, count, w / W) @ stats.gamma.sf(x, 2 * count + k)
-            + stats.nbinom.sf(k[-1], count, w / W)
-        )
+        series = stats.nbinom.pmf(k, count, w / W) @ stats.gamma.sf(x, 2 * count + k)
+        return float(series + stats.nbinom.sf(k[-1], count, w / W))
 
     def draw(self, rng, shape):
-        return (1 - self.alpha) * rng.standard_exponential(
-            shape
-        ) + self.alpha * rng.standard_exponential(shape)
+        a = rng.standard_exponential(shape)
+        return (1 - self.alpha) * a + self.alpha * rng.standard_exponential(shape)
 
 
 @null_distribution.register(DualGumbel)
@@ -130,20 +140,26 @@ def harmonic_score(
     b: np.ndarray,  # (n,) of key B
     w,  # weight of key A, one number or (n,)
 ) -> np.ndarray:
-    "-log of the p-value of the weighted harmonic mean of the two keys' p-values, `(n,)`: exponential without a mark."
+    """-log of the p-value of the weighted harmonic mean of two p-values, `(n,)`.
+
+    Exponential without a watermark. Wilson 2019, doi 10.1073/pnas.1814092116.
+    """
     w = np.clip(np.broadcast_to(w, a.shape), 1e-12, 1 - 1e-12)
     t = np.maximum(w * np.exp(a) + (1 - w) * np.exp(b), 1 + 1e-12)
     v = w / (t - 1 + w)
-    return -np.log(
-        v + (1 - w) * ((1 - v) / t + w / t**2 * np.log((t - w) * (t - 1 + w) / (w * (1 - w))))
-    )
+    log_term = w / t**2 * np.log((t - w) * (t - 1 + w) / (w * (1 - w)))
+    return -np.log(v + (1 - w) * ((1 - v) / t + log_term))
 
 
 @dataclass(frozen=True, repr=False)
 class HarmonicGumbel(DualGumbel):
-    "The same marked texts as `DualGumbel`, read by the harmonic mean of both keys' p-values: stronger, and α matters less."
+    """The texts of `DualGumbel`, scored by the harmonic mean of both keys' p-values.
+
+    A stronger score, for which α matters less.
+    """
 
     def combine_scores(self, a, b, contexts):
+        "The harmonic score of each token, `(n,)`."
         return harmonic_score(a, b, 1 - self.alpha)
 
 
@@ -152,46 +168,52 @@ def harmonic_null(watermark) -> GammaNull:
     "One p-value of both numbers."
     return GammaNull()
 
-# %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #b469ca08
+# %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #faf3e87e
 @dataclass(frozen=True, repr=False)
 class TripleGumbel(DualGumbel):
-    "Two keys to draw and a third that tosses the coins, so that the detector knows how to weigh the two (He et al. 2026, arXiv 2602.01428)."
+    """Two keys to draw and a third that tosses the coins of acceptance.
+
+    So the detector knows how to weigh the two. He et al. 2026, arXiv 2602.01428.
+    """
 
     def coins(self, contexts) -> np.ndarray:
         "The keyed uniform number of each context `(n, h)`, `(n,)` float64."
-        return uniform(
-            token_words(derive_key(self.key, 'key_c'), contexts, np.zeros(len(contexts), np.int64))
-        )
+        key = derive_key(self.key, 'key_c')
+        return uniform(token_words(key, contexts, np.zeros(len(contexts), np.int64)))
 
     def coin(self, ids: list[int], rng: Rng) -> float:
-        "The number that decides after `ids`: the key's, or the generator's where the context is too short or was seen before."
-        if len(ids) < self.context or self.a.is_repeated(ids):
+        """The number that decides after `ids`: the key's.
+
+        The generator's where the context is too short, or occurred before.
+        """
+        if self.a.is_skipped(ids):
             return rng.uniform()
         return float(self.coins(preceding_ids(ids, [len(ids)], self.context))[0])
 
     def process(self, ids, scores):
         "Rows `(r, V)` with the token of the key that the coin chooses alone."
-        a = self.a.process(ids, scores)
-        b = self.b.process(ids, scores)
         begin = len(ids) - len(scores) + 1
         at = [j for j in range(len(scores)) if begin + j >= self.context]
         if not at:
             return scores
         coins = torch.zeros(len(scores), dtype=torch.float64)
-        coins[at] = torch.from_numpy(
-            self.coins(preceding_ids(ids, [begin + j for j in at], self.context))
-        )
-        return torch.where((coins < 1 - self.alpha)[:, None].to(scores.device), a, b)
+        contexts = preceding_ids(ids, [begin + j for j in at], self.context)
+        coins[at] = torch.from_numpy(self.coins(contexts))
+        by_a = (coins < 1 - self.alpha)[:, None].to(scores.device)
+        return torch.where(by_a, self.a.process(ids, scores), self.b.process(ids, scores))
 
-    def combine_scores(self, a, b, contexts):
-        known = [i for i, c in enumerate(contexts) if c is not None]
-        u = np.zeros(len(a))
-        if known:
-            u[known] = self.coins([contexts[i] for i in known])
-        return harmonic_score(a, b, np.clip(1 - 2 * self.alpha * u, 0, 1))
+# %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #4ac44b64
+@patch
+def combine_scores(self: TripleGumbel, a, b, contexts):
+    "The harmonic score of each token with weights by its coin, `(n,)`."
+    at = [i for i, context in enumerate(contexts) if context is not None]
+    u = np.zeros(len(a))
+    if at:
+        u[at] = self.coins([contexts[i] for i in at])
+    return harmonic_score(a, b, np.clip(1 - 2 * self.alpha * u, 0, 1))
 
-
+# %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #b469ca08
 @null_distribution.register(TripleGumbel)
 def triple_null(watermark) -> GammaNull:
-    "One p-value of both numbers, weighed by a coin that knows neither."
+    "One p-value of both numbers, weighed by a coin that depends on neither."
     return GammaNull()
