@@ -54,7 +54,7 @@ def free_characters(
         first += [k == 0 for k in range(len(part))]
     return text, owner, first
 
-# %% ../../nbs/11_detection/09_attacks_characters.ipynb #64c4af67
+# %% ../../nbs/11_detection/09_attacks_characters.ipynb #d06e4f8f
 def retokenize_characters(
     spelling: TokenizerBytes, parts: list[str], owner: list[int]
 ) -> list[tuple[int, int]]:
@@ -73,7 +73,7 @@ def retokenize_characters(
     begins = [0, *accumulate(len(spelling.pieces[t]) for t in ids)]
     return [(t, owners[b]) for t, b in zip(ids, begins)]
 
-
+# %% ../../nbs/11_detection/09_attacks_characters.ipynb #64c4af67
 class CharacterAttack(Attack):
     "An attack on the characters of a text; it needs a fast tokenizer."
 
@@ -126,11 +126,13 @@ def lookalike_pairs(script: str, pairs: str) -> tuple:
 CYRILLIC = lookalike_pairs(
     'CYRILLIC',
     'a=A c=ES e=IE i=BYELORUSSIAN-UKRAINIAN_I j=JE o=O p=ER s=DZE x=HA y=U h=SHHA d=KOMI_DE w=WE q=QA '
-    'A=A B=VE C=ES E=IE H=EN I=BYELORUSSIAN-UKRAINIAN_I J=JE K=KA M=EM O=O P=ER S=DZE T=TE X=HA Y=STRAIGHT_U W=WE Q=QA',
+    'A=A B=VE C=ES E=IE H=EN I=BYELORUSSIAN-UKRAINIAN_I J=JE K=KA M=EM O=O P=ER S=DZE T=TE X=HA '
+    'Y=STRAIGHT_U W=WE Q=QA',
 )
 GREEK = lookalike_pairs(
     'GREEK',
-    'o=OMICRON v=NU A=ALPHA B=BETA E=EPSILON H=ETA I=IOTA K=KAPPA M=MU N=NU O=OMICRON P=RHO T=TAU X=CHI Y=UPSILON Z=ZETA',
+    'o=OMICRON v=NU A=ALPHA B=BETA E=EPSILON H=ETA I=IOTA K=KAPPA M=MU N=NU O=OMICRON P=RHO T=TAU '
+    'X=CHI Y=UPSILON Z=ZETA',
 )
 FULLWIDTH = tuple((chr(c), chr(c + 0xFEE0)) for c in range(0x21, 0x7F))
 LATIN = {lookalike: latin for latin, lookalike in CYRILLIC + GREEK}
@@ -173,7 +175,7 @@ def change_some(text: str, state: AttackState, share: float, candidates: list, c
         parts[k] = change(parts[k])
     return parts
 
-# %% ../../nbs/11_detection/09_attacks_characters.ipynb #61fed6cc
+# %% ../../nbs/11_detection/09_attacks_characters.ipynb #cd17e59a
 INNER_SPACE = re.compile(r'(?<=\S) (?=\S)')  # single spaces inside a line
 
 
@@ -204,7 +206,7 @@ class Whitespace(CharacterAttack):
             lambda c: self.replacement,
         )
 
-
+# %% ../../nbs/11_detection/09_attacks_characters.ipynb #61fed6cc
 @dataclass(frozen=True, repr=False)
 class ZeroWidth(CharacterAttack):
     "An invisible character stands after a share of the letters."

@@ -8,12 +8,14 @@ __all__ = ['random_windows', 'Shuffle', 'Truncate', 'CopyPaste', 'wrong_key', 'S
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #2a1c6e2d
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 from fastcore.basics import patch
 import numpy as np
 
+from ..core.checks import check_int
 from .attacks import Attack, AttackState, is_id_sequence, check_strength
-from .detect import with_new_key
+from ..watermark.base import with_new_key
 from ..watermark.base import Watermark
 
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #6a45a5b1
@@ -88,64 +90,58 @@ class Truncate(Attack):
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #576f94b5
 @dataclass(frozen=True, repr=False)
 class CopyPaste(Attack):
-    """Pieces of the watermarked text, in all `share` of the result, stand in one of the
-    unwatermarked `hosts`.
-    """
+    "Pieces of the watermarked text, `share` of the result, stand in one of the `hosts`."
 
     hosts: tuple  # unwatermarked texts: sequences of ids
     share: float = 0.25
-    spans: int = 1
+    spans: int = 1  # number of pieces
 
     def __post_init__(self):
         check_strength('share', self.share)
-        if isinstance(self.spans, bool) or not isinstance(self.spans, int) or self.spans < 1:
-            raise ValueError(f'spans is {self.spans!r}: give an integer of 1 or more')
-        if not (
-            isinstance(self.hosts, (list, tuple))
-            and self.hosts
-            and all(map(is_id_sequence, self.hosts))
-        ):
+        check_int('spans', self.spans)
+        hosts = self.hosts if isinstance(self.hosts, (list, tuple)) else ()
+        if not hosts or not all(map(is_id_sequence, hosts)):
             raise ValueError(
-                'hosts are no texts: '
-                'give a list of unwatermarked texts as lists of ids'
+                'hosts are no texts: give a list of unwatermarked texts as lists of ids'
             )
-        object.__setattr__(self, 'hosts', tuple(tuple(map(int, h)) for h in self.hosts))
+        object.__setattr__(self, 'hosts', tuple(tuple(map(int, h)) for h in hosts))
 
     def __repr__(self):
-        return f'CopyPaste({len(self.hosts)} host{"s" * (len(self.hosts) > 1)}, {self.share:g} in {self.spans})'
+        digest = sha256(repr(self.hosts).encode()).hexdigest()[:6]
+        hosts = f'{len(self.hosts)} host{"s" if len(self.hosts) > 1 else ""} #{digest}'
+        return f'CopyPaste({hosts}, {self.share:g} in {self.spans})'
 
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #60f83b30
 @patch
 def apply(self: CopyPaste, state: AttackState) -> AttackState:
     "The next state: host tokens with watermarked pieces between them."
     free, rng = state.free, state.rng
-    n, marked = len(free), round(float(self.share) * len(free))
-    if n and marked < self.spans and marked:
+    n = len(free)
+    kept = round(float(self.share) * n)  # tokens of the watermarked text
+    if 0 < kept < self.spans:
         raise ValueError(
-            f'{marked} watermarked tokens make no {self.spans} spans: '
+            f'{kept} watermarked tokens make no {self.spans} spans: '
             'give a larger share or fewer spans'
         )
     host = self.hosts[int(rng.integers(len(self.hosts)))]
-    if len(host) < n - marked:
+    if len(host) < n - kept:
         raise ValueError(
-            f'a host has {len(host)} ids where {n - marked} are needed: give longer hosts'
+            f'a host has {len(host)} ids where {n - kept} are needed: give longer hosts'
         )
-    sizes = (
-        [marked // self.spans + (i < marked % self.spans) for i in range(self.spans)]
-        if marked
-        else []
-    )
-    taken, put = random_windows(rng, n, sizes), random_windows(rng, n, sizes, gap=1)
-    first = int(rng.integers(len(host) - (n - marked) + 1))
-    mix = [(t, -1) for t in host[first : first + n - marked]]
-    for a, b, size in zip(taken, put, sizes):
+    sizes = []
+    if kept:
+        sizes = [kept // self.spans + (i < kept % self.spans) for i in range(self.spans)]
+    sources = random_windows(rng, n, sizes)
+    targets = random_windows(rng, n, sizes, gap=1)
+    first = int(rng.integers(len(host) - (n - kept) + 1))
+    mix = [(t, -1) for t in host[first : first + n - kept]]
+    for a, b, size in zip(sources, targets, sizes):
         mix[b:b] = [(state.ids[i], i) for i in free[a : a + size]]
     slots = state.slots()
     for i, pair in zip(free, mix):
         slots[i] = [pair]
-    return state.with_slots(
-        slots, [(free[b], free[b + size - 1] + 1) for b, size in zip(put, sizes)]
-    )
+    spans = [(free[b], free[b + size - 1] + 1) for b, size in zip(targets, sizes)]
+    return state.with_slots(slots, spans)
 
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #f677a6e1
 def wrong_key(watermark: Watermark, seed: int = 0) -> Watermark:
@@ -158,28 +154,33 @@ def wrong_key(watermark: Watermark, seed: int = 0) -> Watermark:
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #23ef7990
 @dataclass(frozen=True, repr=False)
 class Spoof(Attack):
-    """The text becomes a short run of its own tokens, repeated, that the watermark likes best among
-    `tries`.
+    """The text becomes a short run of its own tokens, repeated.
+
+    Of `tries` runs the one with the highest mean score under the watermark.
     """
 
     watermark: Watermark
-    period: int = 2
+    period: int = 2  # tokens of a run
     tries: int = 200
 
     def __post_init__(self):
-        for name in ('period', 'tries'):
-            if isinstance(v := getattr(self, name), bool) or not isinstance(v, int) or v < 1:
-                raise ValueError(f'{name} is {v!r}: give an integer of 1 or more')
+        check_int('period', self.period)
+        check_int('tries', self.tries)
 
     def edit(self, state: AttackState) -> list:
+        "The slots of the new text."
         slots = state.slots()
         free = state.free
-        best = (-np.inf, None)
-        own = np.array([state.ids[i] for i in free])
-        for _ in range(self.tries if free else 0):
-            run = own[state.rng.integers(len(own), size=self.period)].tolist()
-            found = self.watermark.score_tokens(run * 12, deduplicate='none')
-            best = max(best, (found.total / max(1, found.count), run), key=lambda b: b[0])
+        if not free:
+            return slots
+        ids = np.array([state.ids[i] for i in free])
+        best, best_run = -np.inf, None
+        for _ in range(self.tries):
+            run = ids[state.rng.integers(len(ids), size=self.period)].tolist()
+            scores = self.watermark.score_tokens(run * 12, deduplicate='none')
+            mean = scores.total / max(1, scores.count)
+            if mean > best:
+                best, best_run = mean, run
         for j, i in enumerate(free):
-            slots[i] = [(best[1][j % self.period], -1)]
+            slots[i] = [(best_run[j % self.period], -1)]
         return slots

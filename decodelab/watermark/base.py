@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['DEDUPLICATIONS', 'CACHE_BYTES', 'TokenScores', 'first_occurrence', 'rows_as_tuples', 'Watermark',
-           'parse_configuration', 'redacted_repr', 'watermark_class', 'all_subclasses', 'pair_with_prompts',
-           'GreenListWatermark', 'cached_green_lists', 'scorable_positions', 'gather_scores', 'unique_by',
-           'check_ids_and_prompt']
+           'parse_configuration', 'redacted_repr', 'watermark_class', 'all_subclasses', 'with_new_key', 'distinct_keys',
+           'pair_with_prompts', 'GreenListWatermark', 'cached_green_lists', 'scorable_positions', 'gather_scores',
+           'unique_by', 'check_ids_and_prompt']
 
 # %% ../../nbs/10_watermark/02_base.ipynb #8082705b
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
@@ -69,6 +69,8 @@ def rows_as_tuples(rows: np.ndarray) -> list[tuple]:
 # %% ../../nbs/10_watermark/02_base.ipynb #6fa9925b
 class Watermark(LogitsProcessor):
     "A logits processor with a key, the scores of tokens, and a configuration in JSON."
+
+    share = None  # the mean score without the watermark, where it is the same for all keys
 
     def bind(self, request):
         "The processor `(ids, scores) -> scores` of one request."
@@ -179,6 +181,26 @@ def all_subclasses(base: type) -> list[type]:
     "All classes under `base` that are defined now."
     return [k for c in base.__subclasses__() for k in (c, *all_subclasses(c))]
 
+# %% ../../nbs/10_watermark/02_base.ipynb #d169e878
+def with_new_key(watermark: Watermark, rng: np.random.Generator) -> Watermark:
+    """The same watermark with another key.
+
+    Raises `ValueError` for a watermark without one.
+    """
+    secret = next((f.name for f in fields(watermark) if 'key' in f.name), None)
+    if secret is None:
+        raise ValueError(f'{type(watermark).__name__} has no key that could be exchanged')
+    key = getattr(watermark, secret)
+    if isinstance(key, int):
+        return replace(watermark, **{secret: int(rng.integers(1, 2**31))})
+    return replace(watermark, **{secret: distinct_keys(rng, len(key))})
+
+
+def distinct_keys(rng: np.random.Generator, n: int) -> tuple[int, ...]:
+    "Keys that differ in their lower 16 bits."
+    low = rng.permutation(2**16)[:n]
+    return tuple((int(rng.integers(0, 2**46)) << 16) + int(k) for k in low)
+
 # %% ../../nbs/10_watermark/02_base.ipynb #ef6765dc
 def pair_with_prompts(sequences, prompts: int | Sequence[int]) -> list[tuple]:
     """Each sequence with the length of its prompt.
@@ -233,28 +255,32 @@ class GreenListWatermark(Watermark):
         "What decides each colour, besides the token."
         return rows_as_tuples(contexts)
 
-    def process(self, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
-        "`scores` `(r, V)` with the bias; row j follows the first `len(ids) - r + 1 + j` ids."
-        begin = len(ids) - len(scores) + 1
-        short = min(max(0, self.min_length - begin), len(scores))  # rows with too little context
-        if short == len(scores):
-            return scores
-        ends = range(begin + short, len(ids) + 1)
-        contexts = [tuple(ids[end - self.context_length : end]) for end in ends]
-        if not short:
-            return self.add_bias(contexts, scores)
-        return torch.cat([scores[:short], self.add_bias(contexts, scores[short:])])
+# %% ../../nbs/10_watermark/02_base.ipynb #6aa7a269
+@patch
+def process(self: GreenListWatermark, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
+    "`scores` `(r, V)` with the bias; row j follows the first `len(ids) - r + 1 + j` ids."
+    begin = len(ids) - len(scores) + 1
+    short = min(max(0, self.min_length - begin), len(scores))  # rows with too little context
+    if short == len(scores):
+        return scores
+    ends = range(begin + short, len(ids) + 1)
+    contexts = [tuple(ids[end - self.context_length : end]) for end in ends]
+    if not short:
+        return self.add_bias(contexts, scores)
+    return torch.cat([scores[:short], self.add_bias(contexts, scores[short:])])
 
-    def add_bias(self, contexts: list, scores: torch.Tensor) -> torch.Tensor:
-        "The rows `scores` `(n, V)` with their green tokens raised."
-        rows = cached_green_lists(self, contexts, scores.shape[-1], str(scores.device))
-        bias = float(self.bias)
-        if len(rows) == 1:
-            return torch.add(scores, rows[0], alpha=bias)
-        out = torch.empty_like(scores)
-        for row, green, to in zip(scores.unbind(), rows, out.unbind()):
-            torch.add(row, green, alpha=bias, out=to)
-        return out
+
+@patch
+def add_bias(self: GreenListWatermark, contexts: list, scores: torch.Tensor) -> torch.Tensor:
+    "The rows `scores` `(n, V)` with their green tokens raised."
+    rows = cached_green_lists(self, contexts, scores.shape[-1], str(scores.device))
+    bias = float(self.bias)
+    if len(rows) == 1:
+        return torch.add(scores, rows[0], alpha=bias)
+    out = torch.empty_like(scores)
+    for row, green, to in zip(scores.unbind(), rows, out.unbind()):
+        torch.add(row, green, alpha=bias, out=to)
+    return out
 
 # %% ../../nbs/10_watermark/02_base.ipynb #5b208b4e
 CACHE_BYTES = 2**25  # bytes of lists of each watermark
@@ -319,7 +345,7 @@ def unique_by(deduplicate: str, seeds: list, contexts: np.ndarray) -> list | Non
         return None
     return seeds if deduplicate == 'context+token' else rows_as_tuples(contexts)
 
-# %% ../../nbs/10_watermark/02_base.ipynb #34f86d3a
+# %% ../../nbs/10_watermark/02_base.ipynb #7d69b451
 @patch
 def score_tokens_many(
     self: GreenListWatermark,
@@ -353,7 +379,7 @@ def score_tokens_many(
         out.append(gather_scores(len(ids), at, values[here], seeds[here], tokens[here], ngrams))
     return out
 
-
+# %% ../../nbs/10_watermark/02_base.ipynb #34f86d3a
 @patch
 def score_tokens(
     self: GreenListWatermark,

@@ -168,7 +168,7 @@ def harmonic_null(watermark) -> GammaNull:
     "One p-value of both numbers."
     return GammaNull()
 
-# %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #b469ca08
+# %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #faf3e87e
 @dataclass(frozen=True, repr=False)
 class TripleGumbel(DualGumbel):
     """Two keys to draw and a third that tosses the coins of acceptance.
@@ -202,15 +202,17 @@ class TripleGumbel(DualGumbel):
         by_a = (coins < 1 - self.alpha)[:, None].to(scores.device)
         return torch.where(by_a, self.a.process(ids, scores), self.b.process(ids, scores))
 
-    def combine_scores(self, a, b, contexts):
-        "The harmonic score of each token with weights by its coin, `(n,)`."
-        at = [i for i, context in enumerate(contexts) if context is not None]
-        u = np.zeros(len(a))
-        if at:
-            u[at] = self.coins([contexts[i] for i in at])
-        return harmonic_score(a, b, np.clip(1 - 2 * self.alpha * u, 0, 1))
+# %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #4ac44b64
+@patch
+def combine_scores(self: TripleGumbel, a, b, contexts):
+    "The harmonic score of each token with weights by its coin, `(n,)`."
+    at = [i for i, context in enumerate(contexts) if context is not None]
+    u = np.zeros(len(a))
+    if at:
+        u[at] = self.coins([contexts[i] for i in at])
+    return harmonic_score(a, b, np.clip(1 - 2 * self.alpha * u, 0, 1))
 
-
+# %% ../../nbs/10_watermark/11_dual_gumbel.ipynb #b469ca08
 @null_distribution.register(TripleGumbel)
 def triple_null(watermark) -> GammaNull:
     "One p-value of both numbers, weighed by a coin that depends on neither."

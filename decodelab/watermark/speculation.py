@@ -8,6 +8,7 @@ __all__ = ['draw_token', 'WatermarkedRng', 'WatermarkedDrafter', 'WatermarkedSta
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #8e1a634c
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_instance
 from ..core.driver import Request, Rng
@@ -142,7 +143,7 @@ def match_target_draws(tokens: list[int], draw) -> Verification:
             return Verification(i, token)
     return Verification(len(tokens), draw(len(tokens)))
 
-# %% ../../nbs/10_watermark/12_speculation.ipynb #78f0a2c1
+# %% ../../nbs/10_watermark/12_speculation.ipynb #cf945d13
 class WatermarkedVerifier(Verifier):
     """Verification by the unwatermarked p/q, in which the target draws under watermarks.
 
@@ -173,41 +174,41 @@ class WatermarkedVerifier(Verifier):
         self.acceptance_watermark = acceptance_watermark
         self.verifier = verifier
 
-    def verify(self, p, draft: Draft, rng: Rng) -> Verification:
-        """The accepted tokens of a draft, and the next one; `p` `(k+1, V)` as for the inner verifier.
+# %% ../../nbs/10_watermark/12_speculation.ipynb #e25b9402
+@patch
+def verify(self: WatermarkedVerifier, p, draft: Draft, rng: Rng) -> Verification:
+    """The accepted tokens of a draft, and the next one; `p` `(k+1, V)` as for the inner verifier.
 
-        Raises `ValueError` for a draft without its request, and for a verifier that draws twice.
-        """
-        if draft.request is None:
-            raise ValueError(
-                'the draft does not say which text it continues: '
-                'WatermarkedVerifier works inside a Speculative strategy'
-            )
-        target = self.target_watermark and self.target_watermark.bind(draft.request)
-        residual = self.residual_watermark and self.residual_watermark.bind(draft.request)
-
-        def ids(i):
-            return draft.committed + draft.tokens[:i]
-
-        def coin(i):
-            key = self.acceptance_watermark
-            return key.coin(ids(i), rng) if key else rng.uniform()
-
-        if draft.q is None:
-            return match_target_draws(draft.tokens, lambda i: draw_token(target, ids(i), p[i], rng))
-        deferred = DeferredRng(coin)
-        accepted = self.verifier.verify(p, draft, deferred).accepted
-        if len(deferred.weights) != 1:
-            raise ValueError(
-                f'{self.verifier!r} cannot be watermarked: '
-                f'it draws {len(deferred.weights)} tokens in a round, and one can be watermarked'
-            )
-        processor = residual if accepted < len(draft.tokens) else target
-        return Verification(
-            accepted, draw_token(processor, ids(accepted), deferred.weights[0], rng)
+    Raises `ValueError` for a draft without its request, and for a verifier that draws twice.
+    """
+    if draft.request is None:
+        raise ValueError(
+            'the draft does not say which text it continues: '
+            'WatermarkedVerifier works inside a Speculative strategy'
         )
+    target = self.target_watermark and self.target_watermark.bind(draft.request)
+    residual = self.residual_watermark and self.residual_watermark.bind(draft.request)
 
+    def ids(i):
+        return draft.committed + draft.tokens[:i]
 
+    def coin(i):
+        key = self.acceptance_watermark
+        return key.coin(ids(i), rng) if key else rng.uniform()
+
+    if draft.q is None:
+        return match_target_draws(draft.tokens, lambda i: draw_token(target, ids(i), p[i], rng))
+    deferred = DeferredRng(coin)
+    accepted = self.verifier.verify(p, draft, deferred).accepted
+    if len(deferred.weights) != 1:
+        raise ValueError(
+            f'{self.verifier!r} cannot be watermarked: '
+            f'it draws {len(deferred.weights)} tokens in a round, and one can be watermarked'
+        )
+    processor = residual if accepted < len(draft.tokens) else target
+    return Verification(accepted, draw_token(processor, ids(accepted), deferred.weights[0], rng))
+
+# %% ../../nbs/10_watermark/12_speculation.ipynb #78f0a2c1
 def check_keyed_acceptance(watermark, verifier: Verifier):
     """Raise unless the coins of this verifier can come from the watermark's key.
 

@@ -103,13 +103,15 @@ class SynthID(Watermark):
         "The processor of one request, which knows the length of its prompt."
         return BoundSynthID(self, len(request.prompt))
 
-    def __repr__(self):
-        shown = [f'{len(self.keys)} keys #{keys_digest(self.keys).hex()[:8]}']
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name != 'keys' and value != f.default:
-                shown.append(f'{f.name}={value!r}')
-        return f'SynthID({", ".join(shown)})'
+# %% ../../nbs/10_watermark/09_synthid.ipynb #97465a7b
+@patch
+def __repr__(self: SynthID):
+    shown = [f'{len(self.keys)} keys #{keys_digest(self.keys).hex()[:8]}']
+    for f in fields(self):
+        value = getattr(self, f.name)
+        if f.name != 'keys' and value != f.default:
+            shown.append(f'{f.name}={value!r}')
+    return f'SynthID({", ".join(shown)})'
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #8433c9d1
 class BoundSynthID:
@@ -144,20 +146,22 @@ class BoundSynthID:
             return None
         return contexts[-1]
 
-    def process_row(self, scores: torch.Tensor, context: tuple) -> torch.Tensor:
-        "Log-probabilities `(V,)` of the winner."
-        p = scores.softmax(-1)
-        start = self.g.context(context)
-        leaves = self.watermark.leaves
-        if self.g.hash_function.period and 8 * p.count_nonzero() > len(p):
-            return tournament_logp(tournament(p, vocabulary_g_values(self.g, start, p), leaves))
-        where, sparse = p.nonzero()[:, 0], torch.zeros_like(p)
+# %% ../../nbs/10_watermark/09_synthid.ipynb #ef4ae948
+@patch
+def process_row(self: BoundSynthID, scores: torch.Tensor, context: tuple) -> torch.Tensor:
+    "Log-probabilities `(V,)` of the winner."
+    p = scores.softmax(-1)
+    start = self.g.context(context)
+    leaves = self.watermark.leaves
+    if self.g.hash_function.period and 8 * p.count_nonzero() > len(p):
+        return tournament_logp(tournament(p, vocabulary_g_values(self.g, start, p), leaves))
+    where, sparse = p.nonzero()[:, 0], torch.zeros_like(p)
 
-        def total(row):
-            return sparse.index_copy_(0, where, row).sum()
+    def total(row):
+        return sparse.index_copy_(0, where, row).sum()
 
-        winner = tournament(p[where], self.g.of(start, where).to(p.dtype), leaves, total)
-        return torch.full_like(p, -torch.inf).index_copy_(0, where, tournament_logp(winner))
+    winner = tournament(p[where], self.g.of(start, where).to(p.dtype), leaves, total)
+    return torch.full_like(p, -torch.inf).index_copy_(0, where, tournament_logp(winner))
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #446d2ec0
 @dataclass(repr=False)
