@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from fastcore.basics import patch
 
 from ..core.driver import Request
-from ..models.session import LM, SessionOpener
+from ..models.session import LM, ModelInputs
 from decodelab.models.tokenizer_bytes import (
     TokenizerBytes,
     shared_tokens,
@@ -225,7 +225,7 @@ def retokenize_prompt(drafter, request: Request) -> Retokenizer:
 
 def request_of_draft(request: Request, lm: LM, **changes) -> Request:
     "The request for a draft model with another tokenizer; prepared states of a prompt are left out."
-    prepared = isinstance(request.encoder, SessionOpener) and not request.lm.decoder_start_ids
+    prepared = isinstance(request.encoder, ModelInputs) and not request.lm.decoder_start_ids
     return replace(request, lm=lm, encoder=None if prepared else request.encoder, **changes)
 
 # %% ../../nbs/08_drafters/07_universal.ipynb #08cac92c

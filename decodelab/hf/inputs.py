@@ -19,7 +19,7 @@ from ..core.driver import Request, Rng, Stop, encode_prompt
 from .settings import Settings, is_beam_search, is_sampling
 from .settings import resolve_max_new_tokens, short_repr
 from .strategies import eos_ids
-from ..models.prefill import EncoderOutputs, ModelInputs, PrecomputedEncoder
+from ..models.prefill import PrecomputedEncoder
 from ..models.prefill import Prefill, PrefillInputs
 from ..models.session import LM
 from ..strategies.transcribe import decoder_prompt
@@ -309,7 +309,7 @@ def precomputed_encoders(lm: LM, outputs, mask, encoders: list[dict]) -> list[Pr
         if row_mask is not None:
             row_mask = torch.nn.functional.pad(row_mask, (0, row.shape[1] - row_mask.shape[1]))
             row_mask = row_mask.to(lm.device)
-        result.append(PrecomputedEncoder(lm, EncoderOutputs(row, row_mask), inputs))
+        result.append(PrecomputedEncoder(lm, row, row_mask, inputs))
     return result
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #28823202

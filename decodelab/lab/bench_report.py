@@ -76,13 +76,8 @@ def drafters_table(
     "Markdown: each drafter with each verifier, its certificate, and what it yields."
     lines = [HEADINGS, ['---'] * len(HEADINGS)]
     for r in rows.itertuples():
-        distance = (
-            ''
-            if math.isnan(r.exact_tv)
-            else 'TV = 0'
-            if r.exact_tv == 0
-            else f'TV {r.exact_tv:.2f}, lossy'
-        )
+        distance = 'TV = 0' if r.exact_tv == 0 else f'TV {r.exact_tv:.2f}, lossy'
+        distance = '' if math.isnan(r.exact_tv) else distance
         architectures = r.families if isinstance(r.families, str) else ''
         real, speech = (
             '' if math.isnan(speed) else f'{tokens:.2f}, {speed:.2f}'
@@ -140,7 +135,7 @@ def fastest(rows, names=None) -> str:
         + ('' if r.base == 'greedy' else f' with {r.verifier}')
     )
 
-
+# %% ../../nbs/13_lab/01_bench_report.ipynb #975798db
 def which_drafter(
     rows,  # a DataFrame of `experiments/results/16_drafters.*.csv`
 ) -> str:
@@ -165,7 +160,8 @@ def which_drafter(
         f'No extra memory: {fastest(greedy[greedy.added_mb == 0])}.',
         f'On the other checkpoint (stories): {fastest(real)}.',
         f'Slower than plain decoding here, interval and all: {", ".join(slow.drafter) or "none"}.',
-        'Where nothing is known of a text: `CostAwareLookahead(costs)`, which stops drafting where it does not pay; and measure, with `decodelab bench`.',
+        'Where nothing is known of a text: `CostAwareLookahead(costs)`, which stops drafting '
+        'where it does not pay; and measure, with `decodelab bench`.',
     ]
     return '\n'.join(f'{i}. {line}' for i, line in enumerate(lines, 1))
 
@@ -222,7 +218,7 @@ def summary_table(
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #a9868544
 def summary_sentences(summary, sampled: bool = False) -> list[str]:
-    "What a summary says, in sentences; the first row is the baseline."
+    "A summary in sentences; the first row is the baseline."
     plain, others = summary.index[0], summary.iloc[1:]
     if others.empty:
         return [f'{plain}: {summary.tokens_per_second.iloc[0]:.1f} tokens/s.']
@@ -234,7 +230,8 @@ def summary_sentences(summary, sampled: bool = False) -> list[str]:
     same = others[others.identical == 1].index
     if sampled:
         out.append(
-            'Sampled texts differ from run to run by design; `decodelab certify` checks that their distribution is the same.'
+            'Sampled texts differ from run to run by design; `decodelab certify` checks that '
+            'their distribution is the same.'
         )
     else:
         out.append(
@@ -254,7 +251,10 @@ def speed_sentence(name: str, row, plain: str) -> str:
         if math.isnan(row.draft_cost)
         else f' A draft pass cost {row.draft_cost:.2f} of a target pass.'
     )
-    sentence = f'{name}: {row.block_efficiency:.2f} tokens from each target pass; {row.acceptance_rate:.0%} of the drafted tokens were accepted.{cost}'
+    sentence = (
+        f'{name}: {row.block_efficiency:.2f} tokens from each target pass; '
+        f'{row.acceptance_rate:.0%} of the drafted tokens were accepted.{cost}'
+    )
     if row.slowdowns:
         sentence += f' Slower than {plain} on {row.slowdowns:.0f} of {row.prompts:.0f} prompts.'
     return sentence

@@ -33,7 +33,10 @@ BASELINES, DEFAULT_STRATEGIES = ('greedy', 'sampling'), ('assisted', 'lookup')
 
 
 def selected_names(names: str | None, args) -> list[str]:
-    "The names of the strategies, the plain one first; raises `ValueError` for an unknown one, and for an option that none takes."
+    """The names of the strategies, the plain one first.
+
+    Raises `ValueError` for an unknown one, and for an option that none takes.
+    """
     if (args.temperature or 0) < 0:
         raise ValueError(
             f'temperature is {args.temperature}: give 0 for greedy search or more for sampling'
@@ -43,13 +46,15 @@ def selected_names(names: str | None, args) -> list[str]:
     selected = [n.strip() for n in names.split(',')] if names else [plain, *DEFAULT_STRATEGIES]
     if unknown := [n for n in selected if n not in known]:
         raise ValueError(
-            f'no strategy {unknown[0]!r} at temperature {args.temperature or 0:g}: choose from {", ".join(known)}'
+            f'no strategy {unknown[0]!r} at temperature {args.temperature or 0:g}: choose from '
+            f'{", ".join(known)}'
         )
     for option in ('draft', 'lookahead', 'verifier', 'exit_layer'):
         takers = [n for n in known if option in STRATEGY_OPTIONS[n]]
         if getattr(args, option) is not None and not set(takers) & set(selected):
             raise ValueError(
-                f'--{option.replace("_", "-")} is for {", ".join(takers)}, and the strategies are {", ".join(selected)}: leave it out'
+                f'--{option.replace("_", "-")} is for {", ".join(takers)}, and the strategies are '
+                f'{", ".join(selected)}: leave it out'
             )
     return [n for n in known if n in selected or n == plain]
 
@@ -124,7 +129,8 @@ def compare(args) -> int:
         raise ValueError('several processes need one folder: give it with --out')
     if process_rank()[0] == 0:
         print(
-            f'{target}, {len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats; runs in {out}',
+            f'{target}, {len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} '
+            f'repeats; runs in {out}',
             flush=True,
         )
     frame = bench(
@@ -159,7 +165,7 @@ def compare(args) -> int:
     )
     return 0
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #913bac82
 def three_traces(target, prompts, strategies: dict, args) -> list:
     "Three coloured traces for the page: the last strategies, on prompts spread over the list."
     from decodelab.core.driver import decode
@@ -265,9 +271,12 @@ def certify_command(args) -> int:
     return 0 if result.lossless else 1
 
 # %% ../../nbs/13_lab/11_cli.ipynb #8314bd15
-CANDIDATE_NAMES = 'fixed, heuristic, confidence, roc, entropy, cumulative, classifier, joint, bandit, cost'  # of stop rules; without importing scikit-learn
+# of stop rules; without importing scikit-learn
+CANDIDATE_NAMES = (
+    'fixed, heuristic, confidence, roc, entropy, cumulative, classifier, joint, bandit, cost'
+)
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #83cf26b9
 def tune(args) -> int:
     "Search for the best stop rule, measure it, print and save what came out."
     from decodelab.tuning.classifier import ClassifierLookahead
@@ -307,9 +316,9 @@ def tune(args) -> int:
         tuned.rule.save(Path(args.out).with_suffix('.rule.json'))
     return 0
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #825803d1
 def explain_command(args) -> int:
-    "Say what limits a finished run."
+    "Print what limits a finished run."
     from decodelab.tuning.diagnose import diagnose_run
 
     print(diagnose_run(args.run_folder))
@@ -386,7 +395,8 @@ def zoo(args) -> int:
             config = AutoConfig.from_pretrained(folder)
             size = sum(f.stat().st_size for f in folder.glob('*.safetensors'))
             print(
-                f'{folder.name:18} {config.model_type}, {config.num_hidden_layers} layers of {config.hidden_size}, vocabulary {config.vocab_size}, {size / 1e6:.1f} MB'
+                f'{folder.name:18} {config.model_type}, {config.num_hidden_layers} layers of '
+                f'{config.hidden_size}, vocabulary {config.vocab_size}, {size / 1e6:.1f} MB'
             )
     return 0
 
@@ -405,7 +415,7 @@ def integer_type(low: int):
 
     return whole
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #65b6ce05
 def add_common(parser, tokens: int | None, temperature: float | None = 0.0):
     "The arguments that several commands share."
     add = parser.add_argument
@@ -416,7 +426,10 @@ def add_common(parser, tokens: int | None, temperature: float | None = 0.0):
     )
     add(
         '--draft',
-        help='the model that drafts for it (default: pico-draft; pico-alt, with another tokenizer, for universal)',
+        help=(
+            'the model that drafts for it (default: pico-draft; pico-alt, with another tokenizer, '
+            'for universal)'
+        ),
     )
     add(
         '--max-new-tokens',
@@ -539,7 +552,7 @@ def make_parser() -> argparse.ArgumentParser:
     add_zoo(new('zoo', zoo, 'List the embedded models, or train one of them again.').add_argument)
     return parser
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #abaf35d6
 def add_compare(add):
     "The arguments of `compare`."
     add(
@@ -558,7 +571,10 @@ def add_compare(add):
     add(
         '--strategies',
         metavar='A,B',
-        help=f'{", ".join(n for n in STRATEGY_OPTIONS if n != "sampling")} (sampling at T > 0); the plain one always runs (default: {", ".join(DEFAULT_STRATEGIES)})',
+        help=(
+            f'{", ".join(n for n in STRATEGY_OPTIONS if n != "sampling")} (sampling at T > 0); '
+            f'the plain one always runs (default: {", ".join(DEFAULT_STRATEGIES)})'
+        ),
     )
     add(
         '--out',
@@ -647,7 +663,7 @@ def add_tune(add):
     )
     add('--out', metavar='FILE', help='write what came out as JSON; a trained rule goes beside it')
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #7ece8a82
 def add_zoo(add):
     "The arguments of `zoo`."
     add('action', choices=['list', 'train'], help='list them, or train one')
@@ -693,7 +709,7 @@ def main(argv=None) -> int:
     try:
         return args.run(args)
     except KeyboardInterrupt:
-        folder = getattr(args, 'folder', None)
+        folder = vars(args).get('folder')
         print(
             f'\nStopped.{f" Continue with the same command and --out {folder}" if folder else ""}',
             file=sys.stderr,

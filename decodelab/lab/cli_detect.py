@@ -14,15 +14,18 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #51ae523f
-SCHEMES = 'GreenList TransformersGreenList Unigram HardList SWEET SBW Gumbel DualGumbel HarmonicGumbel TripleGumbel SynthID DiPmark'.split()
+SCHEMES = (
+    'GreenList TransformersGreenList Unigram HardList SWEET SBW '
+    'Gumbel DualGumbel HarmonicGumbel TripleGumbel SynthID DiPmark'
+).split()
 
 
 def watermark_from_key(
     key: str,  # whole numbers, with commas between them for a scheme with several
     scheme: str = 'GreenList',
     settings=(),  # 'name=value'
-) -> 'Mark':
-    "The mark of a key and settings; raises `ValueError` for an unknown scheme, setting or value."
+) -> 'Watermark':
+    "The watermark of a key and settings; raises `ValueError` for an unknown scheme, setting or value."
     from decodelab.watermark.base import watermark_class
 
     if scheme not in SCHEMES:
@@ -57,7 +60,10 @@ def parse_keys(text: str):
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #504c76a1
 def read_documents(path: str) -> list[tuple]:
-    "`(text or ids, prompt, name)` of each document of a file, '-' for standard input; raises `ValueError` that names the first bad line."
+    """`(text or ids, prompt, name)` of each document of a file, '-' for standard input.
+
+    Raises `ValueError` that names the first bad line.
+    """
     try:
         text = sys.stdin.read() if path == '-' else Path(path).read_text(encoding='utf-8')
     except (OSError, UnicodeDecodeError) as error:
@@ -113,12 +119,12 @@ def load_vocab_size(name: str) -> int:
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #501c2e92
 def detect_command(args) -> int:
-    "Print what each document shows and write it where asked; 0 if the mark is found, 1 if not."
+    "Print what each document shows and write it where asked; 0 for a watermark, 1 for none."
     from decodelab.detection.detect import Detector, combine
     from decodelab.models.session import load
 
     if (args.config is None) == (args.key is None):
-        raise ValueError('give the mark: either --config FILE or --key KEY')
+        raise ValueError('give the watermark: either --config FILE or --key KEY')
     if args.config and (args.settings or args.scheme):
         raise ValueError('--scheme and --set go with --key: the configuration has its own')
     for file in filter(None, (args.json, args.html)):
@@ -153,9 +159,8 @@ def detect_command(args) -> int:
     for line in detection_lines(found, names, together):
         print(line)
     write_detections(args, found, names, together)
-    return (
-        0 if (together.p <= args.level if together else found[0].is_watermarked(args.level)) else 1
-    )
+    watermarked = together.p <= args.level if together else found[0].is_watermarked(args.level)
+    return 0 if watermarked else 1
 
 # %% ../../nbs/13_lab/10_cli_detect.ipynb #cae833fb
 def detection_lines(detections: list, names, combined) -> list[str]:
@@ -169,7 +174,8 @@ def detection_lines(detections: list, names, combined) -> list[str]:
         ]
     return out + (
         [
-            f'all {combined.documents} together: p={combined.p:.2g}, z={combined.z:.2f}, {combined.count} tokens'
+            f'all {combined.documents} together: p={combined.p:.2g}, z={combined.z:.2f}, '
+            f'{combined.count} tokens'
         ]
         if combined
         else []
@@ -219,7 +225,10 @@ def add_detect_arguments(add):
     add(
         'file',
         metavar='FILE',
-        help="a text, or .jsonl with text or ids (and prompt) on each line; '-' reads a text from standard input",
+        help=(
+            "a text, or .jsonl with text or ids (and prompt) on each line; '-' reads a text from "
+            "standard input"
+        ),
     )
     add(
         '--config',

@@ -23,7 +23,8 @@ def manifest_text(manifest) -> str:
         for r in rows.itertuples():
             needs = '; '.join(filter(None, (r.models, r.data and f'data {r.data}')))
             lines.append(
-                f'    {r.scale:6} {format_duration(60 * r.minutes):>7} {r.memory_gb:5g} GB   {needs or "no models"}'
+                f'    {r.scale:6} {format_duration(60 * r.minutes):>7} {r.memory_gb:5g} GB   '
+                f'{needs or "no models"}'
             )
     return '\n'.join(lines)
 
@@ -32,11 +33,13 @@ def verdict_text(agrees) -> str:
     "A verdict in a word or three; open is what cannot be judged at this scale."
     import pandas as pd
 
-    return 'open' if pd.isna(agrees) else 'agrees' if agrees else 'does not agree'
+    if pd.isna(agrees):
+        return 'open'
+    return 'agrees' if agrees else 'does not agree'
 
 
 def result_lines(ran) -> list[str]:
-    "What a run (`RunResult`) says, in lines: its verdicts and where its files are."
+    "A run (`RunResult`) in lines: its verdicts and where its files are."
     from decodelab.lab.experiment import read_verdicts
     from decodelab.lab.notebook_runner import format_duration
 
@@ -168,7 +171,8 @@ def experiment_command(args) -> int:
         return int(any(missing.values()))
     if lost := [n for n in ('nbformat', 'nbclient', 'ipykernel') if not installed(n)]:
         raise ValueError(
-            f'running a notebook needs {", ".join(lost)}, not installed here: pip install "decodelab[lab]=={__version__}"'
+            f'running a notebook needs {", ".join(lost)}, not installed here: pip install '
+            f'"decodelab[lab]=={__version__}"'
         )
     args.folder = f'{out} --resume'  # what goes on after Ctrl-C
     if not args.figures and process_rank()[0] == 0:
@@ -187,7 +191,10 @@ def add_experiment(add):
     add(
         '--scale',
         choices=('pico', 'gpu', 'paper'),
-        help='pico: embedded models, CPU; gpu: one GPU, no network; paper: the models and data of the source (default: pico)',
+        help=(
+            'pico: embedded models, CPU; gpu: one GPU, no network; paper: the models and data of '
+            'the source (default: pico)'
+        ),
     )
     add(
         '--out',

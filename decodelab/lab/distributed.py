@@ -20,7 +20,10 @@ def launch(
     env: dict | None = None,  # further environment variables
     timeout: float = 600,  # seconds
 ) -> str:
-    "Start a command in several processes on this machine with `torchrun`, and return what they wrote; raises `RuntimeError` where one fails."
+    """Start a command in several processes on this machine with `torchrun`, and return what they wrote.
+
+    Raises `RuntimeError` where one fails.
+    """
     if processes < 1:
         raise ValueError(f'processes is {processes}: give 1 or more')
     many = (

@@ -64,11 +64,13 @@ def safe_attributes(tag: str, attributes: list) -> str:
         if (
             name not in ATTRIBUTES
             or fetches
-            or (name == 'src'
-            and not (
-                tag == 'img'
-                and re.match(r'data:image/(png|jpeg|gif|svg\+xml);base64,[\w+/=\s]*$', value)
-            ))
+            or (
+                name == 'src'
+                and not (
+                    tag == 'img'
+                    and re.match(r'data:image/(png|jpeg|gif|svg\+xml);base64,[\w+/=\s]*$', value)
+                )
+            )
         ):
             continue
         if name == 'style' and re.search(
@@ -121,7 +123,7 @@ class HTMLSanitizer(HTMLParser):
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #79f6bbd7
 def safe_html(text: str) -> str:
-    "HTML without whatever could run, load or reach out of its place; its styles are left out, and all tags are closed."
+    "HTML without whatever could run, load or cover other parts of the page, all tags closed."
     parser = HTMLSanitizer()
     parser.feed(text)
     parser.close()
@@ -147,7 +149,7 @@ def inline(text: str) -> str:
         for p in parts
     )
 
-
+# %% ../../nbs/13_lab/06_notebook_html.ipynb #396ac47b
 def block_html(block: str) -> str:
     "One block of Markdown as HTML."
     lines = block.splitlines()
@@ -178,7 +180,7 @@ def block_html(block: str) -> str:
         )
     return f'<p>{inline(" ".join(l.removeprefix("> ") for l in lines))}</p>'
 
-
+# %% ../../nbs/13_lab/06_notebook_html.ipynb #f22ba04f
 def markdown_html(text: str) -> str:
     "Markdown as HTML, block by block."
     blocks = []
@@ -199,7 +201,10 @@ def output_html(output) -> str:
     data = {k: ''.join(v) if isinstance(v, list) else v for k, v in output.get('data', {}).items()}
     for kind in ('image/png', 'image/jpeg'):
         if kind in data:
-            return f'<img alt="{html.escape(data.get("text/plain", "figure"))}" src="data:{kind};base64,{re.sub("[^A-Za-z0-9+/=]", "", data[kind])}">'
+            return (
+                f'<img alt="{html.escape(data.get("text/plain", "figure"))}" '
+                f'src="data:{kind};base64,{re.sub("[^A-Za-z0-9+/=]", "", data[kind])}">'
+            )
     if 'image/svg+xml' in data:
         return f'<img alt="figure" src="data:image/svg+xml;base64,{base64.b64encode(data["image/svg+xml"].encode()).decode()}">'
     if 'text/html' in data:
@@ -231,7 +236,7 @@ def source_text(cell: dict) -> str:
 
 
 def notebook_html(path) -> str:
-    "Words and outputs of a notebook as HTML; code is folded away, cells marked `#| hide` are left out."
+    "Words and outputs of a notebook as HTML; code is folded away, cells with `#| hide` are left out."
     out = []
     for cell in read_cells(path):
         text = source_text(cell)

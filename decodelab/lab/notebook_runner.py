@@ -47,13 +47,17 @@ def heading_of(nb, index: int) -> str:
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #00102386
 def make_client(nb, cwd):
-    "What runs the cells of a notebook in a new kernel of this Python; raises `ValueError` without nbclient and ipykernel."
+    """What runs the cells of a notebook in a new kernel of this Python.
+
+    Raises `ValueError` without nbclient and ipykernel.
+    """
     try:
         import ipykernel
         from nbclient import NotebookClient
     except ImportError as error:
         raise ValueError(
-            f'running a notebook needs {error.name}, which is not installed: pip install "decodelab[lab]=={__version__}"'
+            f'running a notebook needs {error.name}, which is not installed: pip install '
+            f'"decodelab[lab]=={__version__}"'
         ) from None
     client = NotebookClient(
         nb, timeout=None, kernel_name='python3', resources=dict(metadata=dict(path=str(cwd)))
@@ -163,13 +167,14 @@ def cell_sections(nb) -> list[str]:
 
 
 def without_measuring(nb):
-    "A copy of a notebook without the code that measures; raises `ValueError` where it has no headings that say which that is."
+    "A copy of a notebook without its Measure cells; raises `ValueError` without such headings."
     from copy import deepcopy
 
     parts = cell_sections(nb)
     if missing := {'Measure', 'Figure'} - set(parts):
         raise ValueError(
-            f'the notebook has no heading ## {sorted(missing)[0]}, so nothing says what only draws: run it without --figures'
+            f'the notebook has no heading ## {sorted(missing)[0]}, so nothing says what only '
+            'draws: run it without --figures'
         )
     out = deepcopy(nb)
     out.cells = [
@@ -191,7 +196,7 @@ def measuring_digest(nb) -> str:
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #e933a1cf
 def planned_rows(about: dict) -> int | None:
-    "How many rows a part will have, if its provenance says so: those of `collect` by their jobs, those of `bench` by prompts, repeats and strategies."
+    "Rows that a part of a run will have (of `run_jobs` or `bench`); None if it is unknown."
     if 'jobs' in about:
         return about['jobs']
     try:
@@ -216,25 +221,21 @@ def row_counts(folder) -> dict[str, tuple[int, int | None, float]]:
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #4144c712
 def format_duration(seconds: float) -> str:
-    "A time as a person says it."
-    return (
-        f'{seconds:.0f} s'
-        if seconds < 90
-        else f'{seconds / 60:.0f} min'
-        if seconds < 5400
-        else f'{seconds / 3600:.1f} h'
-    )
+    "A duration in seconds, minutes or hours."
+    if seconds < 90:
+        return f'{seconds:.0f} s'
+    return f'{seconds / 60:.0f} min' if seconds < 5400 else f'{seconds / 3600:.1f} h'
 
 
 def progress_text(cell) -> str:
-    "What the bar of a cell says last, as tqdm draws it: done/total and the time left; empty if there is none."
+    "The last progress bar of a cell, as `done/total, time left`; empty without one."
     text = ''.join(o.get('text', '') for o in cell.get('outputs', []) if o.get('name') == 'stderr')
     matches = re.findall(r'(\d+/\d+) \[[^<\]]*<([^,\]]+)', text)
     return f'{matches[-1][0]}, {matches[-1][1].strip()} left' if matches else ''
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #c624246c
 class Progress:
-    "Says how far a run is: a line that is written over in a terminal, a line a minute elsewhere."
+    "Reports how far a run is: one line in a terminal, a line a minute elsewhere."
 
     def __init__(self, name: str, nb, folder: Path, minutes: float | None, stream):
         self.name = name
@@ -253,7 +254,8 @@ class Progress:
         for part, (done, _, _) in parts.items():
             self.first.setdefault(part, (done, passed))
         words = [
-            f'cell {max(1, sum(c.cell_type == "code" for c in self.nb.cells[: index + 1]))} of {self.cells} ({heading_of(self.nb, index)})'
+            f'cell {max(1, sum(c.cell_type == "code" for c in self.nb.cells[: index + 1]))} of '
+            f'{self.cells} ({heading_of(self.nb, index)})'
         ]
         if parts and cell_sections(self.nb)[index] not in ('Figure', 'Agreement'):
             part, (done, total, _) = max(parts.items(), key=lambda kv: kv[1][2])
@@ -272,7 +274,7 @@ class Progress:
         )
 
     def __call__(self, index: int):
-        "Say it, if it is time."
+        "Write the line, if it is time."
         watched = self.stream is not None and self.stream.isatty()
         if self.stream is None or time.monotonic() - self.last_written < (1 if watched else 60):
             return
@@ -280,7 +282,7 @@ class Progress:
         self.stream.write(f'\r{text[: line_width()]:<{line_width()}}' if watched else text + '\n')
         self.stream.flush()
 
-
+# %% ../../nbs/13_lab/04_notebook_runner.ipynb #ab2868d3
 def line_width() -> int:
     "The columns of a line in the terminal."
     from shutil import get_terminal_size

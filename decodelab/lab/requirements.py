@@ -23,13 +23,17 @@ from ..models.loading import EMBEDDED, default_device
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #960fcda6
 def experiments_folder(package: Path | None = None) -> Path:
-    "The folder of the experiments: inside the package, or beside it in a checkout; raises `ValueError` if there is none."
+    """The folder of the experiments: inside the package, or beside it in a checkout.
+
+    Raises `ValueError` if there is none.
+    """
     package = package or EMBEDDED.parent
     for folder in (package / 'experiments', package.parent / 'experiments'):
         if any(folder.glob('[0-9]*.ipynb')):
             return folder
     raise ValueError(
-        f'the experiments are neither in {package} nor beside it: install decodelab from its wheel, or in a checkout with pip install -e .'
+        f'the experiments are neither in {package} nor beside it: install decodelab from its '
+        'wheel, or in a checkout with pip install -e .'
     )
 
 
@@ -75,9 +79,12 @@ def literal_value(node):
         return tuple(map(literal_value, node.elts))
     return ast.literal_eval(node)
 
-
+# %% ../../nbs/13_lab/03_requirements.ipynb #029bb426
 def assigned_literal(path, name: str):
-    "The literal that a notebook assigns to a name at the top of a cell, None if it does not; raises `ValueError` where it is no literal."
+    """The literal that a notebook assigns to a name at the top of a cell, None if it does not.
+
+    Raises `ValueError` where it is no literal.
+    """
     for source in (
         s
         for kind, s in cells_of(path)
@@ -93,12 +100,13 @@ def assigned_literal(path, name: str):
                 return literal_value(node.value)
             except (ValueError, TypeError):
                 raise ValueError(
-                    f'{name} in {Path(path).name} is no literal: write names and numbers, nothing that must be run'
+                    f'{name} in {Path(path).name} is no literal: write names and numbers, nothing '
+                    'that must be run'
                 ) from None
 
 
 def requirements(path) -> dict:
-    "What an experiment needs at each scale, without running it; raises `ValueError` if it does not say."
+    "What an experiment needs at each scale, without running it; raises `ValueError` without NEEDS."
     needs = assigned_literal(path, 'NEEDS')
     if needs is None:
         raise ValueError(
@@ -121,7 +129,11 @@ def title_of(path) -> str:
 
 
 def source_of(path) -> str:
-    "What an experiment repeats: its SOURCE, or the first title in italics or number of arXiv in its Claim, then before it; empty if there is neither."
+    """What an experiment repeats.
+
+    Its SOURCE, or the first title in italics or number of arXiv in its Claim, then before it; empty
+    if there is neither.
+    """
     if source := assigned_literal(path, 'SOURCE'):
         return source
     words = [s for kind, s in cells_of(path) if kind == 'markdown']
@@ -135,9 +147,12 @@ def source_of(path) -> str:
             return match[1]
     return ''
 
-
+# %% ../../nbs/13_lab/03_requirements.ipynb #2617c889
 def experiments(folder=None):
-    "A DataFrame with a row for each experiment and scale: name, scale, title, source, models, data, memory_gb, minutes."
+    """A DataFrame with a row for each experiment and scale.
+
+    Name, scale, title, source, models, data, memory_gb, minutes.
+    """
     import pandas as pd
 
     columns = ['name', 'scale', 'title', 'source', 'models', 'data', 'memory_gb', 'minutes']
@@ -206,13 +221,16 @@ def missing_model(name: str, fetch: bool = False) -> Missing | None:
         kind, where = locate_model(name)
     except ValueError as error:
         return Missing(f'model {name}', str(error))
-    folder = cached_folder(name) if kind == 'hub' else None if kind == 'embedded' else Path(where)
-    if kind == 'embedded' or (fetch and kind == 'hub') or (folder and weights_in(folder) is not None):
+    if kind == 'embedded' or (fetch and kind == 'hub'):
+        return None
+    folder = cached_folder(name) if kind == 'hub' else Path(where)
+    if folder and weights_in(folder) is not None:
         return None
     if kind == 'hub':
         return Missing(
             f'model {name}',
-            f'it is {"only partly " if folder else "not "}in the cache of the Hub: give --fetch to get it with the run, or get it before with: hf download {name}',
+            f'it is {"only partly " if folder else "not "}in the cache of the Hub: give --fetch '
+            f'to get it with the run, or get it before with: hf download {name}',
         )
     return Missing(
         f'model {name}',
@@ -231,7 +249,7 @@ def weights_of(names) -> list[float]:
 
 # %% ../../nbs/13_lab/03_requirements.ipynb #9c870333
 def free_ram() -> float:
-    "Free memory of this machine, or of its container, in GB; infinite where nobody says."
+    "Free memory of this machine, or of its container, in GB; infinite where it is unknown."
 
     def number(path, pick=lambda text: text.strip()):
         try:
@@ -266,7 +284,7 @@ def device_memory(device: str) -> float:
 
     return torch.cuda.mem_get_info(device)[0] / 1e9 if device.startswith('cuda') else free_ram()
 
-
+# %% ../../nbs/13_lab/03_requirements.ipynb #3fd2801e
 def shortages(need: dict, scale: str, out, fetched: list[str]) -> list[Missing]:
     "What is too small here: device, memory, disk."
     device = 'cpu' if scale == 'pico' else str(default_device(None))
@@ -278,7 +296,8 @@ def shortages(need: dict, scale: str, out, fetched: list[str]) -> list[Missing]:
         result.append(
             Missing(
                 f'memory of {device}',
-                f'{need["memory_gb"]:g} GB are needed and {has:.0f} are free: use a larger device, or --anyway if the models are spread over several',
+                f'{need["memory_gb"]:g} GB are needed and {has:.0f} are free: use a larger '
+                'device, or --anyway if the models are spread over several',
                 False,
             )
         )
@@ -286,7 +305,8 @@ def shortages(need: dict, scale: str, out, fetched: list[str]) -> list[Missing]:
         result.append(
             Missing(
                 'memory',
-                f'the largest model takes {largest:.0f} GB while it is loaded and {ram:.0f} are free: close something, or --anyway',
+                f'the largest model takes {largest:.0f} GB while it is loaded and {ram:.0f} are '
+                'free: close something, or --anyway',
                 False,
             )
         )
@@ -313,7 +333,10 @@ def find_missing(
     out='.',  # where results would go
     fetch: bool = False,  # models and data may be fetched
 ) -> list[Missing]:
-    "Everything that an experiment lacks here, an empty list if it can run; raises `ValueError` where it has no such scale."
+    """Everything that an experiment lacks here, an empty list if it can run.
+
+    Raises `ValueError` where it has no such scale.
+    """
     needs = requirements(path)
     if scale not in needs:
         raise ValueError(
@@ -335,7 +358,8 @@ def find_missing(
             result.append(
                 Missing(
                     f'data {name}',
-                    f'it would come through the library datasets, which is not installed: pip install "decodelab[experiments]=={__version__}"',
+                    'it would come through the library datasets, which is not installed: pip '
+                    f'install "decodelab[experiments]=={__version__}"',
                 )
             )
     if not installed('ipykernel') or not installed('nbclient'):
@@ -349,7 +373,7 @@ def find_missing(
         need, scale, out, [n for n in need['models'] if missing_model(n)] if fetch else []
     )
 
-
+# %% ../../nbs/13_lab/03_requirements.ipynb #a430858e
 def installed(name: str) -> bool:
     "Can a package be imported?"
     from importlib.util import find_spec

@@ -72,7 +72,8 @@ def runs_in(folder) -> list[Run]:
     }
     if not keys:
         raise ValueError(
-            f'there are no runs of experiments in {folder}: give a folder that decodelab experiment --out wrote'
+            f'there are no runs of experiments in {folder}: give a folder that decodelab '
+            'experiment --out wrote'
         )
     runs = []
     for name, scale, quick in sorted(keys):
@@ -138,7 +139,10 @@ def conclusion(verdicts: list) -> str:
 def compare_runs(
     runs: list[Run],  # of any experiments
 ):
-    "A DataFrame with a row for each claim of each experiment: name, claim, source, conclusion, and what each run measured and judged."
+    """A DataFrame with a row for each claim of each experiment.
+
+    Name, claim, source, conclusion, and what each run measured and judged.
+    """
     import pandas as pd
     from decodelab.lab.experiment import read_verdicts
 
@@ -346,11 +350,14 @@ def count_phrase(n: int, noun: str) -> str:
 
 
 def sentences(runs: list[Run], claims) -> list[str]:
-    "What a comparison says in words."
+    "A comparison in words."
     kinds = claims.conclusion.str.split().str[0].value_counts()
     several = len({r.folder for r in runs}) > 1
     out = [
-        f'{count_phrase(len({r.name for r in runs}), "experiment")}, {count_phrase(len(runs), "run")}, {count_phrase(len(claims), "claim")}: {kinds.get("holds", 0)} hold, {kinds.get("fails", 0)} do not, {kinds.get("open", 0)} cannot be judged at the scales that were run'
+        f'{count_phrase(len({r.name for r in runs}), "experiment")}, '
+        f'{count_phrase(len(runs), "run")}, {count_phrase(len(claims), "claim")}: '
+        f'{kinds.get("holds", 0)} hold, {kinds.get("fails", 0)} do not, {kinds.get("open", 0)} '
+        'cannot be judged at the scales that were run'
         + (
             f', {kinds.get("differs", 0)} differ between the runs.'
             if several or kinds.get('differs', 0)
@@ -374,7 +381,10 @@ def claims_table(
     max_claims: int
     | None = None,  # claims of a notebook; how many more there are, and how many of all agree, is said
 ) -> str:
-    "Markdown: source, notebook, claim, the source's figure, and ours at each scale measured with its verdict."
+    """Markdown.
+
+    Source, notebook, claim, the source's figure, and ours at each scale measured with its verdict.
+    """
     from decodelab.lab.requirements import experiments_folder, notebook_of, source_of, title_of
 
     folder = Path(folder or experiments_folder())
@@ -436,7 +446,7 @@ def add_report(add):
 
 
 def report_command(args) -> int:
-    "Write a page on the runs of these folders, and say which conclusions hold."
+    "Write a page on the runs of these folders, with the conclusions that hold."
     from decodelab.core.files import write_atomic
 
     runs = runs_of(args.folders)

@@ -53,31 +53,41 @@ def now() -> str:
 
 # %% ../../nbs/13_lab/05_runner.ipynb #bebfba4c
 def begin_record(out: Path, stem: str, code: str, resume: bool) -> dict:
-    "The record of a run that may begin or go on; raises `ValueError` where something is there that must not be overwritten."
+    """The record of a run that may begin or go on.
+
+    Raises `ValueError` where something is there that must not be overwritten.
+    """
     old = read_record(out, stem)
     if not old and (
         loose := sorted([*(out / 'results').glob(f'{stem}.*'), *out.glob(f'{stem}.ipynb')])
     ):
         raise ValueError(
-            f'{loose[0]} is there, and no {stem}.run.json that says of what run: give another folder with --out'
+            f'{loose[0]} is there, and no {stem}.run.json that says of what run: give another '
+            'folder with --out'
         )
     if old.get('finished') and not resume:
         raise ValueError(
-            f'{out} holds a finished run of {stem}, which is not overwritten: give another folder with --out (--resume leaves it as it is)'
+            f'{out} holds a finished run of {stem}, which is not overwritten: give another folder '
+            'with --out (--resume leaves it as it is)'
         )
     if old and not resume:
         raise ValueError(
-            f'{out} holds a run of {stem} that is not finished: go on with --resume, or give another folder with --out'
+            f'{out} holds a run of {stem} that is not finished: go on with --resume, or give '
+            'another folder with --out'
         )
     if old and not old.get('finished') and old['code'] != code:
         raise ValueError(
-            f'the run of {stem} in {out} was begun with another version of the notebook: give another folder with --out'
+            f'the run of {stem} in {out} was begun with another version of the notebook: give '
+            'another folder with --out'
         )
     return old or dict(run=stem, begun=now(), code=code, seconds=0.0, parts=[])
 
 # %% ../../nbs/13_lab/05_runner.ipynb #2d5614cd
 def lock(out: Path, stem: str, wait: float = 5.0):
-    "An open file that this process alone holds, and hands on to its kernel; raises `ValueError` if another does. None where the system has no such locks."
+    """An open file that this process alone holds, and hands on to its kernel.
+
+    Raises `ValueError` if another does. None where the system has no such locks.
+    """
     if os.name != 'posix':
         return None
     import fcntl
@@ -128,7 +138,10 @@ class RunResult:
 
 # %% ../../nbs/13_lab/05_runner.ipynb #d53e0f9f
 def environment(out: Path, scale: str, quick: bool, fetch: bool, turn: int = 0) -> dict:
-    "The environment of a run's kernel: nothing is fetched unless that was asked for; `turn` counts the runs of this command."
+    """The environment of a run's kernel: nothing is fetched unless that was asked for.
+
+    `turn` counts the runs of this command.
+    """
     env = {
         k: v
         for k, v in os.environ.items()
@@ -188,7 +201,10 @@ def run_experiment(
     stream=None,  # where to say how far it is, such as sys.stderr
     turn: int = 0,  # how many were run before by the same processes
 ) -> RunResult:
-    "Run an experiment in a kernel of its own, or go on with it; raises `ValueError` where that would overwrite another run."
+    """Run an experiment in a kernel of its own, or go on with it.
+
+    Raises `ValueError` where that would overwrite another run.
+    """
     import nbformat
 
     path, out = Path(path), Path(out).absolute()
