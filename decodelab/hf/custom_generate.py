@@ -7,7 +7,7 @@ __all__ = ['WHOLE_BATCH_PROCESSORS', 'NEUTRAL', 'MODEL_ARGUMENTS', 'LOOP_SETTING
            'padding_counts', 'HFProcessorAdapter', 'HFGuidanceAdapter', 'processors_of', 'base_of', 'own_processors',
            'with_processors', 'token_budget', 'stop_from_criteria', 'check_loop_settings', 'check_call', 'samples',
            'CustomGenerateOutput', 'requests_of', 'CustomGenerateFunction', 'every_nth', 'StreamingStrategy',
-           'trace_streamed', 'decode_rows', 'pack_output', 'as_custom_generate', 'generate_with']
+           'trace_streamed', 'decode_rows', 'pack_output', 'as_custom_generate', 'RecordingGenerate', 'generate_with']
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #2840e0e0
 import copy
@@ -502,6 +502,48 @@ def as_custom_generate(
     check_instance('strategy', strategy, 'decode', 'Greedy()')
     check_int('batch_size', batch_size)
     return CustomGenerateFunction(strategy, seed, batch_size, tokenizer, streamer)
+
+# %% ../../nbs/12_hf/05_custom_generate.ipynb #8645d500
+class RecordingGenerate:
+    "A custom_generate function that keeps the traces; sequence `i` is drawn with `seed + i`."
+
+    def __init__(
+        self,
+        function: CustomGenerateFunction,
+        traces: list[Trace],  # is extended by each call
+        seed: int,  # of the first sequence
+    ):
+        self.function = function
+        self.traces = traces
+        self.seed = seed
+
+    def __call__(
+        self,
+        model,
+        input_ids,
+        logits_processor,
+        stopping_criteria,
+        generation_config,
+        inputs_tensor=None,
+        **arguments,
+    ):
+        "Ids `(rows, m)`, or a `ModelOutput` without the traces."
+        config = copy.copy(generation_config)
+        config.return_dict_in_generate = True
+        out = self.function(
+            model,
+            input_ids,
+            logits_processor,
+            stopping_criteria,
+            config,
+            inputs_tensor=inputs_tensor,
+            seed=self.seed + len(self.traces),
+            **arguments,
+        )
+        self.traces += out.traces
+        if not generation_config.return_dict_in_generate:
+            return out.sequences
+        return ModelOutput({k: v for k, v in out.items() if k != 'traces'})
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #fab07412
 def generate_with(

@@ -71,10 +71,12 @@ def decode_requests(requests: list[Request], strategies: list, streamer=None) ->
         prompt = request.prompt if shown is None else shown
         trace = trace_streamed(request, strategy, streamer, prompt)
     batch = Batch([trace])
-    batch.seconds, batch.costs, batch.unbatched = trace.seconds, [], {}
+    batch.seconds = trace.seconds
+    batch.costs = []
+    batch.unbatched = {}
     return batch
 
-
+# %% ../../nbs/12_hf/09_generate.ipynb #955a136d
 def _decode_together(requests: list[Request], strategies: list) -> Batch:
     "The traces of several requests, with joined forward passes."
     batcher, batch = Batcher(), Batch()
@@ -101,7 +103,7 @@ class Call:
     settings: Settings
     inputs: dict  # the arguments that are inputs of the model
 
-
+# %% ../../nbs/12_hf/09_generate.ipynb #5467af05
 def make_output(
     call: Call,
     texts: list[PromptRow],
@@ -166,7 +168,7 @@ def check_native(s: Settings):
     if name is not None and s[NATIVE[name]] in (None, 1) and s['constraints'] is None:
         raise ValueError(f'{name} is asked for and nothing says how: give {NATIVE[name]}')
 
-
+# %% ../../nbs/12_hf/09_generate.ipynb #886e448b
 def generate_by_function(model, arguments: dict):
     """The output of a custom decoding function.
 
@@ -226,7 +228,7 @@ def prepare_call(model, arguments: dict) -> Call:
     check_native(s)
     return Call(lm, s, inputs)
 
-
+# %% ../../nbs/12_hf/09_generate.ipynb #d240174a
 def strategies_of(call: Call, rows: list[PromptRow]) -> list:
     """The strategy of each request; rows without arguments of their own share one.
 

@@ -4,16 +4,13 @@
 
 # %% auto #0
 __all__ = ['PROMPT_ARGUMENTS', 'FULL_SEQUENCES', 'LONG_FORM_ARGUMENTS', 'STRATEGY_ARGUMENTS', 'UNSUPPORTED', 'is_whisper',
-           'whisper_names', 'n_frames', 'needs_long_form', 'check_long_form', 'SegmentFunction', 'generate_long_form',
-           'strip_end_tokens', 'returns_full_sequences']
+           'whisper_names', 'n_frames', 'needs_long_form', 'check_long_form', 'generate_long_form', 'strip_end_tokens',
+           'returns_full_sequences']
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #902414b0
-import copy
-
 import torch
-from transformers.utils import ModelOutput
 
-from .custom_generate import CustomGenerateFunction, as_custom_generate
+from .custom_generate import RecordingGenerate, as_custom_generate
 from .inputs import seed_of
 from .settings import Settings, drafting_arguments, is_sampling, short_repr
 from .strategies import drafter_for, lookahead_for, make_strategy
@@ -127,44 +124,7 @@ def check_long_form(s: Settings, arguments: dict):
         words = f'num_return_sequences is {n}, and sound in pieces has one text'
         raise ValueError(f'{words}: ask for one')
 
-# %% ../../nbs/12_hf/08_whisper.ipynb #27218b67
-class SegmentFunction:
-    "The custom_generate function of one call; it collects the traces of all segments."
-
-    def __init__(self, function: CustomGenerateFunction, seed: int):
-        self.function = function
-        self.seed = seed
-        self.traces = []
-
-    def __call__(
-        self,
-        model,
-        input_ids,
-        logits_processor,
-        stopping_criteria,
-        generation_config,
-        inputs_tensor=None,
-        **arguments,
-    ):
-        "The new tokens of one segment of each audio."
-        config = copy.copy(generation_config)
-        config.return_dict_in_generate = True
-        out = self.function(
-            model,
-            input_ids,
-            logits_processor,
-            stopping_criteria,
-            config,
-            inputs_tensor,
-            self.seed + len(self.traces),
-            **arguments,
-        )
-        self.traces.extend(out.traces)
-        if generation_config.return_dict_in_generate:
-            return ModelOutput(sequences=out.sequences)
-        return out.sequences
-
-
+# %% ../../nbs/12_hf/08_whisper.ipynb #e4a39a69
 def generate_long_form(lm: LM, s: Settings, arguments: dict):
     """The output of Whisper's own generate, each segment decoded by the strategy of the settings.
 
@@ -173,7 +133,9 @@ def generate_long_form(lm: LM, s: Settings, arguments: dict):
     check_long_form(s, arguments)
     parts = (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None
     strategy = make_strategy(s, LogitsProcessorList(), parts)
-    function = SegmentFunction(as_custom_generate(strategy, tokenizer=lm.tokenizer), seed_of(s))
+    traces = []
+    function = as_custom_generate(strategy, tokenizer=lm.tokenizer)
+    function = RecordingGenerate(function, traces, seed_of(s))
     options = {}
     for name, value in arguments.items():
         if name not in STRATEGY_ARGUMENTS and value is not None:
@@ -182,7 +144,7 @@ def generate_long_form(lm: LM, s: Settings, arguments: dict):
         options['temperature'] = float(s['temperature'])
     out = lm.model.generate(**options, custom_generate=function)
     if isinstance(out, dict):
-        out['trace'] = function.traces
+        out['trace'] = traces
     return out
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #143da708
