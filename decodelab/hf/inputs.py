@@ -21,7 +21,7 @@ from .settings import resolve_max_new_tokens, short_repr
 from .strategies import eos_ids
 from ..models.prefill import PrecomputedEncoder
 from ..models.prefill import Prefill, PrefillInputs
-from ..models.session import LM
+from ..models.session import LM, ModelInputs
 from ..strategies.transcribe import decoder_prompt
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #c315d05e
