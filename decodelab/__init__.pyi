@@ -52,7 +52,6 @@ from .strategies.transcribe import transcribe as transcribe
 from .zoo.corpus import builtin_prompts as builtin_prompts
 from .evaluate.bench import bench as bench
 from .evaluate.bench import summary as summary
-from .evaluate.mauve import mauve as mauve
 from .evaluate.transformers_reference import TransformersGenerate as TransformersGenerate
 from .evaluate.certify import certify as certify
 from .evaluate.certify import random_lm as random_lm
@@ -91,7 +90,6 @@ from .drafters.medusa import MedusaDrafter as MedusaDrafter
 from .drafters.eagle import EagleDrafter as EagleDrafter
 from .drafters.train_heads import train_heads as train_heads
 from .drafters.mtp import MtpDrafter as MtpDrafter
-from .drafters.single_position import SinglePositionDrafter as SinglePositionDrafter
 from .drafters.combined import FirstOfDrafter as FirstOfDrafter
 from .drafters.synthetic import SyntheticDrafter as SyntheticDrafter
 from .tuning.replay import DraftTable as DraftTable
@@ -113,3 +111,5 @@ from .hf.config_files import save_strategy as save_strategy
 from .hf.config_files import load_strategy as load_strategy
 from .hf.pipeline import pipeline as pipeline
 from .lab.experiment import Experiment as Experiment
+from .speculative.lookahead import check_lookahead as check_lookahead
+from .watermark.check import check_watermark as check_watermark

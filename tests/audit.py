@@ -51,19 +51,26 @@ def defined_names(tree):
             yield n.id if isinstance(n, ast.Name) else n.attr
 
 
+def data_lines(source):
+    "The lines, from 1, of string literals over several lines: tables, prompts, scripts, styles."
+    for n in ast.walk(tree_of(source)):
+        if isinstance(n, (ast.Constant, ast.JoinedStr)) and n.end_lineno > n.lineno:
+            yield from range(n.lineno, n.end_lineno + 1)
+
+
 def wide(path):
+    "Lines of code over 110 characters, data aside."
     for i, s in enumerate(cells(path)):
-        yield from (
-            f'cell {i}: {len(x)} characters: {x.strip()[:60]}'
-            for x in s.splitlines()
-            if len(x) > WIDEST
-        )
+        lines = {k: x for k, x in enumerate(s.splitlines(), 1) if len(x) > WIDEST}
+        for k in lines.keys() - set(data_lines(s) if lines else ()):
+            yield f'cell {i}: {len(lines[k])} characters: {lines[k].strip()[:60]}'
 
 
 def large(path):
-    yield from (
-        f'cell {i}: {len(s)} characters' for i, s in enumerate(cells(path)) if len(s) > LARGEST
-    )
+    "Cells that could be cut between two statements; one function or class is never torn apart."
+    for i, s in enumerate(cells(path)):
+        if len(s) > LARGEST and len(tree_of(s).body) > 1:
+            yield f'cell {i}: {len(s)} characters'
 
 
 def attached(path):
@@ -135,8 +142,8 @@ def flags(path):
 
 
 FOREIGN = re.compile(
-    r'node|client|config|model|module|tensor|tokenizer|layer|torch|rust|encoding|streamer|'
-    r'\bos\b|\bnp\b|attention|text|hf_|transformers|processor\b'
+    r'\bt\b|node|client|config|model|module|tensor|tokenizer|layer|torch|rust|encoding|streamer|'
+    r'\bos\b|\bnp\b|attention|text|value|\blm\b|\bv\b|user_|hf_|transformers|processor\b'
 )
 
 

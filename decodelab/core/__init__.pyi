@@ -9,3 +9,6 @@ from .plot import plot_tokens as plot_tokens
 from .plot import plot_acceptance as plot_acceptance
 from .plot import plot_speed as plot_speed
 from .plot import save_html as save_html
+from .driver import Strategy as Strategy
+from .component import Component as Component
+from .glossary import GLOSSARY as GLOSSARY

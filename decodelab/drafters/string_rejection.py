@@ -16,7 +16,7 @@ import torch
 from ..core.checks import check_int
 from ..core.driver import Request
 from ..models.session import LM
-from ..strategies.sampling import Base, Scorer
+from ..strategies.sampling import Base
 from .assistant import ModelDrafter
 from .token_intersection import MappedState, start_mapped
 
@@ -78,7 +78,7 @@ class StringRejectionState(MappedState):
     def draft_scores(self, ids, draft_ids):
         "log ψ `(1, V)` after `draft_ids`; from a table ψ itself `(V,)`, as fractions."
         strings = StringProbs(self.retokenizer.vocab_map)
-        if not isinstance(self.scorer, Scorer):
+        if self.scorer.processors is None:
             return self.table_psi(strings, draft_ids)
         logits = self.scorer.session.logits
         if self.context and len(draft_ids) + strings.depth > self.context:

@@ -14,7 +14,7 @@ import torch
 from .assistant import ModelDrafter, token_probs
 from ..core.driver import Request
 from ..models.session import LM
-from ..strategies.sampling import Base, Scorer
+from ..strategies.sampling import Base
 from ..speculative.protocol import Draft, DraftProbs, DraftState
 from .universal import Retokenizer, request_of_draft, retokenize_prompt
 
@@ -90,7 +90,7 @@ def next_scores(self: MappedState, ids: list[int], tokens: list[int]):
     if not draft_ids or (self.context and len(draft_ids) >= self.context):
         return None
     scores = self.draft_scores(ids + tokens, draft_ids)
-    if not isinstance(self.scorer, Scorer):  # a table: probabilities, no processors
+    if self.scorer.processors is None:  # a table: probabilities, no processors
         return scores / scores.sum() if scores.sum() else None
     scores = self.scorer.processors(ids + tokens, scores)[-1]
     return self.base.finalize(scores) if scores.max() > -torch.inf else None
@@ -102,7 +102,7 @@ class TokenIntersectionState(MappedState):
     def draft_scores(self, ids, draft_ids):
         "`(n, V)`: after `draft_ids`, and after the tokens before that are new to the draft and shared."
         shared = self.retokenizer.vocab_map.shared
-        if not isinstance(self.scorer, Scorer):
+        if self.scorer.processors is None:
             return map_to_target(self.scorer.next_scores(draft_ids), shared, self.width)
         session = self.scorer.session
         n = len(draft_ids) - len(session) if len(session) else 1

@@ -281,7 +281,7 @@ def check_loop_settings(
             f"transformers' own loop, and {strategy!r} has a loop of its own; leave it out"
         )
 
-
+# %% ../../nbs/12_hf/05_custom_generate.ipynb #6927c49f
 def check_call(strategy, config, arguments: dict):
     "Raise `ValueError` for settings that the strategy fixes, or cannot follow."
     where = 'in the call or the generation config'

@@ -41,6 +41,8 @@ from ..strategies.beam_search import BeamSample, BeamSearch
 from ..strategies.constrained_beam_search import ConstrainedBeamSearch
 from ..strategies.contrastive_search import ContrastiveSearch
 from ..strategies.diverse_beam_search import DiverseBeamSearch
+
+# %% ../../nbs/12_hf/10_generation_config.ipynb #eef21887
 from ..strategies.dola import DoLa, dola_layers
 from ..strategies.sampling import Greedy, Sample
 from ..watermark.base import Watermark

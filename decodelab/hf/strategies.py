@@ -48,6 +48,8 @@ from ..speculative.lookahead import HeuristicLookahead, RocLookahead
 from ..speculative.loop import Speculative
 from ..speculative.protocol import FixedLookahead, LookaheadRule
 from ..strategies.beam_search import BeamSample, BeamSearch
+
+# %% ../../nbs/12_hf/03_strategies.ipynb #792c189b
 from ..strategies.constrained_beam_search import ConstrainedBeamSearch
 from ..strategies.constraints import from_force_words_ids
 from ..strategies.contrastive_search import ContrastiveSearch

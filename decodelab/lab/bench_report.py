@@ -191,13 +191,10 @@ def format_cell(column: str, row, sampled: bool) -> str:
         )
     if column == 'slowdowns':
         return f'{value:.0f} of {row.prompts:.0f}'
-    return (
-        f'{value:.0%}'
-        if column == 'acceptance_rate'
-        else f'{value:.1f}'
-        if column == 'tokens_per_second'
-        else f'{value:.2f}'
-    )
+    if column == 'acceptance_rate':
+        return f'{value:.0%}'
+    return f'{value:.1f}' if column == 'tokens_per_second' else f'{value:.2f}'
+
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #abac5e0c
 def summary_table(

@@ -62,7 +62,10 @@ def env_setting(name: str) -> str | None:
 
 
 class Experiment:
-    "A notebook's scale, models, data and results, by the variables DECODELAB_SCALE, WHOLE, QUICK, RESULTS and RUNS."
+    """A notebook's scale, models, data and results.
+
+    Set by the variables DECODELAB_SCALE, _WHOLE, _QUICK, _RESULTS and _RUNS.
+    """
 
     def __init__(
         self,

@@ -17,7 +17,8 @@ from pathlib import Path
 
 # %% ../../nbs/13_lab/06_notebook_html.ipynb #75498635
 TAGS = set(
-    'a b blockquote br caption code dd details div dl dt em figure h1 h2 h3 h4 h5 h6 hr i img li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr u ul'.split()
+    'a b blockquote br caption code dd details div dl dt em figure h1 h2 h3 h4 h5 h6 hr i img '
+    'li mark ol p pre s small span strong sub summary sup table tbody td tfoot th thead tr u ul'.split()
 )
 SVG_TAGS = set(
     'svg g path line rect circle text polyline polygon title'.split()
@@ -35,7 +36,8 @@ DROPPED_TAGS = {
     'head',
 }  # the second with what is in them
 NUMBERS = set(
-    'x y x1 x2 y1 y2 cx cy r d points width height viewbox fill stroke stroke-width opacity text-anchor font-size transform'.split()
+    'x y x1 x2 y1 y2 cx cy r d points width height viewbox fill stroke stroke-width opacity '
+    'text-anchor font-size transform'.split()
 )
 ATTRIBUTES = {
     'title',
@@ -206,7 +208,8 @@ def output_html(output) -> str:
                 f'src="data:{kind};base64,{re.sub("[^A-Za-z0-9+/=]", "", data[kind])}">'
             )
     if 'image/svg+xml' in data:
-        return f'<img alt="figure" src="data:image/svg+xml;base64,{base64.b64encode(data["image/svg+xml"].encode()).decode()}">'
+        encoded = base64.b64encode(data['image/svg+xml'].encode()).decode()
+        return f'<img alt="figure" src="data:image/svg+xml;base64,{encoded}">'
     if 'text/html' in data:
         return f'<div class="wide">{safe_html(data["text/html"])}</div>'
     if 'text/markdown' in data:
@@ -214,7 +217,8 @@ def output_html(output) -> str:
     if 'text/plain' in data:
         return f'<pre>{html.escape(data["text/plain"])}</pre>'
     if output.get('output_type') == 'error':
-        return f'<pre class="failed">{html.escape(output.get("ename", "") + ": " + output.get("evalue", ""))}</pre>'
+        message = f'{output.get("ename", "")}: {output.get("evalue", "")}'
+        return f'<pre class="failed">{html.escape(message)}</pre>'
     return (
         f'<pre>{html.escape("".join(output.get("text", "")))}</pre>'
         if output.get('name') == 'stdout'

@@ -213,7 +213,10 @@ def row_html(cells, tag: str = 'td') -> str:
 
 def table_html(head, rows, kind: str = '') -> str:
     "A table from words for its head and rows of HTML."
-    return f'<div class="wide"><table class="{kind}"><thead>{row_html(map(escape_html, head), "th")}</thead><tbody>{"".join(map(row_html, rows))}</tbody></table></div>'
+    top = row_html(map(escape_html, head), 'th')
+    body = ''.join(map(row_html, rows))
+    table = f'<table class="{kind}"><thead>{top}</thead><tbody>{body}</tbody></table>'
+    return f'<div class="wide">{table}</div>'
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #8cebbf88
 def verdicts_html(claims, labels: list[str]) -> str:
@@ -246,7 +249,8 @@ def provenance_html(runs: list[Run]) -> str:
     keys = [k for k in PROVENANCE_KEYS if any(r.metadata.get(k) is not None for r in runs)]
     rows = [[f'<b>{k}</b>', *(escape_html(r.metadata.get(k, '–')) for r in runs)] for k in keys]
     full = ''.join(
-        f'<details><summary>all of {escape_html(r.label)}</summary><pre>{escape_html(json.dumps(r.metadata, indent=1, ensure_ascii=False))}</pre></details>'
+        f'<details><summary>all of {escape_html(r.label)}</summary><pre>'
+        f'{escape_html(json.dumps(r.metadata, indent=1, ensure_ascii=False))}</pre></details>'
         for r in runs
     )
     return table_html(['', *(r.label for r in runs)], rows, 'provenance') + full
@@ -292,7 +296,8 @@ def experiment_html(name: str, runs: list[Run], claims) -> str:
     labels = [r.label for r in runs if r.verdicts]
     title = next((first_heading(r.notebook) for r in runs if r.notebook), '')
     parts = [
-        f'<section id="{escape_html(name)}"><h2>{escape_html(name)}{": " * bool(title)}{escape_html(title)}</h2>',
+        f'<section id="{escape_html(name)}"><h2>{escape_html(name)}'
+        f'{": " * bool(title)}{escape_html(title)}</h2>',
         verdicts_html(claims, labels) if labels else '<p>There are no verdicts.</p>',
     ]
     parts += (
@@ -301,7 +306,8 @@ def experiment_html(name: str, runs: list[Run], claims) -> str:
         else ['<h3>Measured with</h3>', provenance_html(runs)]
     )
     parts += [
-        f'<details><summary>the notebook of {escape_html(r.label)}</summary>{notebook_html(r.notebook)}</details>'
+        f'<details><summary>the notebook of {escape_html(r.label)}</summary>'
+        f'{notebook_html(r.notebook)}</details>'
         for r in runs
         if r.notebook
     ]

@@ -178,7 +178,7 @@ def default_verifier(base: Base, drafter: Drafter | None = None) -> Verifier:
     "Exact match for a greedy base; token verification for a sampling one, multi-draft for trees."
     if base.greedy:
         return ExactMatchVerifier()
-    trees = getattr(drafter, 'trees', False)
+    trees = drafter is not None and drafter.trees
     return MultiDraftVerifier() if trees else TokenVerifier()
 
 

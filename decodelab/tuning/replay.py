@@ -212,7 +212,7 @@ class CoupledSampler:
 # %% ../../nbs/09_tuning/01_replay.ipynb #237e28f5
 EMPTY = DraftRecord([], [], 0, False)
 
-
+# %% ../../nbs/09_tuning/01_replay.ipynb #68cfbe15
 @dataclass(repr=False)
 class DraftTable:
     "The drafter's proposals at every position of the target's own outputs; `build` makes one."

@@ -408,7 +408,7 @@ def best_result(searches: dict, costs: RoundCosts, drafter) -> TuningResult:
     fixed = searches['fixed'].best_estimator_.rule_
     return TuningResult(rule, name, float(frame.predicted[0]), fixed, frame, costs, drafter)
 
-
+# %% ../../nbs/09_tuning/06_search.ipynb #0944b021
 def measure_result(result: TuningResult, lm, base, prompts: list, **options):
     "Run the rule and the best fixed length against plain decoding; the speeds go into the result."
     strategies = dict(
