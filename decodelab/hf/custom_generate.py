@@ -6,8 +6,9 @@
 __all__ = ['WHOLE_BATCH_PROCESSORS', 'NEUTRAL', 'MODEL_ARGUMENTS', 'LOOP_SETTINGS', 'RowRequest', 'precomputed_encoder',
            'padding_counts', 'HFProcessorAdapter', 'HFGuidanceAdapter', 'processors_of', 'base_of', 'own_processors',
            'with_processors', 'token_budget', 'stop_from_criteria', 'check_loop_settings', 'check_call', 'samples',
-           'CustomGenerateOutput', 'requests_of', 'CustomGenerateFunction', 'every_nth', 'StreamingStrategy',
-           'trace_streamed', 'decode_rows', 'pack_output', 'as_custom_generate', 'RecordingGenerate', 'generate_with']
+           'CustomGenerateOutput', 'requests_of', 'CustomGenerateFunction', 'every_nth', 'match_rows',
+           'StreamingStrategy', 'trace_streamed', 'decode_rows', 'pack_output', 'as_custom_generate',
+           'RecordingGenerate', 'generate_with']
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #2840e0e0
 import copy
@@ -282,7 +283,7 @@ def check_loop_settings(
             f"transformers' own loop, and {strategy!r} has a loop of its own; leave it out"
         )
 
-
+# %% ../../nbs/12_hf/05_custom_generate.ipynb #8ab84ffa
 def check_call(strategy, config, arguments: dict):
     "Raise `ValueError` for settings that the strategy fixes, or cannot follow."
     where = 'in the call or the generation config'
@@ -373,10 +374,8 @@ class CustomGenerateFunction:
         self.streamer = streamer
 
     def __repr__(self):  # without the tokenizer, whose own repr is a page
-        shown = [repr(self.strategy)]
-        shown += [f'seed={self.seed}'] if self.seed else []
-        shown += [f'batch_size={self.batch_size}'] if self.batch_size != 64 else []
-        return f'as_custom_generate({", ".join(shown)})'
+        options = f'seed={self.seed}, batch_size={self.batch_size}'
+        return f'as_custom_generate({self.strategy!r}, {options})'
 
     def __call__(
         self,
@@ -385,8 +384,8 @@ class CustomGenerateFunction:
         logits_processor,
         stopping_criteria,
         generation_config,
-        inputs_tensor=None,  # of an encoder
-        seed=None,  # None: the one given to `as_custom_generate`; so the next two
+        inputs_tensor=None,
+        seed=None,  # None: as given to `as_custom_generate`
         tokenizer=None,
         streamer=None,
         **arguments,  # of the model's forward
@@ -395,11 +394,9 @@ class CustomGenerateFunction:
         check_call(self.strategy, generation_config, arguments)
         check_loop_settings(self.strategy, generation_config, model.generation_config)
         n = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-        if n > 1 and isinstance(self.strategy, BeamSearch):
-            input_ids = input_ids[::n]
-            arguments = {k: every_nth(v, n) for k, v in arguments.items()}
-        elif n > 1 and inputs_tensor is not None:
-            inputs_tensor = inputs_tensor.repeat_interleave(n, 0)
+        rows = input_ids, inputs_tensor, arguments
+        search = isinstance(self.strategy, BeamSearch)
+        input_ids, inputs_tensor, arguments = match_rows(search, n, *rows)
         lm = LM(model, tokenizer or self.tokenizer)
         strategy = with_processors(self.strategy, logits_processor)
         seed = self.seed if seed is None else seed
@@ -413,6 +410,18 @@ def every_nth(value, n: int):
     if isinstance(value, ModelOutput):
         return type(value)(last_hidden_state=value.last_hidden_state[::n])
     return value[::n] if torch.is_tensor(value) and value.ndim else value
+
+
+def match_rows(search: bool, n: int, ids: torch.Tensor, inputs, arguments: dict) -> tuple:
+    """Ids, inputs and arguments with the same rows; `generate` has repeated all but the inputs.
+
+    A search needs each prompt once, so the copies are dropped; else the inputs are repeated.
+    """
+    if search:
+        return ids[::n], inputs, {name: every_nth(v, n) for name, v in arguments.items()}
+    if inputs is not None:
+        inputs = inputs.repeat_interleave(n, 0)
+    return ids, inputs, arguments
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #55017dab
 class StreamingStrategy:
