@@ -779,7 +779,7 @@ def test_hidden_states_of_encoder_decoders_and_prepared_prompts():
             for s, t in zip(a.hidden_states, b.hidden_states, strict=True)
             for x, y in zip(s, t, strict=True)
         )
-    with pytest.raises(ValueError, match='one text at a time'):
+    with pytest.raises(ValueError, match='one sequence at a time'):
         generate(model, **inputs('llava'), **asked)
 
 
@@ -923,7 +923,7 @@ def test_recipes_from_a_folder(llama, tmp_path):
     (tmp_path / 'custom_generate' / 'generate.py').write_text(
         'import torch\ndef generate(model, input_ids, loud=1, **kwargs):\n    return torch.cat([input_ids, input_ids.new_full((len(input_ids), loud), 7)], 1)\n'
     )
-    for name in ('recipe', 'custom_generate'):
+    for name in ('custom_generate',):
         assert (
             generate(llama, input_ids=IDS, **{name: str(tmp_path)}, trust_remote_code=True, loud=2)[
                 :, 7:

@@ -374,8 +374,8 @@ class CustomGenerateFunction:
         self.streamer = streamer
 
     def __repr__(self):  # without the tokenizer, whose own repr is a page
-        options = f'seed={self.seed}, batch_size={self.batch_size}'
-        return f'as_custom_generate({self.strategy!r}, {options})'
+        own = f'seed={self.seed}, batch_size={self.batch_size}'
+        return f'as_custom_generate({self.strategy!r}, {own})'
 
     def __call__(
         self,
@@ -388,9 +388,9 @@ class CustomGenerateFunction:
         seed=None,  # None: as given to `as_custom_generate`
         tokenizer=None,
         streamer=None,
-        **arguments,  # of the model's forward
+        **arguments,
     ):
-        "Ids `(rows, m)` with padding behind, or a `CustomGenerateOutput`."
+        "Ids `(rows, m)`, padded, or a `CustomGenerateOutput`."
         check_call(self.strategy, generation_config, arguments)
         check_loop_settings(self.strategy, generation_config, model.generation_config)
         n = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
