@@ -27,7 +27,7 @@ HERE_ONLY = (
     'penalty_alpha',
     'dola_layers',
     'num_beam_groups',
-    'recipe',
+    'custom_generate',
 )  # what the installed transformers does not have
 
 
@@ -172,7 +172,7 @@ def test_blocks_of_the_guides_run(block, guide, local, tmp_path, capsys):
         .replace('"/tmp"', repr(str(tmp_path)))
     )
     source = re.sub(
-        r'recipe="[^"]*"', 'recipe=the_guides_own', source
+        r'recipe="[^"]*"', 'custom_generate=the_guides_own', source
     )  # a repository that is not here; the guide shows what it holds
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')

@@ -154,7 +154,7 @@ def file_text(strategy, base: GenerationConfig | None = None) -> str:
         fields['watermarking_config'] = value
     return json.dumps(fields, indent=2, sort_keys=True) + '\n'
 
-# %% ../../nbs/12_hf/11_config_files.ipynb #ac5b13d7
+# %% ../../nbs/12_hf/11_config_files.ipynb #6c6d09f0
 def is_generation_config(path: Path) -> bool:
     "Is this the file of a generation configuration?"
     try:

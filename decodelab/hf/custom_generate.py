@@ -6,8 +6,9 @@
 __all__ = ['WHOLE_BATCH_PROCESSORS', 'NEUTRAL', 'MODEL_ARGUMENTS', 'LOOP_SETTINGS', 'RowRequest', 'precomputed_encoder',
            'padding_counts', 'HFProcessorAdapter', 'HFGuidanceAdapter', 'processors_of', 'base_of', 'own_processors',
            'with_processors', 'token_budget', 'stop_from_criteria', 'check_loop_settings', 'check_call', 'samples',
-           'CustomGenerateOutput', 'requests_of', 'CustomGenerateFunction', 'every_nth', 'StreamingStrategy',
-           'trace_streamed', 'decode_rows', 'pack_output', 'as_custom_generate', 'RecordingGenerate', 'generate_with']
+           'CustomGenerateOutput', 'requests_of', 'CustomGenerateFunction', 'every_nth', 'match_rows',
+           'StreamingStrategy', 'trace_streamed', 'decode_rows', 'pack_output', 'as_custom_generate',
+           'RecordingGenerate', 'generate_with']
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #2840e0e0
 import copy
@@ -31,7 +32,7 @@ from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, LogitsProcessorL
 from ..logits.stateful import ClassifierFreeGuidance
 from ..logits.warpers import LogitsProcessor, PerRow
 from ..models.batching import Batcher, Queue, run_batch
-from ..models.prefill import PrecomputedEncoder
+from ..models.prefill import EncoderOutputs, PrecomputedEncoder
 from ..models.session import LM
 from ..strategies.beam_search import BeamSample, BeamSearch, hypotheses
 
@@ -62,7 +63,8 @@ def precomputed_encoder(lm: LM, row: int, inputs, arguments: dict) -> Precompute
     if mask is not None:
         mask = mask[part]
         tensors['attention_mask'] = mask
-    return PrecomputedEncoder(lm, outputs.last_hidden_state[part], mask, tensors)
+    states = EncoderOutputs(outputs.last_hidden_state[part], mask)
+    return PrecomputedEncoder(lm, states, tensors)
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #f075e90f
 def padding_counts(ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
@@ -281,7 +283,7 @@ def check_loop_settings(
             f"transformers' own loop, and {strategy!r} has a loop of its own; leave it out"
         )
 
-# %% ../../nbs/12_hf/05_custom_generate.ipynb #6927c49f
+# %% ../../nbs/12_hf/05_custom_generate.ipynb #8ab84ffa
 def check_call(strategy, config, arguments: dict):
     "Raise `ValueError` for settings that the strategy fixes, or cannot follow."
     where = 'in the call or the generation config'
@@ -372,10 +374,8 @@ class CustomGenerateFunction:
         self.streamer = streamer
 
     def __repr__(self):  # without the tokenizer, whose own repr is a page
-        shown = [repr(self.strategy)]
-        shown += [f'seed={self.seed}'] if self.seed else []
-        shown += [f'batch_size={self.batch_size}'] if self.batch_size != 64 else []
-        return f'as_custom_generate({", ".join(shown)})'
+        own = f'seed={self.seed}, batch_size={self.batch_size}'
+        return f'as_custom_generate({self.strategy!r}, {own})'
 
     def __call__(
         self,
@@ -384,21 +384,19 @@ class CustomGenerateFunction:
         logits_processor,
         stopping_criteria,
         generation_config,
-        inputs_tensor=None,  # of an encoder
-        seed=None,  # None: the one given to `as_custom_generate`; so the next two
+        inputs_tensor=None,
+        seed=None,  # None: as given to `as_custom_generate`
         tokenizer=None,
         streamer=None,
-        **arguments,  # of the model's forward
+        **arguments,
     ):
-        "Ids `(rows, m)` with padding behind, or a `CustomGenerateOutput`."
+        "Ids `(rows, m)`, padded, or a `CustomGenerateOutput`."
         check_call(self.strategy, generation_config, arguments)
         check_loop_settings(self.strategy, generation_config, model.generation_config)
         n = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-        if n > 1 and isinstance(self.strategy, BeamSearch):
-            input_ids = input_ids[::n]
-            arguments = {k: every_nth(v, n) for k, v in arguments.items()}
-        elif n > 1 and inputs_tensor is not None:
-            inputs_tensor = inputs_tensor.repeat_interleave(n, 0)
+        rows = input_ids, inputs_tensor, arguments
+        search = isinstance(self.strategy, BeamSearch)
+        input_ids, inputs_tensor, arguments = match_rows(search, n, *rows)
         lm = LM(model, tokenizer or self.tokenizer)
         strategy = with_processors(self.strategy, logits_processor)
         seed = self.seed if seed is None else seed
@@ -412,6 +410,18 @@ def every_nth(value, n: int):
     if isinstance(value, ModelOutput):
         return type(value)(last_hidden_state=value.last_hidden_state[::n])
     return value[::n] if torch.is_tensor(value) and value.ndim else value
+
+
+def match_rows(search: bool, n: int, ids: torch.Tensor, inputs, arguments: dict) -> tuple:
+    """Ids, inputs and arguments with the same rows; `generate` has repeated all but the inputs.
+
+    A search needs each prompt once, so the copies are dropped; else the inputs are repeated.
+    """
+    if search:
+        return ids[::n], inputs, {name: every_nth(v, n) for name, v in arguments.items()}
+    if inputs is not None:
+        inputs = inputs.repeat_interleave(n, 0)
+    return ids, inputs, arguments
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #55017dab
 class StreamingStrategy:

@@ -30,6 +30,8 @@ from decodelab.hf.settings import (
     short_repr,
 )
 from .strategies import UNLIMITED, AllOf, as_lm, hf_model, strategies_for
+
+# %% ../../nbs/12_hf/10_generation_config.ipynb #fb25dd54
 from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, LogitsProcessorList
 from ..logits.warpers import LogitNormalization
 from ..models.session import LM

@@ -41,6 +41,8 @@ from decodelab.hf.settings import (
     short_repr,
     takes_precedence,
 )
+
+# %% ../../nbs/12_hf/03_strategies.ipynb #e4dc6af8
 from ..logits.processor_list import LogitsProcessorList, processors_from_config
 from ..logits.warpers import LogitNormalization
 from ..models.session import LM, tokenizer_difference
