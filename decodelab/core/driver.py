@@ -163,7 +163,7 @@ class Request:
     batcher: Any = None  # opens sessions that share forward passes (`models.batching`)
 
     def __post_init__(self):
-        start = list(self.lm.decoder_start_ids)
+        start = [] if self.lm is None else list(self.lm.decoder_start_ids)
         if self.encoder is None and start:  # the decoder's sequence begins with its own ids
             self.encoder = dict(input_ids=self.prompt)
             self.prompt = start

@@ -32,7 +32,7 @@ from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, LogitsProcessorL
 from ..logits.stateful import ClassifierFreeGuidance
 from ..logits.warpers import LogitsProcessor, PerRow
 from ..models.batching import Batcher, Queue, run_batch
-from ..models.prefill import EncoderOutputs, PrecomputedEncoder
+from ..models.prefill import PrecomputedEncoder
 from ..models.session import LM
 from ..strategies.beam_search import BeamSample, BeamSearch, hypotheses
 
@@ -63,8 +63,7 @@ def precomputed_encoder(lm: LM, row: int, inputs, arguments: dict) -> Precompute
     if mask is not None:
         mask = mask[part]
         tensors['attention_mask'] = mask
-    states = EncoderOutputs(outputs.last_hidden_state[part], mask)
-    return PrecomputedEncoder(lm, states, tensors)
+    return PrecomputedEncoder(lm, outputs.last_hidden_state[part], mask, tensors)
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #f075e90f
 def padding_counts(ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
