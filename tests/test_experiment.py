@@ -17,7 +17,6 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from repo import ROOT, notebooks
-from test_package import wheel  # a fixture
 
 pytest.importorskip('nbclient')
 SETUP = '''import os, time

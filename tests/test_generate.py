@@ -1121,7 +1121,7 @@ def recorded(every=4):
 @pytest.mark.parametrize('case', recorded())
 def test_the_arguments_of_removed_strategies(case):
     "As the strategies themselves say it, which are held against the originals' texts in test_search_golden."
-    from test_search_golden import constraints, demanded, ends, lm_of, said
+    from test_search_golden import constraints, lm_of, said
 
     args = {k: v for k, v in case['args'].items() if k != 'low_memory'}
     prompts = case['prompts']

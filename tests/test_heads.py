@@ -15,7 +15,6 @@ from decodelab import (
     DraftTable,
     DynamicTreeDrafter,
     EagleDrafter,
-    EarlyExitDrafter,
     FirstOfDrafter,
     FixedLookahead,
     Greedy,

@@ -14,7 +14,6 @@ import audit
 from repo import (
     ROOT,
     cells,
-    directives,
     exported_names,
     is_exported,
     module_name,

@@ -33,7 +33,6 @@ from decodelab import (
     TopK,
     decode,
     decode_batch,
-    load,
     random_lm,
     replay,
 )

@@ -2,7 +2,6 @@
 
 "layers or another kind of session than a notebook has time for."
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file

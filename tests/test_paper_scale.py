@@ -8,13 +8,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from decodelab.lab.requirements import requirements
-from repo import ROOT, notebooks
+from repo import notebooks
 from stand_ins import snapshot, write_data
 
 WITHOUT = {

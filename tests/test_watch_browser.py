@@ -5,7 +5,7 @@
 import nbformat
 import pytest
 
-from test_jupyterlab import BROWSER, TOUR, lab, page  # noqa: F401: fixtures
+from test_jupyterlab import BROWSER, TOUR  # noqa: F401: fixtures
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 MADE = '''import time
@@ -39,7 +39,7 @@ def tour(tmp_path):
     return tmp_path
 
 
-def test_a_text_is_watched_as_it_grows(lab, page):  # noqa: F811
+def test_a_text_is_watched_as_it_grows(lab, page):
     page.goto(lab)
     page.locator('.jp-Notebook .jp-CodeCell').first.wait_for(timeout=90_000)
     page.wait_for_function(

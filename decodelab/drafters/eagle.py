@@ -9,7 +9,7 @@ __all__ = ['EagleScorer', 'eagle_config', 'EagleHeads', 'apply_rotary', 'chain_a
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import nn
 

@@ -179,7 +179,7 @@ def for_target(self: Heads, lm: LM) -> Heads:
 
 
 @patch
-def __deepcopy__(self: Heads, memo):  # noqa: N807
+def __deepcopy__(self: Heads, memo):
     "The same weights, without the copies for targets."
     heads = type(self)(**self.options)
     heads.load_state_dict(self.state_dict())

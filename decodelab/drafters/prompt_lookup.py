@@ -48,7 +48,7 @@ class MostFrequentMatch(Component):
 class NgramIndex:
     "Where each n-gram of a growing sequence was continued."
 
-    def __init__(self, min_ngram: int, max_ngram: int, match=MostRecentMatch()):  # noqa: B008
+    def __init__(self, min_ngram: int, max_ngram: int, match=MostRecentMatch()):
         self.sizes = range(max_ngram, min_ngram - 1, -1)
         self.match = match
         self.positions = {}  # n-gram → record
@@ -98,7 +98,7 @@ class Datastore:
         lm=None,  # whose tokenizer encodes texts
         max_ngram: int = 4,  # the longest suffix that is looked up, first
         min_ngram: int = 2,  # the shortest
-        match=MostFrequentMatch(),  # noqa: B008 — of several positions; or `MostRecentMatch()`
+        match=MostFrequentMatch(),
     ):
         check_ngram_sizes(min_ngram, max_ngram)
         if isinstance(documents, str):
@@ -137,7 +137,7 @@ def find(self: Datastore, ids: list[int]) -> tuple[int, int]:
 
 
 @patch
-def __repr__(self: Datastore):  # noqa: N807
+def __repr__(self: Datastore):
     "Sizes, the match and a digest of the documents instead of the documents."
     digest = hashlib.sha256(repr(self.ids).encode()).hexdigest()[:8]
     sizes = f'max_ngram={self.max_ngram}, min_ngram={self.min_ngram}'
@@ -183,7 +183,7 @@ class PromptLookupDrafter(Drafter):
         self,
         max_ngram: int = 3,  # the longest suffix that is looked up, first
         min_ngram: int = 1,  # the shortest
-        match=MostRecentMatch(),  # noqa: B008 — of several positions; or `MostFrequentMatch()`
+        match=MostRecentMatch(),
         datastore: Datastore | None = None,  # other documents, used where they match more tokens
     ):
         check_ngram_sizes(min_ngram, max_ngram)

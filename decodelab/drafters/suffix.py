@@ -241,7 +241,7 @@ def insert(self: SuffixCache, ids: list[int]):
 
 
 @patch
-def __repr__(self: SuffixCache):  # noqa: N807
+def __repr__(self: SuffixCache):
     "Sizes and a digest instead of the sequences."
     digest = hashlib.sha256(repr(list(self.sequences)).encode()).hexdigest()[:8]
     size = f'{self.tokens} of {self.max_tokens} tokens, depth={self.depth}'

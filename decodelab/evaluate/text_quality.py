@@ -12,7 +12,7 @@ __all__ = ['Text', 'as_tokens', 'token_lists', 'ngrams', 'rep_n', 'diversity', '
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np

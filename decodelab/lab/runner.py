@@ -205,7 +205,6 @@ def run_experiment(
 
     Raises `ValueError` where that would overwrite another run.
     """
-    import nbformat
 
     path, out = Path(path), Path(out).absolute()
     ran = RunResult(path.stem, scale, quick, out, 0.0)

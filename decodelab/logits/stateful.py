@@ -127,7 +127,7 @@ def mu(self: MirostatState, n: int) -> float:
 
 # %% ../../nbs/03_logits/03_stateful.ipynb #2995feae
 @patch
-def __call__(  # noqa: N807
+def __call__(
     self: MirostatState, ids: list[int], scores: torch.Tensor
 ) -> torch.Tensor:
     "Cut each row of `scores` `(r, V)` at its own threshold, walking along the drafted tokens."

@@ -552,7 +552,7 @@ def _plain_backend(self: CompileMixin) -> str:
 
 # %% ../../nbs/02_models/10_compile.ipynb #59edc3ba
 @patch
-def compile(  # noqa: A001 - a method of `LM`
+def compile(
     self: CompileMixin,
     width: int = 8,  # passes of up to `width` tokens get a graph each; wider ones stay as they are
     length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fastcore.basics import patch
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 
 ONEDNN = None  # oneDNN's matrix product, where PyTorch has it
 if torch.backends.mkldnn.is_available():

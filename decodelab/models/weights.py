@@ -103,6 +103,8 @@ def unsupported_reason(model) -> str:
     name = type(model).__name__
     if name not in ARCHITECTURES or not type(model).__module__.startswith('transformers.'):
         return f'{name} is not one of {", ".join(sorted(ARCHITECTURES))}'
+    if getattr(model, 'hf_device_map', None):
+        return 'it is spread over devices'
     if any('forward' in vars(m) or m._compiled_call_impl for m in model.modules()):
         return 'its forward was replaced or compiled'
     return unsupported_memory_reason(model) or unsupported_config_reason(model)
@@ -110,8 +112,6 @@ def unsupported_reason(model) -> str:
 
 def unsupported_memory_reason(model) -> str:
     "The same, for the memory in which the weights of a model lie."
-    if getattr(model, 'hf_device_map', None):
-        return 'it is spread over devices'
     n = getattr(model, 'tp_size', None) or 1
     if n > 1:
         return f'its weights are cut over {n} processes'

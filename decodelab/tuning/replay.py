@@ -232,7 +232,7 @@ class DraftTable:
         k: int = 20,  # tokens to draft at each position
         base=None,  # None: greedy search
         seed: int = 0,
-        stop=Stop(),  # noqa: B008
+        stop=Stop(),
         progress: bool = False,
     ) -> 'DraftTable':
         """Decode each prompt plainly and draft `k` tokens at each position.
@@ -325,13 +325,13 @@ def draft_sampler(request: Request, drafter, base, sequence: list[int], seed: in
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #8a7a0973
 @patch
-def __len__(self: DraftTable) -> int:  # noqa: N807
+def __len__(self: DraftTable) -> int:
     "Its prompts."
     return len(self.prompts)
 
 
 @patch
-def __getitem__(self: DraftTable, rows) -> DraftTable:  # noqa: N807
+def __getitem__(self: DraftTable, rows) -> DraftTable:
     "The table of some of its prompts, by numbers or a slice."
     rows = range(len(self))[rows] if isinstance(rows, slice) else [int(r) for r in rows]
     lists = (self.prompts, self.sequences, self.records)
@@ -339,7 +339,7 @@ def __getitem__(self: DraftTable, rows) -> DraftTable:  # noqa: N807
 
 
 @patch
-def __repr__(self: DraftTable) -> str:  # noqa: N807
+def __repr__(self: DraftTable) -> str:
     "Its size, and what it was made of."
     a = self.metadata
     positions = sum(map(len, self.sequences))

@@ -162,14 +162,14 @@ class RuleSearch(BaseEstimator):
         self.data = data
         self.setting = setting
 
-    def fit(self, X, y=None):  # noqa: N803
+    def fit(self, X, y=None):
         "Make the rule from the prompts numbered in `X` `(n, 1)`."
         table = self.data.table
         make = self.data.candidate.make
         self.rule_ = make(self.setting, table[np.ravel(X)], self.data.costs, table.metadata['k'])
         return self
 
-    def score(self, X, y=None) -> float:  # noqa: N803
+    def score(self, X, y=None) -> float:
         "Predicted speed over plain decoding on the prompts numbered in `X` `(n, 1)`."
         return predicted_speedup(self.data.table[np.ravel(X)], self.rule_, self.data.costs)
 

@@ -13,7 +13,6 @@ import hashlib
 import json
 import math
 import os
-import sys
 import tempfile
 import time
 import zlib
