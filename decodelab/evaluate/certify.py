@@ -7,7 +7,7 @@ __all__ = ['ARCHITECTURES', 'MAX_NODES', 'Check', 'Certificate', 'pooled', 'g_te
            'sample_counts', 'transform_check', 'random_lm', 'with_exact_models', 'inner_drafters', 'member',
            'with_draft_model', 'drafting_from_start', 'clone_with_model', 'exact_check', 'statistical_check',
            'identity_check', 'certify', 'check_unkeyed', 'greedy_evidence', 'sampling_evidence', 'check_verifier',
-           'exact_distance', 'check_strategy', 'check_processor', 'check_drafter']
+           'exact_distance', 'check_strategy', 'check_search', 'check_processor', 'check_drafter']
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #31827da6
 import copy
@@ -437,10 +437,29 @@ def exact_distance(make, verifier, seed: int, n: int = 3) -> tuple[Fraction, int
 
 
 def check_strategy(strategy, **kw):
-    "Assert that `certify(strategy, **kw)` finds no loss; returns the certificate."
+    """Assert that a strategy keeps its promises.
+
+    With a base: `certify(strategy, **kw)` finds no loss; returns the certificate. Without one: the
+    same seed gives the same tokens, all of them in the vocabulary; returns None.
+    """
+    if member(strategy, 'base') is None:
+        return check_search(strategy)
     certificate = certify(strategy, **kw)
     assert certificate.lossless, repr(certificate)
     return certificate
+
+
+def check_search(strategy, seed: int = 0, max_new_tokens: int = 12):
+    "Assert that a strategy without a base is a function of model, prompt and seed."
+    lm = random_lm(seed=seed)
+    for prompt in ([1, 2, 3], [5], [7, 8, 9, 10, 11]):
+        first, again = (
+            decode(lm, prompt, strategy, max_new_tokens, seed=seed).tokens for _ in range(2)
+        )
+        assert first, f'{strategy!r} generates no token'
+        assert first == again, f'{strategy!r} gives other tokens for the same seed: use request.rng'
+        valid = all(0 <= token < lm.vocab_size for token in first)
+        assert valid, f'{strategy!r} generates ids outside the vocabulary'
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #dfcce5e8
 def check_processor(processor, vocab_size: int = 16, seed: int = 0):
