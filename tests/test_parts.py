@@ -34,11 +34,6 @@ CIRCLES = [
         'core.metrics',
         'core.plot',
     },  # a trace knows its metrics and its picture, which are functions of traces
-    {
-        'drafters.heads',
-        'drafters.eagle',
-        'drafters.medusa',
-    },  # a file of heads bears the name of its kind
 ]
 DEVELOPMENT = 'nbdev', 'IPython', 'execnb', 'pytest'  # what only developers have
 MODULES = {module_name(p): p for p in notebooks()}

@@ -64,7 +64,7 @@ DEFECTS = [
     (
         'A1',
         'prompt lookup takes the first match and rescans the whole text',
-        'nbs/23_prompt_lookup.ipynb',
+        'nbs/08_drafters/02_prompt_lookup.ipynb',
     ),
     (
         'A1',
@@ -87,8 +87,8 @@ DEFECTS = [
         'beams ignore the assistant',
         'tests/test_search.py::test_drafts_speed_up_layers_and_amateurs',
     ),
-    ('A1', 'MTP reads its checkpoint again at each call', 'nbs/39_mtp.ipynb'),
-    ('A1', 'single position (Gemma 4) cannot be constructed', 'nbs/39_single_position.ipynb'),
+    ('A1', 'MTP reads its checkpoint again at each call', 'nbs/08_drafters/17_mtp.ipynb'),
+    ('A1', 'single position (Gemma 4) cannot be constructed', 'nbs/08_drafters/18_single_position.ipynb'),
     (
         'A4',
         'single position (Gemma 4): samples are biased',
@@ -97,10 +97,10 @@ DEFECTS = [
     (
         'B1.5',
         'Jacobi decoding without its overhead in the report',
-        'nbs/36_lookahead_decoding.ipynb',
+        'nbs/08_drafters/12_lookahead_decoding.ipynb',
     ),
-    ('B1.6', 'trained heads: acceptance that cannot be reproduced', 'nbs/37_heads_training.ipynb'),
-    ('A1', 'keyed lists under assistance', 'nbs/40_watermark_transformers.ipynb'),
+    ('B1.6', 'trained heads: acceptance that cannot be reproduced', 'nbs/08_drafters/16_train_heads.ipynb'),
+    ('A1', 'keyed lists under assistance', 'nbs/10_watermark/05_transformers_green_list.ipynb'),
     (
         'A1',
         'selfhash fails on a vocabulary of fewer than 40 tokens',
@@ -109,14 +109,14 @@ DEFECTS = [
     (
         'A1',
         'watermarks: the Bayesian detector comes without training, p-values or calibration',
-        'nbs/42_detection_bayes.ipynb',
+        'nbs/11_detection/06_bayesian.ipynb',
     ),
     (
         'A1',
         'streaming by the block',
         'tests/test_streaming.py::test_batches_of_every_drafter_say_what_they_say_without_streaming',
     ),
-    ('A2.4', 'a streamer sees a block before the stops are asked', 'nbs/52_streaming.ipynb'),
+    ('A2.4', 'a streamer sees a block before the stops are asked', 'nbs/04_strategies/13_streaming.ipynb'),
     (
         'A2.1',
         'num_assistant_tokens given to the call is ignored',
@@ -158,7 +158,7 @@ DEFECTS = [
         'static, quantized and named caches, or none, break assistance',
         HERE + 'test_cache_settings_of_the_model_do_not_matter',
     ),
-    ('A2.2', 'a rollback of sliding-window and recurrent caches', 'nbs/01_models.ipynb'),
+    ('A2.2', 'a rollback of sliding-window and recurrent caches', 'nbs/02_models/11_session.ipynb'),
     ('A2.3', 'guidance is lost under assistance', HERE + 'test_guidance_survives'),
     (
         'A2.3',
@@ -168,7 +168,7 @@ DEFECTS = [
     (
         'A2.3',
         'an incremental grammar is lost under assistance: transformers beside ours',
-        'nbs/03_rule_grammar.ipynb',
+        'nbs/02_models/15_tokenizer_bytes.ipynb',
     ),
     (
         'A2.3',
@@ -234,12 +234,12 @@ DEFECTS = [
     (
         'A2.7',
         'drafts of another tokenizer: context, begin of text, more passes with an identical draft',
-        'nbs/25_universal.ipynb',
+        'nbs/08_drafters/07_universal.ipynb',
     ),
     (
         'A2.7',
         'the law of texts drawn with a draft of another tokenizer',
-        'nbs/25_universal_intersection.ipynb',
+        'nbs/08_drafters/08_token_intersection.ipynb',
     ),
     (
         'A2.8',
@@ -256,11 +256,11 @@ DEFECTS = [
         'a GenerationConfig with SynthID cannot be loaded',
         MARKS + 'test_a_synthid_configuration_can_be_read_again',
     ),
-    ('A4', 'sampled texts are tested by nobody: joint law, as fractions', 'nbs/06_exact.ipynb'),
+    ('A4', 'sampled texts are tested by nobody: joint law, as fractions', 'nbs/06_evaluate/08_exact.ipynb'),
     (
         'A4',
         'sampled texts are tested by nobody: certificate of the code that decodes',
-        'nbs/07_certify.ipynb',
+        'nbs/06_evaluate/09_certify.ipynb',
     ),
     (
         'A4.2',
@@ -277,7 +277,7 @@ DEFECTS = [
         'greedy equality, family by family',
         'tests/test_families.py::test_tokens_equal_those_of_generate',
     ),
-    ('B1.1', 'speculative sampling without any test that it is lossless', 'nbs/07_certify.ipynb'),
+    ('B1.1', 'speculative sampling without any test that it is lossless', 'nbs/06_evaluate/09_certify.ipynb'),
     (
         'B1.2',
         'token counts of the baseline from re-tokenized text',
@@ -288,18 +288,18 @@ DEFECTS = [
         'lookup takes the first match and only a continuation of full length',
         HERE + 'test_lookup_takes_the_newest_match_and_what_there_is_of_it',
     ),
-    ('B1.3', 'one name for three speedups', 'nbs/04_metrics.ipynb'),
+    ('B1.3', 'one name for three speedups', 'nbs/01_core/04_metrics.ipynb'),
     (
         'B1.6',
         'is the accepted length with or without the bonus token?',
         HERE + 'test_block_efficiency_counts_the_bonus_token',
     ),
     ('B1.7', 'typical acceptance passes for lossless', HERE + 'test_what_is_lossy_says_so'),
-    ('B1.7', 'the loss as a function of the parameter', 'nbs/21_verifiers_lossy.ipynb'),
+    ('B1.7', 'the loss as a function of the parameter', 'nbs/07_speculative/03_lossy_verifiers.ipynb'),
     (
         'B1.9',
         'the law of one position is tested, the joint law is not; block verification that stops too early',
-        'nbs/21_verifiers.ipynb',
+        'nbs/07_speculative/02_verifiers.ipynb',
     ),
     (
         'B1.10',
@@ -307,13 +307,13 @@ DEFECTS = [
         HERE + 'test_a_reused_uniform_is_caught',
     ),
     ('B1.10', 'token 0 cannot be drawn', HERE + 'test_token_0_is_a_token'),
-    ('B1.10', 'a cache that is wrong after a rollback', 'nbs/01_models.ipynb'),
+    ('B1.10', 'a cache that is wrong after a rollback', 'nbs/02_models/11_session.ipynb'),
     (
         'B1.11',
         'a batch of speculated texts is not the texts one by one',
         'tests/test_batch.py::test_every_family',
     ),
-    ('B3', 'several formulas under one name', 'nbs/04_metrics.ipynb'),
+    ('B3', 'several formulas under one name', 'nbs/01_core/04_metrics.ipynb'),
     (
         'Q6',
         'selfhash with the default width is one list for all texts',

@@ -32,13 +32,13 @@ def test_rendering(tmp_path):
     nb = new_notebook(
         cells=[
             new_code_cell('#| hide\nsecret = 1'),
-            new_markdown_cell('[a](00_core.ipynb) [b](../LICENSE) [c](https://x.org/y) [d](#e)'),
+            new_markdown_cell('[a](01_core/01_trace.ipynb) [b](../LICENSE) [c](https://x.org/y) [d](#e)'),
             new_code_cell('#| slow\nshown = 1', outputs=[html]),
         ]
     )
     nbformat.write(nb, tmp_path / 'index.ipynb')
     text = readme.render(tmp_path / 'index.ipynb')
-    assert '[a](nbs/00_core.ipynb) [b](LICENSE) [c](https://x.org/y) [d](#e)' in text
+    assert '[a](nbs/01_core/01_trace.ipynb) [b](LICENSE) [c](https://x.org/y) [d](#e)' in text
     assert '```python\nshown = 1\n```' in text and 'plain text' in text
     assert 'secret' not in text and '#|' not in text and 'styled' not in text
 
@@ -48,14 +48,22 @@ def test_links_lead_somewhere():
     assert targets and [t for t in targets if not (ROOT / t.partition('#')[0]).exists()] == []
 
 
-def test_every_strategy_has_its_row():
-    rows = [l for l in (ROOT / 'README.md').read_text().splitlines() if l.startswith('|')]
-    strategies = [
-        p.name
-        for p in notebooks()
-        if 10 <= int(p.stem[:2]) < 44 and int(p.stem[:2]) not in (30, 31)
-    ]
-    assert [n for n in strategies if not any(f'nbs/{n}' in r for r in rows)] == []
+def test_every_part_has_its_row_and_the_page_is_short():
+    text = (ROOT / 'README.md').read_text()
+    rows = [line for line in text.splitlines() if line.startswith('| [')]
+    parts = [p.name for p in sorted((ROOT / 'nbs').glob('[0-9]*')) if p.is_dir()]
+    assert [p for p in parts if not any(f'nbs/{p}/' in row for row in rows)] == []
+    assert len(text.splitlines()) <= 150
+
+
+def test_the_picture_is_of_the_trace():
+    assert readme.PICTURE.read_text() == readme.picture(readme.pictured())
+
+
+def test_every_notebook_of_an_idea_is_on_the_page_of_papers():
+    text = (ROOT / 'docs' / 'papers.md').read_text()
+    ideas = [p for p in notebooks() if p.parent.name[3:] in ('strategies', 'speculative', 'drafters')]
+    assert len(ideas) > 30 and [p.stem for p in ideas if f'{p.parent.name}/{p.name}' not in text] == []
 
 
 def test_the_index_is_saved_as_it_ran():
@@ -68,7 +76,7 @@ def test_the_index_is_saved_as_it_ran():
 
 
 def test_ci_runs_what_the_readme_shows():
-    use, develop = commands()
+    use, develop, explore = commands()
     assert (
         'decodelab compare' in use
         and "'.[dev]'" in develop

@@ -448,7 +448,7 @@ def check_strategy(strategy, **kw):
     assert certificate.lossless, repr(certificate)
     return certificate
 
-
+# %% ../../nbs/06_evaluate/09_certify.ipynb #28a1967c
 def check_search(strategy, seed: int = 0, max_new_tokens: int = 12):
     "Assert that a strategy without a base is a function of model, prompt and seed."
     lm = random_lm(seed=seed)
