@@ -51,7 +51,7 @@ def file_bytes(root):
 def regenerate(root):
     "Clean the notebooks of `root` and make its modules again from nothing."
     for module in (root / 'decodelab').rglob('*.py'):
-        if module.name != '__init__.py':
+        if module.name not in ('__init__.py', '__main__.py'):
             module.unlink()
     env = {
         k: v for k, v in os.environ.items() if k != 'IN_TEST'

@@ -234,7 +234,7 @@ for dtype in (torch.float64, torch.float32):
 frame = bench(lm, [[3, 4], [9]], dict(greedy=ways['greedy'], lookup=ways['lookup']), max_new_tokens=6, repeats=1, output_dir=sys.argv[3])
 said |= dict(rows=frame.tokens.tolist(), processes=int(frame.processes[0]))
 whole = type(lm.model.lm_head.weight.data) is torch.Tensor
-if os.environ.get('RANK', '0') == '0': print(json.dumps([said, lm.engine, lm.shards, whole]))
+if os.environ.get('RANK', '0') == '0': print(json.dumps([said, lm.backend, lm.shards, whole]))
 '''
 
 
