@@ -105,6 +105,9 @@ def unsupported_reason(model) -> str:
         return f'{name} is not one of {", ".join(sorted(ARCHITECTURES))}'
     if getattr(model, 'hf_device_map', None):
         return 'it is spread over devices'
+    n_processes = getattr(model, 'tp_size', None) or 1
+    if n_processes > 1:
+        return f'its weights are cut over {n_processes} processes'
     if any('forward' in vars(m) or m._compiled_call_impl for m in model.modules()):
         return 'its forward was replaced or compiled'
     return unsupported_memory_reason(model) or unsupported_config_reason(model)
@@ -112,9 +115,6 @@ def unsupported_reason(model) -> str:
 
 def unsupported_memory_reason(model) -> str:
     "The same, for the memory in which the weights of a model lie."
-    n = getattr(model, 'tp_size', None) or 1
-    if n > 1:
-        return f'its weights are cut over {n} processes'
     if len({(p.device, p.dtype) for p in model.parameters() if p.is_floating_point()}) > 1:
         return 'its weights are on several devices or of several types'
     if any(p.is_inference() for p in model.parameters()):
