@@ -5,10 +5,8 @@
 import ast
 import importlib
 import re
-import shutil
 import subprocess
 import sys
-import zipfile
 from configparser import ConfigParser
 
 import pytest
