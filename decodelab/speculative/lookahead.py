@@ -18,6 +18,7 @@ import torch
 from ..core.checks import check_fraction, check_int, check_number
 from ..core.driver import Request, Rng, Stop
 from ..core.trace import Step
+from ..evaluate.certify import Exercised
 from decodelab.evaluate.exact import (
     ExactLM,
     ExactSample,
@@ -299,19 +300,22 @@ def check_lookahead(
 
     Its repr shows its arguments, it answers the same questions alike, it keeps nothing between
     sequences, and `Speculative` with it is lossless on random tables, exactly.
-    Raises `AssertionError` with the reason.
+    Raises `AssertionError` with the reason; also where the rule lets nothing be drafted, accepted or
+    rejected on these tables.
     """
     assert isinstance(rule, LookaheadRule), (
         f'{rule!r} is no lookahead rule: inherit from LookaheadRule'
     )
     check_repr(rule)
     check_answers(rule)
+    exercised = Exercised()
     for seed in range(pairs):
         target, draft = ExactLM(3, 2 * seed + 1), ExactLM(3, 2 * seed + 2)
         strategy = Speculative(TableDrafter(draft), ExactSample(), lookahead=rule)
-        distribution = exact_distribution(strategy, target, [0, 1], n)
+        distribution = exact_distribution(strategy, target, [0, 1], n, observe=exercised.add)
         distance = total_variation(distribution, dict(completions(target, [0, 1], (), n)))
         assert distance == 0, f'{rule!r} is lossy: TV = {float(distance):.4f} at seed {seed}'
+    assert not exercised.missing, f'{exercised.missing} under {rule!r}, so nothing was checked'
 
 
 def check_repr(rule: LookaheadRule):

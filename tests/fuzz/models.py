@@ -1,0 +1,181 @@
+"Tiny random models of the architectures in transformers' own list of causal language models."
+
+import contextlib
+import functools
+import io
+import logging
+import warnings
+
+import torch
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from decodelab import LM
+
+VOCABULARY = 40
+
+# Sizes by every name that configurations have for them
+SIZES = dict(
+    hidden_size=32,
+    n_embd=32,
+    d_model=32,
+    num_hidden_layers=2,
+    n_layer=2,
+    num_layers=2,
+    n_layers=2,
+    decoder_layers=2,
+    encoder_layers=2,
+    num_attention_heads=4,
+    n_head=4,
+    n_heads=4,
+    num_heads=4,
+    decoder_attention_heads=4,
+    encoder_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    intermediate_size=48,
+    ffn_dim=48,
+    decoder_ffn_dim=48,
+    encoder_ffn_dim=48,
+    moe_intermediate_size=16,
+    shared_expert_intermediate_size=16,
+    moe_shared_expert_intermediate_size=16,
+    max_position_embeddings=96,
+    n_positions=96,
+    n_ctx=96,
+    sliding_window=6,
+    attention_window=6,
+    window_size=6,
+    num_experts=4,
+    num_local_experts=4,
+    n_routed_experts=4,
+    num_experts_per_tok=2,
+    n_group=1,
+    topk_group=1,
+    q_lora_rank=16,
+    kv_lora_rank=16,
+    qk_rope_head_dim=8,
+    qk_nope_head_dim=8,
+    v_head_dim=8,
+    rotary_dim=4,
+    word_embed_proj_dim=32,
+    linear_num_key_heads=2,
+    linear_num_value_heads=4,
+    linear_key_head_dim=8,
+    linear_value_head_dim=8,
+    state_size=4,
+    mamba_d_state=4,
+    mamba_n_heads=8,
+    mamba_d_head=8,
+    mamba_expand=2,
+    lru_width=32,
+    embedding_size=32,
+    hidden_size_per_layer_input=8,
+    vocab_size_per_layer_input=VOCABULARY,
+    mlp_only_layers=[],
+)
+
+# What a few need besides
+SPECIAL = dict(
+    gpt_neo=dict(attention_types=[[['global', 'local'], 1]], num_layers=2),
+    mpt=dict(max_seq_len=96, expansion_ratio=2),
+    recurrent_gemma=dict(num_hidden_layers=3, attention_window_size=6, lru_width=32),
+    bamba=dict(attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1),
+    smollm3=dict(no_rope_layers=[1, 0], num_hidden_layers=2),
+    qwen3_next=dict(num_hidden_layers=4, layer_types=['linear_attention'] * 3 + ['full_attention']),
+)
+
+
+def configuration(architecture: str, vocab_size: int):
+    "A configuration of small sizes; raises what the configuration raises."
+    plain = AutoConfig.for_model(architecture)
+    options = dict(vocab_size=vocab_size, eos_token_id=None, bos_token_id=None)
+    known = set(plain.to_dict()) | set(plain.attribute_map)
+    for name, size in SIZES.items():
+        if name in known and getattr(plain, name, None) is not None:
+            options[name] = size
+    options |= SPECIAL.get(architecture, {})
+    if 'pad_token_id' in known and (plain.pad_token_id or 0) >= vocab_size:
+        options['pad_token_id'] = 0
+    layers = options.get('num_hidden_layers', 2)
+    for name in ('layer_types', 'layers_block_type'):
+        types = getattr(plain, name, None)
+        if types and name not in options and name in known:
+            kinds = list(dict.fromkeys(types))
+            options[name] = (kinds * layers)[:layers]
+    if 'initializer_range' in known:
+        options['initializer_range'] = 0.2
+    return AutoConfig.for_model(architecture, is_decoder=True, **options)
+
+
+@contextlib.contextmanager
+def quiet():
+    "Without the warnings of models that are built from odd configurations."
+    logging.disable(logging.WARNING)
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter('ignore')
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+@functools.lru_cache(maxsize=64)
+def build(architecture: str, seed: int = 0, vocab_size: int = VOCABULARY) -> LM | None:
+    "A tiny model in float64, whose full forward pass gives finite logits; None where there is none."
+    with quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            config = configuration(architecture, vocab_size)
+            config._experts_implementation = 'eager'
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
+            if sum(p.numel() for p in model.parameters()) > 4_000_000:
+                return None
+            scale_up(model)
+            logits = full_logits(model, [1, 2, 3])
+            ok = logits.shape == (vocab_size,) and bool(logits.isfinite().all())
+            return LM(model, letters(vocab_size), f'{architecture}-{seed}') if ok else None
+        except Exception:
+            return None
+
+
+def scale_up(model):
+    "Weights that make distributions differ: matrices with a standard deviation of 0.2."
+    generator = torch.Generator().manual_seed(torch.initial_seed() % 2**31)
+    for p in model.parameters():
+        if p.ndim == 2 and p.is_floating_point() and p.numel() and float(p.detach().std()) < 0.1:
+            p.data.normal_(std=0.2, generator=generator)
+
+
+@torch.no_grad()
+def full_logits(model, ids: list[int]) -> torch.Tensor:
+    "Logits `(V,)` after `ids`, by one forward pass without a cache."
+    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].double()
+
+
+@functools.cache
+def letters(vocab_size: int, reverse: bool = False) -> PreTrainedTokenizerFast:
+    "A tokenizer with a token per letter, of which some are pairs."
+    alphabet = [chr(ord('A') + i) for i in range(vocab_size - 4)]
+    if reverse:
+        alphabet = alphabet[::-1]
+    merges = [tuple(alphabet[i : i + 2]) for i in range(4)]
+    tokens = [*alphabet, *(a + b for a, b in merges)]
+    fast = Tokenizer(BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
+    fast.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=fast)
+
+
+def architectures() -> list[str]:
+    "All of transformers' names; `build` knows which of them can be tiny."
+    return list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+# What the two fuzzers before this one were run on, and what they broke
+USUAL = (
+    'llama', 'mistral', 'qwen2', 'qwen3', 'gemma2', 'gemma3_text', 'phi3', 'gpt2', 'gpt_neox', 'opt',
+    'mixtral', 'falcon', 'bloom', 'gpt_neo', 'recurrent_gemma', 'mpt', 'trocr', 'bamba', 'roberta',
+    'camembert', 'xlm-roberta', 'data2vec-text', 'smollm3', 'olmo2', 'cohere2', 'granite', 'starcoder2',
+)  # fmt: skip
