@@ -14,7 +14,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..core.driver import Request, Stop
+from ..core.driver import Request, Stop, iter_steps
+from ..core.trace import Step
 from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/06_evaluate/08_exact.ipynb #5eff06af
@@ -86,7 +87,6 @@ class ExactLM:
     "A model given by a table: context → probabilities as fractions, made up from a seed."
 
     tokenizer = None
-    decoder_start_ids = ()
     eos = ()
     decoder_start_ids = ()
     max_length = None
@@ -188,37 +188,43 @@ Distribution = dict[tuple[int, ...], Fraction]
 
 
 def exact_distribution(
-    strategy, lm: ExactLM, prompt: list[int], n: int, rounds: int | None = None
+    strategy,
+    lm: ExactLM,
+    prompt: list[int],
+    n: int,  # tokens of a sequence that no id ends
+    rounds: int | None = None,  # enumerated; the rest is completed by `lm`. None: all
+    eos: tuple[int, ...] = (),  # ids that end a sequence
+    observe: Callable[[Step], None] | None = None,  # called with every step of every path
 ) -> Distribution:
     "The distribution of the first `n` tokens under `strategy`, exactly."
 
     def run(rng):
         tokens = []
-        request = Request(lm, prompt, n, rng, Stop(eos=()))
-        for step in itertools.islice(strategy.decode(request), rounds):
+        request = Request(lm, prompt, n, rng, Stop(eos=eos))
+        for step, _ in itertools.islice(iter_steps(request, strategy), rounds):
             tokens += step.tokens
-            if len(tokens) >= n:
-                break
-        return tuple(tokens[:n])
+            if observe is not None:
+                observe(step)
+        return tuple(tokens)
 
     distribution = {}
     for tokens, weight in outcomes(run):
-        for sequence, more in completions(lm, prompt, tokens, n):
+        for sequence, more in completions(lm, prompt, tokens, n, eos):
             distribution[sequence] = distribution.get(sequence, 0) + weight * more
     return distribution
 
 
 def completions(
-    lm: ExactLM, prompt: list[int], tokens: tuple[int, ...], n: int
+    lm: ExactLM, prompt: list[int], tokens: tuple[int, ...], n: int, eos: tuple[int, ...] = ()
 ) -> Iterator[tuple[tuple[int, ...], Fraction]]:
-    "All continuations of `tokens` to `n` tokens with their probabilities under `lm`."
-    if len(tokens) == n:
+    "All continuations of `tokens`, to `n` tokens or an id of `eos`, with their probabilities under `lm`."
+    if len(tokens) == n or tokens[-1:] and tokens[-1] in eos:
         yield tokens, Fraction(1)
-    else:
-        for x, prob in enumerate(lm.probs([*prompt, *tokens])):
-            if prob:
-                for sequence, more in completions(lm, prompt, (*tokens, x), n):
-                    yield sequence, prob * more
+        return
+    for x, prob in enumerate(lm.probs([*prompt, *tokens])):
+        if prob:
+            for sequence, more in completions(lm, prompt, (*tokens, x), n, eos):
+                yield sequence, prob * more
 
 
 def total_variation(a: Distribution, b: Distribution) -> Fraction:
