@@ -2,9 +2,11 @@
 
     python experiments/gpu.py --out DIR --minutes 9
 
-trains the nano family (`nbs/02_zoo_nano`), then runs the experiments that have the scale. A call does what is next, stops in time, and says in a line of JSON
-what is done and what is left; the same call goes on, also after a kill, until it says "done": true. All calls together take 30 minutes at most (`--total`): what
-would take longer is put off, and goes on at the end if there is time left. Results are in DIR (notebooks, rows, verdicts; small), weights in --nano.
+trains the nano family (`nbs/05_zoo/03_nano.ipynb`), then runs the experiments that have the scale.
+A call does what is next, stops in time, and prints a line of JSON with what is done and what is left;
+the same call goes on, also after a kill, until it prints "done": true. All calls together take
+30 minutes at most (`--total`): what would take longer is put off, and goes on at the end if there is
+time left. Results are in DIR (notebooks, rows, verdicts; small), weights in --nano.
 With --toy: a miniature of the family and the short forms, on a CPU, to try the machinery.
 """
 

@@ -1,14 +1,25 @@
-"""Times transformers 4.49, in a process and an environment of its own: the last line that has diverse and constrained beam search, contrastive search and DoLa in its core.
+"""Times transformers 4.49, in a process and an environment of its own.
+
+It is the last release that has diverse and constrained beam search, contrastive search and DoLa in its core.
 
     python -m venv peer && peer/bin/pip install "torch==2.13.0" "transformers==4.49.0" numpy
     peer/bin/python experiments/peers_4_49.py < job.json
 
-Each line that comes in is a job, each line that goes out its answer, so that a caller can take turns with it:
-`{"model": folder or recipe of tests/golden/tiny.py, "dtype": "float32", "threads": 1, "repeats": 5, "warmup": 1,
-  "prompts": [[ids], …], "runs": [{"name": …, "args": {arguments of generate}}, …]}`
-A prompt is a list of ids, or a list of such lists: a batch. `constraints` are `{"phrasal": ids}` or `{"disjunctive": [ids, …]}`. Repeats go round the runs, so that what slows the machine slows all of them.
-Answer: `{"versions": …, "rows": [{"name", "prompt", "repeat", "new_tokens", "seconds", "peak_mb", "tokens"}, …]}`; `new_tokens` counts the first returned sequence of each text of the prompt; `tokens` (first repeat only) are all returned ones;
-`peak_mb` is the most memory that the process has held so far: ask a fresh process for the peak of one run."""
+Each line of the input is a job, each line of the output its result, so that a caller can alternate with it:
+`{"model": folder or recipe of tests/golden/tiny.py, "dtype": "float32", "threads": 1, "repeats": 5,
+  "warmup": 1, "prompts": [[ids], …], "runs": [{"name": …, "args": {arguments of generate}}, …]}`
+
+A prompt is a list of ids, or a list of such lists: a batch.
+`constraints` are `{"phrasal": ids}` or `{"disjunctive": [ids, …]}`.
+Repeats go round the runs, so that what slows the machine slows all of them.
+
+Result: `{"versions": …, "rows": [{"name", "prompt", "repeat", "new_tokens", "seconds", "peak_mb",
+  "tokens"}, …]}`
+
+- `new_tokens` counts the first returned sequence of each row of the prompt;
+- `tokens` (first repeat only) are all returned sequences;
+- `peak_mb` is the most memory that the process has held so far: use a fresh process for the peak of one run.
+"""
 
 import json
 import resource

@@ -628,7 +628,7 @@ def _warm_up(self: CompileMixin, length: int):
 def compiled(self: CompileMixin):
     """What was compiled, a pandas table with a row for each graph.
 
-    tokens: of a pass; `places`: positions in the cache; layers: how many; head: with it or without;
+    tokens: of a pass; `positions`: of the cache; layers: how many; head: with it or without;
     first_seconds: until the first result; steady_ms: of a later one; passes: uses so far.
     """
     import pandas as pd
@@ -637,8 +637,8 @@ def compiled(self: CompileMixin):
     for (tokens, room, start, stop, head), cost in (
         self.graphs.costs if self.graphs else {}
     ).items():
-        rows.append(dict(tokens=tokens, places=room, layers=stop - start, head=head, **cost))
-    columns = ['tokens', 'places', 'layers', 'head', 'first_seconds', 'steady_ms', 'passes']
+        rows.append(dict(tokens=tokens, positions=room, layers=stop - start, head=head, **cost))
+    columns = ['tokens', 'positions', 'layers', 'head', 'first_seconds', 'steady_ms', 'passes']
     return pd.DataFrame(rows, columns=columns)
 
 
