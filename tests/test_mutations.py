@@ -4,6 +4,8 @@ A row has the flaw, the check that is meant to catch it, and the mutant. `SOUND`
 parts as they are, so that it is the flaw that is caught.
 """
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ from decodelab import (
 )
 from decodelab.core import driver
 from decodelab.evaluate.certify import check_drafter, check_processor, perturbed
+from decodelab.logits.warpers import LogitsProcessor, Warper
 from decodelab.models.session import LM
 from decodelab.speculative.lookahead import check_lookahead
 from decodelab.speculative.protocol import (
@@ -235,19 +238,26 @@ class Counting:
         return scores * self.calls
 
 
-class InPlace:
+@dataclass(frozen=True)
+class InPlace(Warper):
+    "Writes into the scores that it is given."
+
     def __call__(self, ids, scores):
         scores[:, 0] = -1e4
         return scores
 
 
-class OneHistoryForAllRows:
+@dataclass(frozen=True)
+class OneHistoryForAllRows(LogitsProcessor):
     "Penalises the tokens of the whole block in each of its rows."
 
-    def __call__(self, ids, scores):
-        scores = scores.clone()
-        scores[:, ids] -= 2
-        return scores
+    def bind(self, request):
+        def penalized(ids, scores):
+            scores = scores.clone()
+            scores[:, ids] -= 2
+            return scores
+
+        return penalized
 
 
 class Idle:

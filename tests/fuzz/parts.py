@@ -1,0 +1,223 @@
+"""Parts made from their signatures, as expressions that print, evaluate and shrink.
+
+Every class of the package that is a `Drafter`, a `Verifier`, a `LookaheadRule` or a `LogitsProcessor` is made
+from the parameters of its `__init__`, by name. A new part is fuzzed without being named here; a parameter that
+no provider knows is an error that says so.
+"""
+
+import importlib
+import inspect
+import pkgutil
+
+import decodelab
+from decodelab.drafters.heads import Heads
+from decodelab.logits.warpers import LogitsProcessor
+from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
+
+# Not fuzzed, with the reason
+LEFT_OUT = dict(
+    ModelDrafter='a base class',
+    CombinedDrafter='a base class',
+    TableDrafter='for tables of fractions',
+    WatermarkedDrafter='no output is a sample of its base under one key',
+    WatermarkedVerifier='no output is a sample of its base under one key',
+    DrafterWithBase='made by WatermarkedDrafter',
+    SharedEncoder='for encoder–decoders',
+    SinglePositionDrafter='for one architecture with an assistant of its own, in tests/test_mtp.py',
+    MtpDrafter='for checkpoints with MTP layers, in tests/test_mtp.py',
+    SyntheticDrafter='its drafts are made from the target, in its notebook',
+    OracleLookahead='replays a table of a recorded run',
+    Length='a length inside the cost model',
+    HFProcessor='a base class',
+    HFIdsProcessor='a base class',
+    Warper='a base class',
+    PerRow='wraps another',
+    PrefixConstrained='takes a function, in its notebook',
+    EncoderRepetitionPenalty='for encoder–decoders',
+    EncoderNoRepeatNGram='for encoder–decoders',
+    ClassifierFreeGuidance='has a second sequence, in tests/test_families.py',
+    RemoveInvalidValues='for models with NaN',
+    JsonGrammar='needs a vocabulary with JSON in it, in tests/test_grammar.py',
+)
+PARTS = (Drafter, Verifier, LookaheadRule, LogitsProcessor)
+
+
+def modules():
+    for package in ('drafters', 'speculative', 'tuning', 'logits', 'watermark'):
+        path = importlib.import_module(f'decodelab.{package}').__path__
+        for m in pkgutil.iter_modules(path):
+            yield importlib.import_module(f'decodelab.{package}.{m.name}')
+
+
+def subclasses(cls):
+    for sub in cls.__subclasses__():
+        yield sub
+        yield from subclasses(sub)
+
+
+def classes(kind) -> dict:
+    "Name → class, of the package's own classes of this kind that are fuzzed."
+    list(modules())
+    return {
+        c.__name__: c
+        for c in sorted(set(subclasses(kind)), key=lambda c: c.__name__)
+        if c.__module__.startswith('decodelab.')
+        and c.__name__ not in LEFT_OUT
+        and not c.__module__.startswith('decodelab.watermark')
+    }
+
+
+def namespace(world) -> dict:
+    "The names that an expression may use."
+    names = {n: c for kind in PARTS for n, c in classes(kind).items()}
+    for m in modules():
+        names |= {n: v for n, v in vars(m).items() if inspect.isclass(v) and issubclass(v, Heads)}
+    from decodelab.speculative.cost_aware import RoundCosts
+
+    return (
+        names
+        | dict(Greedy=decodelab.Greedy, Sample=decodelab.Sample, RoundCosts=RoundCosts)
+        | world
+    )
+
+
+class Maker:
+    "Makes expressions from signatures, with a `random.Random`."
+
+    def __init__(self, draw, vocab_size: int, law: bool = False):
+        self.draw = draw
+        self.vocab_size = vocab_size
+        self.law = law  # short drafts, for an enumeration
+        self.drafters = classes(Drafter)
+        self.verifiers = {n: c for n, c in classes(Verifier).items() if c.lossless}
+        self.rules = classes(LookaheadRule)
+        self.processors = classes(LogitsProcessor)
+
+    def drafter(self, depth: int = 0) -> str:
+        names = sorted(self.drafters)
+        while True:
+            name = self.draw.choice(names)
+            inner = {'drafter', 'drafters'} & set(inspect.signature(self.drafters[name]).parameters)
+            if not inner or depth < 2:
+                return self.make(self.drafters[name], depth)
+
+    def verifier(self) -> str:
+        return self.draw.choice(['None', *(f'{n}()' for n in sorted(self.verifiers))])
+
+    def lookahead(self) -> str:
+        if self.law:
+            return f'FixedLookahead({self.draw.randint(1, 2)})'
+        return self.make(self.rules[self.draw.choice(sorted(self.rules))], 0)
+
+    def processor(self) -> str:
+        return self.make(self.processors[self.draw.choice(sorted(self.processors))], 0)
+
+    def make(self, cls, depth: int) -> str:
+        "An expression for an instance of `cls`; optional parameters are given half of the time."
+        arguments = []
+        for p in inspect.signature(cls).parameters.values():
+            if p.kind in (p.VAR_KEYWORD,) or p.name in (
+                'args',
+                'estimator',
+                'continuation',
+                'cost',
+            ):
+                continue
+            if p.kind is p.VAR_POSITIONAL:
+                arguments += [self.drafter(depth + 1) for _ in range(self.draw.randint(2, 3))]
+                continue
+            optional = p.default is not p.empty
+            value = self.value(cls, p.name, depth)
+            if value is None and not optional:
+                raise LookupError(
+                    f'{cls.__name__}.__init__ has the parameter {p.name}, which tests/fuzz/parts.py cannot make: '
+                    'add it to Maker.value, or the class to LEFT_OUT with the reason'
+                )
+            if value is not None and (not optional or self.draw.random() < 0.5):
+                arguments.append(f'{p.name}={value}')
+        return f'{cls.__name__}({", ".join(arguments)})'
+
+    def value(self, cls, name: str, depth: int) -> str | None:
+        "An expression for a parameter; None where there is none."
+        draw, last = self.draw, self.vocab_size - 1
+        small = 2 if self.law else 5
+        integer = lambda low, high: str(draw.randint(low, high))
+        number = lambda low, high: str(round(draw.uniform(low, high), 2))
+        ids = lambda n: str(draw.sample(range(last), min(n, last)))
+        if name == 'lm':
+            other = cls.__name__ in (
+                'UniversalDrafter',
+                'StringRejectionDrafter',
+                'TokenIntersectionDrafter',
+            )
+            return 'other' if other else draw.choice(['draft', 'target', 'eagle', 'medusa'])
+        if name == 'heads':
+            return cls.__name__.removesuffix('Drafter').lower()
+        if name == 'shape':
+            shapes = (
+                ['(1, 1)', '(2,)', '(2, 1)']
+                if self.law
+                else ['(2, 1)', '(3, 2, 1)', '(1, 1, 1)', '(4,)']
+            )
+            return draw.choice(shapes)
+        makers = dict(
+            drafter=lambda: self.drafter(depth + 1),
+            base=lambda: (
+                None if cls.__name__ in ('DRY',) else draw.choice(['Greedy()', 'Sample()'])
+            ),
+            layer=lambda: '1',
+            replace=lambda: draw.choice(['True', 'False']),
+            joint=lambda: draw.choice(['True', 'False']),
+            carry=lambda: draw.choice(['True', 'False']),
+            max_tokens=lambda: integer(1, small),
+            max_draft=lambda: integer(1, small),
+            nodes=lambda: integer(1, 3 if self.law else 9),
+            expand=lambda: integer(1, 2 if self.law else 3),
+            window=lambda: integer(1, 3),
+            ngram=lambda: integer(2, 3),
+            guesses=lambda: integer(1, 2 if self.law else 4),
+            max_ngram=lambda: integer(2, 4),
+            min_ngram=lambda: integer(1, 2),
+            depth=lambda: integer(1, small),
+            factor=lambda: number(0.5, 3),
+            ranks=lambda: '(0.5, 0.3)',
+            acceptance=lambda: number(0.1, 0.9),
+            seed=lambda: integer(0, 9),
+            costs=lambda: 'RoundCosts((1.0, 1.1, 1.2), 0.1)',
+            k=lambda: integer(1, 6),
+            up=lambda: integer(1, 3),
+            down=lambda: integer(1, 3),
+            max_k=lambda: integer(5, 9),
+            min_k=lambda: '1',
+            threshold=lambda: number(0.05, 0.8),
+            min_probability=lambda: number(0.01, 0.5),
+            h=lambda: number(0.2, 0.9),
+            temperature=lambda: number(0.4, 2),
+            top_k=lambda: integer(1, last),
+            top_p=lambda: number(0.3, 0.95),
+            min_p=lambda: number(0.01, 0.4),
+            typical_p=lambda: number(0.3, 0.95),
+            top_h=lambda: number(0.2, 0.9),
+            epsilon_cutoff=lambda: number(0.01, 0.2),
+            eta_cutoff=lambda: number(0.01, 0.2),
+            n=lambda: number(0.5, 3),
+            repetition_penalty=lambda: number(1.05, 2),
+            no_repeat_ngram_size=lambda: integer(2, 3),
+            multiplier=lambda: number(0.2, 2),
+            sequence_bias=lambda: (
+                f'{{({draw.randint(0, last)},): {number(-2, 2)}, ({draw.randint(0, last)}, 1): 1.5}}'
+            ),
+            suppress_tokens=lambda: ids(2),
+            bad_words_ids=lambda: f'[{ids(1)}, {ids(2)}]',
+            min_length=lambda: integer(1, 8),
+            min_new_tokens=lambda: integer(1, 5),
+            forced_bos_token_id=lambda: integer(0, last),
+            forced_eos_token_id=lambda: integer(0, last),
+            begin_suppress_tokens=lambda: ids(2),
+            after=lambda: integer(0, 3),
+            eos=lambda: integer(0, last),
+            tau=lambda: number(0.5, 3),
+            eta=lambda: number(0.05, 0.5),
+        )
+        maker = makers.get(name)
+        return maker() if maker else None
