@@ -195,7 +195,7 @@ def bench(
         ledger.add(row | {k: about[k] for k in ('date', 'commit', 'processes')})
     return to_frame(in_order(ledger.gather()), ledger.about)
 
-
+# %% ../../nbs/06_evaluate/02_bench.ipynb #c8d69f8a
 def missing_runs(runs: list[tuple], ledger: Ledger) -> list[tuple]:
     """The runs of a plan that this process has to do.
 

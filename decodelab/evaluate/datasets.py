@@ -146,7 +146,7 @@ def read_csv(path: Path) -> Iterator[tuple[str, dict]]:
     finally:
         csv.field_size_limit(limit)
 
-
+# %% ../../nbs/06_evaluate/03_datasets.ipynb #4d3c99f6
 def read_parquet(path: Path) -> Iterator[tuple[str, dict]]:
     """Yield `(position, record)` of the rows of a parquet file, through pandas.
 
@@ -509,7 +509,7 @@ def read_dataset(
         return records[:n]
     return [records[i] for i in sorted(random.Random(seed).sample(range(len(records)), n))]
 
-
+# %% ../../nbs/06_evaluate/03_datasets.ipynb #7bc87116
 def read_records(path: Path) -> Iterator[tuple[str, dict]]:
     "`(position, record)` of a file; raises `ValueError` for an ending that is not supported."
     reader = find_reader(path)

@@ -248,7 +248,7 @@ def gather(self: Ledger) -> dict:
     self.new = []
     return self.records
 
-
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #ef78ecf5
 def to_json(value):
     """Numbers and arrays of numpy and torch as numbers and lists, paths as strings.
 

@@ -150,7 +150,7 @@ def answers(
             )
     return pd.DataFrame(out)
 
-
+# %% ../../nbs/05_zoo/07_biographies_model.ipynb #08283e05
 def answer_log_probs(lm, fact_questions: list[FactQuestion]) -> tuple[list, list]:
     "Log probabilities `(n, V)` at the `n` tokens of each true answer, and their ids `(n,)`."
     prompts = [lm.tokenizer(q.prompt)['input_ids'] for q in fact_questions]

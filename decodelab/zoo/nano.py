@@ -91,7 +91,8 @@ def make_data(name: str, folder: Path, device: str, toy: bool):
     cache = folder / 'data'
     cache.mkdir(exist_ok=True)
     if toy:
-        configs, texts, options = TOY_CONFIGS, toy_corpus(), dict(batches=2, rows=8, length=64)
+        configs, texts = TOY_CONFIGS, toy_corpus()
+        options = dict(batches=2, rows=8, length=64)
     else:
         configs, texts = CONFIGS, corpus(PACKAGE_BYTES)
         options = dict(batches=16, rows=512, length=256)

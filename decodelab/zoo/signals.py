@@ -82,7 +82,7 @@ class Signal:
             spans.append((min(begin for begin, _ in times), max(end for _, end in times)))
         return spans
 
-
+# %% ../../nbs/05_zoo/08_signals.ipynb #22741762
 def tones(
     pieces: list[tuple[float, tuple[float, ...]]], before: float, after: float, ramp: float = 0.004
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -106,7 +106,7 @@ def tones(
         wave[first:last] = envelope * sines * (0.5 / len(pitches))
     return wave, edges
 
-
+# %% ../../nbs/05_zoo/08_signals.ipynb #eff168b7
 def random_lengths(n: int, jitter: float, rng: np.random.Generator | None) -> np.ndarray:
     """`n` factors for durations: 1, or with `jitter` log-normal.
 

@@ -141,7 +141,7 @@ def init_offset_attention(attention, offsets: tuple = (-6, -2, 2, 6), strength: 
         attention.q_proj.weight[rows] += query
         attention.k_proj.weight[rows] += key
 
-
+# %% ../../nbs/05_zoo/09_speech_model.ipynb #e6aa2a02
 def draft_of(target, seed: int = 0):
     "A model with the target's encoder, frozen, and one decoder layer, a copy of the target's last."
     c = target.config
@@ -173,7 +173,7 @@ def positions_of(begin: float, end: float, positions: int) -> slice:
 def pack_signals(tokenizer, extractor, signals: list[Signal]) -> tuple:
     """`(features, labels (n, T), where (n, T, positions), names (n, positions))`.
 
-    `labels` end with the end token, then -100; `where` marks the positions of each character's
+    `labels` end with the end token, then -100; `where` is true at the positions of each character's
     last tone; `names` are indices into `SOUND_NAMES`.
     """
     labels = torch.full((len(signals), 1 + max(len(s.text) for s in signals)), -100)
@@ -287,7 +287,7 @@ def normalized_pairs(
         )
     return references, hypotheses
 
-
+# %% ../../nbs/05_zoo/09_speech_model.ipynb #f2fca8ed
 def word_error_rate(
     references: list[str],
     hypotheses: list[str],

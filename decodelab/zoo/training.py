@@ -117,7 +117,7 @@ def cross_entropy(hidden, weight, targets):
     "Mean loss in nats of the head `weight` (V, D) on hidden states (rows, T, D)."
     return F.cross_entropy(F.linear(hidden, weight).flatten(0, 1).float(), targets.flatten())
 
-
+# %% ../../nbs/05_zoo/02_training.ipynb #94cef3c0
 def text_loss(model, ids, exit_layer=None, drop=(), loss=cross_entropy):
     "Next-token loss of `ids` (rows, T), plus 0.3 times that of the early exit."
     last, early = forward(model, ids[:, :-1], exit_layer, drop)

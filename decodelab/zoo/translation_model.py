@@ -156,7 +156,7 @@ def teacher(folder):
 
     return load(folder or NAMES[0], device='cpu', native=False).model
 
-
+# %% ../../nbs/05_zoo/05_translation_model.ipynb #276d6546
 def train(
     name: str = 'pico-seq2seq',  # or 'pico-seq2seq-draft'
     folder: str | Path | None = None,  # of the run, which resumes there; None: zoo-runs/NAME
