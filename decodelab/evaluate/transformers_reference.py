@@ -9,8 +9,8 @@ __all__ = ['DRIVEN', 'LOOKAHEAD', 'record_forwards', 'steps_from', 'lookahead_se
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.driver import Request
 from ..core.trace import Step
@@ -24,22 +24,18 @@ def record_forwards(
 ):
     """Yield a list that gets a tuple for each forward pass while the block runs.
 
-    (is it the draft's?, tokens in the cache, ids fed).
+    `(by_draft, tokens in the cache, ids of the pass (1, n))`.
     """
     passes, layers = [], target.config.num_hidden_layers
 
-    def note(module, args, kwargs):
+    def record(module, args, kwargs):
         cache = kwargs.get('past_key_values')
+        past = 0 if cache is None else cache.get_seq_length()
         by_draft = module is not target or module.config.num_hidden_layers != layers
-        passes.append(
-            (by_draft, 0 if cache is None else cache.get_seq_length(), kwargs['input_ids'])
-        )
+        passes.append((by_draft, past, kwargs['input_ids']))
 
-    hooks = [
-        m.register_forward_pre_hook(note, with_kwargs=True)
-        for m in (target, draft)
-        if m is not None
-    ]
+    models = [m for m in (target, draft) if m is not None]
+    hooks = [m.register_forward_pre_hook(record, with_kwargs=True) for m in models]
     try:
         yield passes
     finally:
@@ -48,11 +44,14 @@ def record_forwards(
 
 # %% ../../nbs/06_evaluate/07_transformers_reference.ipynb #808e55e0
 def steps_from(
-    passes: list,  # from `overheard`
+    passes: list,  # from `record_forwards`
     prompt: list[int],
     tokens: list[int],  # the new ids
 ) -> list[Step]:
-    "The steps behind the passes of one `generate`; a single one where passes and tokens do not line up."
+    """The steps of one `generate`, from its passes.
+
+    A single step where passes and tokens do not match.
+    """
     ids = prompt + tokens
     target = []
     drafts = 0
@@ -80,7 +79,7 @@ def steps_from(
     return steps
 
 # %% ../../nbs/06_evaluate/07_transformers_reference.ipynb #c85ab3c7
-DRIVEN = frozenset(
+DRIVEN = frozenset(  # arguments of `generate` that the driver or `TransformersGenerate` sets
     'inputs input_ids attention_mask max_new_tokens max_length max_time eos_token_id pad_token_id '
     'stop_strings stopping_criteria streamer '
     'num_return_sequences return_dict_in_generate generation_config prefill_chunk_size '
@@ -95,9 +94,9 @@ LOOKAHEAD = (
 
 @contextmanager
 def lookahead_settings(model, **settings):
-    """Set lookahead fields of a model's generation config while the block runs, then restore all.
+    """Set lookahead fields of a model's generation config while the block runs, then restore them.
 
-    None: do nothing.
+    `model` may be None, without settings.
     """
     before = {name: getattr(model.generation_config, name) for name in LOOKAHEAD} if model else {}
     try:
@@ -112,7 +111,8 @@ def lookahead_settings(model, **settings):
 class TransformersGenerate:
     """transformers' own `generate`, by its own arguments.
 
-    Greedy, sampling, assisted, prompt lookup or early exit.
+    Greedy, sampling, assisted, prompt lookup or early exit. Raises `ValueError` for arguments
+    that have no effect or that `decode` sets.
     """
 
     def __init__(
@@ -121,41 +121,41 @@ class TransformersGenerate:
         do_sample: bool = False,
         **arguments,  # any other of `generate`: prompt_lookup_num_tokens=5, temperature=.7, …
     ):
-        if taken := sorted(DRIVEN & arguments.keys()):
+        taken = sorted(DRIVEN & arguments.keys())
+        if taken:
             raise ValueError(f'{taken} are set by decode() and this class: leave them out')
-        lost = sorted(arguments.keys() & set(LOOKAHEAD))
-        if lost and assistant is None and 'assistant_early_exit' not in arguments:
+        unused = sorted(arguments.keys() & set(LOOKAHEAD))
+        if unused and assistant is None and 'assistant_early_exit' not in arguments:
             raise ValueError(
-                f'{lost} have no effect without an assistant: give one, or leave them out'
+                f'{unused} have no effect without an assistant: give one, or leave them out'
             )
         self.assistant = assistant
         self.do_sample = do_sample
         self.arguments = arguments
 
-    def __repr__(self):
+    def __repr__(self):  # by hand: the keyword arguments have no names of their own
         parts = dict(assistant=self.assistant, do_sample=self.do_sample or None) | self.arguments
-        return f'TransformersGenerate({", ".join(f"{k}={v!r}" for k, v in parts.items() if v is not None)})'
+        words = ', '.join(f'{k}={v!r}' for k, v in parts.items() if v is not None)
+        return f'TransformersGenerate({words})'
 
 # %% ../../nbs/06_evaluate/07_transformers_reference.ipynb #022552dd
 @patch
 def decode(self: TransformersGenerate, request: Request) -> Iterator[Step]:
-    "Call `generate` once and yield the steps it took."
-    stop = request.stop
-    target = request.lm.model
+    """Call `generate` once and yield its steps.
+
+    Raises `ValueError` for a stop or an encoder that `generate` cannot honour.
+    """
+    stop, target = request.stop, request.lm.model
     draft = self.assistant and self.assistant.model
-    if (
-        stop.strings
-        or stop.when is not None
-        or stop.seconds is not None
-        or request.encoder is not None
-    ):
+    other_stops = stop.strings or stop.when is not None or stop.seconds is not None
+    if other_stops or request.encoder is not None:
         raise ValueError(
             'generate() writes the whole text in one call: use max_new_tokens and end ids here, '
             'no other stop and no encoder'
         )
     if draft is target:
         raise ValueError(
-            'the assistant is the target itself: give a copy, or its passes cannot be told apart'
+            'the assistant is the target itself: give a copy, so that their passes differ'
         )
     with record_forwards(target, draft) as passes:
         tokens = self.new_tokens(request, target, draft)
@@ -164,14 +164,16 @@ def decode(self: TransformersGenerate, request: Request) -> Iterator[Step]:
 # %% ../../nbs/06_evaluate/07_transformers_reference.ipynb #f97db35f
 @patch
 def new_tokens(self: TransformersGenerate, request: Request, target, draft) -> list[int]:
-    "The ids that `generate` adds, with the request's seed."
+    "The ids that `generate` adds to the prompt, with the request's seed."
     eos = list(request.lm.eos if request.stop.eos is None else request.stop.eos) or None
-    ids, device = torch.tensor([request.prompt], device=target.device), target.device
-    ahead = {k: v for k, v in self.arguments.items() if k in LOOKAHEAD}
+    device = target.device
+    ids = torch.tensor([request.prompt], device=device)
+    lookahead = {k: v for k, v in self.arguments.items() if k in LOOKAHEAD}
+    others = {k: v for k, v in self.arguments.items() if k not in LOOKAHEAD}
     drafter = target if 'assistant_early_exit' in self.arguments else draft
     with (
         torch.random.fork_rng([] if device.type == 'cpu' else [device], device_type=device.type),
-        lookahead_settings(drafter, **ahead),
+        lookahead_settings(drafter, **lookahead),
     ):
         torch.random.manual_seed(request.rng.seed)
         out = target.generate(
@@ -182,6 +184,6 @@ def new_tokens(self: TransformersGenerate, request: Request, target, draft) -> l
             eos_token_id=eos,
             pad_token_id=eos and eos[0],
             assistant_model=draft,
-            **{k: v for k, v in self.arguments.items() if k not in ahead},
+            **others,
         )
     return out[0, ids.shape[1] :].tolist()
