@@ -24,7 +24,7 @@ from .warpers import LogitsProcessor
 from ..models.session import common_prefix
 from ..models.tokenizer_bytes import token_texts
 
-# %% ../../nbs/03_logits/05_json_grammar.ipynb #4a6eda2c
+# %% ../../nbs/03_logits/05_json_grammar.ipynb #gram001
 WHITESPACE, DIGIT = ' \t\n\r', '0123456789'
 NUMBER = {'-': 'M', '0': 'Z'} | dict.fromkeys(DIGIT[1:], 'I')
 VALUE_STARTS = {'"': 'S', '{': 'O', '[': 'A', 't': 'rue', 'f': 'alse', 'n': 'ull'} | NUMBER
@@ -56,6 +56,8 @@ SYNTAX = {  # symbol → character → what replaces the symbol
     'Y': dict.fromkeys(DIGIT, 'D'),
     'D': dict.fromkeys(DIGIT, 'D'),
 }
+
+# %% ../../nbs/03_logits/05_json_grammar.ipynb #4a6eda2c
 LITERALS = {letter: {letter: ''} for letter in 'rueals'}  # of true, false, null
 # between two parts of a text, white space changes nothing
 BLANKS = {symbol: dict.fromkeys(WHITESPACE, symbol) for symbol in 'VWAQOPKC'}
@@ -102,14 +104,14 @@ UTF8_LEAD = (
     | {'\xe0': '1US', '\xed': '2US', '\xf0': '3UUS', '\xf4': '4UUS'}
 )
 UTF8 = {
-    'S': UTF8_LEAD,
+    'S': TRANSITIONS['S'] | UTF8_LEAD,
     'U': byte_range(0x80, 0xBF, ''),  # any following byte
     '1': byte_range(0xA0, 0xBF, ''),  # the second byte after E0, ED, F0, F4
     '2': byte_range(0x80, 0x9F, ''),
     '3': byte_range(0x90, 0xBF, ''),
     '4': byte_range(0x80, 0x8F, ''),
 }
-TRANSITIONS = merge_tables(SYNTAX, LITERALS, BLANKS, UTF8)
+TRANSITIONS |= UTF8
 
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #bb3c7be6
 def bounded_step(state: str, char: str, max_depth: int, max_whitespace: int) -> str | None:
