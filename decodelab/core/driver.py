@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Rng', 'Stop', 'to_stop', 'StopChecker', 'LanguageModel', 'Request', 'synchronize', 'Strategy', 'encode_prompt',
-           'iter_steps', 'end_of_step', 'next_step', 'decode', 'trace_request', 'add_token_texts']
+           'iter_steps', 'end_of_step', 'next_step', 'decode', 'empty_trace', 'trace_request', 'add_token_texts']
 
 # %% ../../nbs/01_core/02_driver.ipynb #1aea03dc
 import math
@@ -294,8 +294,8 @@ def decode(
     return trace_request(request, strategy)
 
 # %% ../../nbs/01_core/02_driver.ipynb #7dda9dd2
-def trace_request(request: Request, strategy: Strategy) -> Trace:
-    "The trace of one request, run to its end."
+def empty_trace(request: Request, strategy: Strategy) -> Trace:
+    "A trace without steps, with the metadata of a run."
     metadata = dict(
         model=request.lm.name,
         strategy=repr(strategy),
@@ -305,7 +305,12 @@ def trace_request(request: Request, strategy: Strategy) -> Trace:
     if request.encoder is not None and 'input_ids' in request.encoder:
         encoder_ids = torch.as_tensor(request.encoder['input_ids'])
         metadata['encoder_ids'] = encoder_ids.flatten().tolist()
-    trace = Trace(request.prompt, [], metadata=metadata)
+    return Trace(request.prompt, [], metadata=metadata)
+
+
+def trace_request(request: Request, strategy: Strategy) -> Trace:
+    "The trace of one request, run to its end."
+    trace = empty_trace(request, strategy)
     start = request.clock()
     for step, reason in iter_steps(request, strategy):
         trace.steps.append(step)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
+from fastcore.basics import patch
 
 from ..core.driver import Request
 from .assistant import AssistantDrafter, DraftHeads
@@ -115,25 +116,36 @@ class MtpScorer(FromStateScorer):
         n = len(ids) - k - 1
         return self.layer_states(k, ids).rows(n - 1, n)[:, -1].clone()
 
-    def layer_states(self, k: int, ids: list[int]) -> HiddenStateBuffer:
-        "The outputs of layer `k`, position `k` + 1 first; it processes what it has not processed."
-        begin = max(0, common_prefix(self.sequences[k], ids) - k - 1)
-        end = len(ids) - k - 1
-        if begin >= end:
-            return self.states[k]
+# %% ../../nbs/08_drafters/17_mtp.ipynb #mtp0001
+@patch
+def layer_states(self: MtpScorer, k: int, ids: list[int]) -> HiddenStateBuffer:
+    "The outputs of layer `k`, position `k` + 1 first; it processes the tokens that are new to it."
+    begin = max(0, common_prefix(self.sequences[k], ids) - k - 1)
+    end = len(ids) - k - 1
+    if begin < end:
         below = self.layer_states(k - 1, ids[:-1]) if k else self.features
         inputs = below.rows(begin, end)[:, -1]  # (end - begin, D)
-        if k < len(self.cache.layers):
-            self.cache.layers[k].length = begin
-        first = begin + k + 1
-        tokens = torch.tensor([ids[first:]], device=inputs.device)
-        positions = torch.arange(first, len(ids), device=inputs.device)[None]
-        outputs = self.heads.mtp.forward_layer(
-            k, inputs[None], positions, self.cache, input_ids=tokens
-        )
-        self.states[k].put(begin, outputs[0][:, None])
+        self.states[k].put(begin, self.run_layer(k, inputs, ids, begin)[:, None])
         self.sequences[k] = list(ids)
-        return self.states[k]
+    return self.states[k]
+
+
+@patch
+def run_layer(
+    self: MtpScorer,
+    k: int,  # the layer
+    inputs: torch.Tensor,  # `(n, D)`, outputs of the layer below
+    ids: list[int],  # the sequence, whose last n tokens are processed
+    begin: int,  # positions of the layer that its cache keeps
+) -> torch.Tensor:
+    "The outputs `(n, D)` of a layer for the last `n` tokens of a sequence."
+    if k < len(self.cache.layers):
+        self.cache.layers[k].length = begin
+    first = begin + k + 1
+    tokens = torch.tensor([ids[first:]], device=inputs.device)
+    positions = torch.arange(first, len(ids), device=inputs.device)[None]
+    layer = self.heads.mtp.forward_layer
+    return layer(k, inputs[None], positions, self.cache, input_ids=tokens)[0]
 
 # %% ../../nbs/08_drafters/17_mtp.ipynb #232fd09b
 class MtpLayers(NamedTuple):
@@ -183,9 +195,6 @@ class MtpDrafter(AssistantDrafter):
         if self.base is not None:
             arguments.append(f'base={self.base!r}')
         return f'MtpDrafter({", ".join(arguments)})'
-
-# %% ../../nbs/08_drafters/17_mtp.ipynb #0f114c66
-#| export
 
 # %% ../../nbs/08_drafters/17_mtp.ipynb #771bfc3a
 CROPPABLE_LAYERS = {'full_attention', 'sliding_attention'}  # layer types whose cache can be cropped

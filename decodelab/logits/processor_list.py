@@ -241,8 +241,8 @@ def make_processors(
             continue
         processor = make_processor(key, value, details)
         names = (key.processor.__name__, key.hf_name)
-        own = (p for p in processors if type(p).__name__ in names)
-        result.append(next(own, processor))
+        replacements = (p for p in processors if type(p).__name__ in names)
+        result.append(next(replacements, processor))
     return result
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #c68a2e7a
@@ -309,7 +309,7 @@ def processors_from_config(
     if sampling and do_sample is None:
         raise ValueError(
             f'{LogitsProcessorList(sampling)} act on sampling, and the configuration does not '
-            'say whether to sample: say do_sample=True or False'
+            'set do_sample: set it to True or False'
         )
     last = make_processors(LAST, values, details)
     return LogitsProcessorList(result + (sampling if do_sample else []) + last)
@@ -343,7 +343,7 @@ def write_processor(config: GenerationConfig, processor):
     "Set the attribute of one processor; raises `ValueError` where it has none."
     key = next((k for k in ATTRIBUTES if k.processor is type(processor)), None)
     if key is None:
-        remedy = 'it remembers a sequence, so decode with it here'
+        remedy = 'it has a state for each sequence, so decode with it here'
         if callable(processor):
             remedy = 'pass it to generate as a logits processor'
         raise ValueError(f'a GenerationConfig has no words for {processor!r}: {remedy}')

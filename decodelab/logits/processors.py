@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HFIdsProcessor', 'RepetitionPenalty', 'NoRepeatNGram', 'encoder_ids', 'EncoderRepetitionPenalty',
-           'EncoderNoRepeatNGram', 'repetition_lengths', 'DRY', 'check_ids', 'check_count', 'ban', 'SequenceBias',
+           'EncoderNoRepeatNGram', 'repetition_lengths', 'match_length', 'DRY', 'check_ids', 'ban', 'SequenceBias',
            'PrefixConstrained', 'SuppressTokens', 'resolve_eos', 'NoBadWords', 'forbid_eos_before', 'MinLength',
            'MinNewTokens', 'apply_at', 'force', 'ForcedBOS', 'ForcedEOS', 'SuppressTokensAtBegin',
            'ExponentialLengthPenalty']
@@ -18,7 +18,8 @@ from functools import partial
 import torch
 from transformers.generation import logits_process as hf
 
-from .warpers import PerRow, LogitsProcessor, Warper, HFProcessor
+from ..core.checks import check_int, check_number
+from .warpers import HFProcessor, LogitsProcessor, PerRow, Warper
 
 # %% ../../nbs/03_logits/02_processors.ipynb #4b89be05
 class HFIdsProcessor(HFProcessor):
@@ -53,7 +54,7 @@ def encoder_ids(request) -> torch.Tensor:
     ids = request.prompt if request.encoder is None else request.encoder.get('input_ids')
     if ids is None:
         raise ValueError(
-            'this rule reads the ids of an encoder, and the encoder has none: leave the rule out'
+            'this processor reads the ids of an encoder, and the encoder has none: leave it out'
         )
     return torch.as_tensor(ids, device=request.lm.device).reshape(1, -1)
 
@@ -68,11 +69,9 @@ class EncoderRepetitionPenalty(LogitsProcessor):
         hf.EncoderRepetitionPenaltyLogitsProcessor(float(self.encoder_repetition_penalty), None)
 
     def bind(self, request):
-        return PerRow(
-            hf.EncoderRepetitionPenaltyLogitsProcessor(
-                float(self.encoder_repetition_penalty), encoder_ids(request)
-            )
-        )
+        penalty = float(self.encoder_repetition_penalty)
+        ids = encoder_ids(request)
+        return PerRow(hf.EncoderRepetitionPenaltyLogitsProcessor(penalty, ids))
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,11 +84,8 @@ class EncoderNoRepeatNGram(LogitsProcessor):
         hf.EncoderNoRepeatNGramLogitsProcessor(self.encoder_no_repeat_ngram_size, torch.zeros(1, 1))
 
     def bind(self, request):
-        return PerRow(
-            hf.EncoderNoRepeatNGramLogitsProcessor(
-                self.encoder_no_repeat_ngram_size, encoder_ids(request)
-            )
-        )
+        size = self.encoder_no_repeat_ngram_size
+        return PerRow(hf.EncoderNoRepeatNGramLogitsProcessor(size, encoder_ids(request)))
 
 # %% ../../nbs/03_logits/02_processors.ipynb #dbb0b56f
 def repetition_lengths(
@@ -98,41 +94,52 @@ def repetition_lengths(
     max_length: int,  # count no further than this
 ) -> dict[int, int]:
     "For each token that would prolong a repetition at the end of `ids`: the length of its longest match."
-    end, found = len(ids) - 1, {}
+    end = len(ids) - 1
+    lengths = {}
     if ids[end] in breakers:
-        return found
-    for i in (i for i in range(end) if ids[i] == ids[end] and ids[i + 1] not in breakers):
-        m = 1
-        while (
-            m < max_length and m <= i and ids[i - m] == ids[end - m] and ids[i - m] not in breakers
-        ):
-            m += 1
-        found[ids[i + 1]] = max(m, found.get(ids[i + 1], 0))
-    return found
+        return lengths
+    for i in range(end):
+        token = ids[i + 1]
+        if ids[i] == ids[end] and token not in breakers:
+            m = match_length(ids, i, breakers, max_length)
+            lengths[token] = max(m, lengths.get(token, 0))
+    return lengths
+
+
+def match_length(ids: Sequence[int], i: int, breakers: frozenset[int], max_length: int) -> int:
+    "How many tokens up to position `i` equal the last ones of `ids`, at most `max_length`."
+    end = len(ids) - 1
+    m = 1
+    while m < max_length and m <= i and ids[i - m] == ids[end - m] and ids[i - m] not in breakers:
+        m += 1
+    return m
 
 # %% ../../nbs/03_logits/02_processors.ipynb #381afcc1
 @dataclass(frozen=True, repr=False)
 class DRY(LogitsProcessor):
-    "Punish tokens that prolong a repetition, exponentially in its length (p-e-w 2024)."
+    "Lower the scores of tokens that prolong a repetition, exponentially in its length (p-e-w 2024)."
 
     multiplier: float = 0.8
     base: float = 1.75
-    allowed_length: int = 2  # the shortest match that is punished
+    allowed_length: int = 2  # the shortest match with a penalty
     breakers: tuple[int, ...] = ()  # ids that no match reaches across
 
     def __post_init__(self):
-        if not self.multiplier >= 0:
-            raise ValueError(f'multiplier is {self.multiplier}: give a number of 0 or more')
-        if not self.base >= 1:
-            raise ValueError(f'base is {self.base}: give a number of 1 or more')
-        if self.allowed_length < 1:
-            raise ValueError(f'allowed_length is {self.allowed_length}: give 1 or more')
+        check_number('multiplier', self.multiplier, minimum=0)
+        check_number('base', self.base, minimum=1)
+        check_int('allowed_length', self.allowed_length)
+
+    def max_match(self) -> int:
+        "The longest match that is counted; longer ones have the same penalty."
+        if self.base == 1:
+            return self.allowed_length
+        return self.allowed_length + int(100 / math.log2(self.base))
 
     def __call__(self, input_ids, scores):
-        longest = self.allowed_length + (int(100 / math.log2(self.base)) if self.base > 1 else 0)
-        scores, breakers = scores.clone(), frozenset(self.breakers)
+        scores = scores.clone()
+        breakers = frozenset(self.breakers)
         for ids, row in zip(input_ids.tolist(), scores):
-            for token, m in repetition_lengths(ids, breakers, longest).items():
+            for token, m in repetition_lengths(ids, breakers, self.max_match()).items():
                 if m >= self.allowed_length:
                     row[token] -= self.multiplier * self.base ** (m - self.allowed_length)
         return scores
@@ -141,20 +148,15 @@ class DRY(LogitsProcessor):
 def check_ids(name: str, ids: Sequence[int]):
     "Raise `ValueError` unless `ids` are token ids."
     if not all(isinstance(i, int) and i >= 0 for i in ids):
-        raise ValueError(f'{name} is {ids!r}: give token ids, whole numbers of 0 or more')
-
-
-def check_count(name: str, n: int):
-    "Raise `ValueError` unless `n` is a whole number of 0 or more."
-    if not isinstance(n, int) or n < 0:
-        raise ValueError(f'{name} is {n!r}: give a whole number of 0 or more')
+        raise ValueError(f'{name} is {ids!r}: give token ids, integers of 0 or more')
 
 
 def ban(tokens: Sequence[int], scores: torch.Tensor, rows) -> torch.Tensor:
     "`scores` with minus infinity for `tokens` in `rows`; ids beyond the vocabulary have no score."
-    scores, inside = scores.clone(), [t for t in tokens if t < scores.shape[-1]]
-    if inside:
-        scores[rows, inside] = -math.inf
+    scores = scores.clone()
+    columns = [t for t in tokens if t < scores.shape[-1]]
+    if columns:
+        scores[rows, columns] = -math.inf
     return scores
 
 # %% ../../nbs/03_logits/02_processors.ipynb #57b96293
@@ -192,10 +194,10 @@ class SuppressTokens(Warper):
 
 # %% ../../nbs/03_logits/02_processors.ipynb #b5db2b38
 def resolve_eos(
-    eos: int | Sequence[int] | None,  # the rule's own
+    eos: int | Sequence[int] | None,  # the processor's own
     request,
 ) -> tuple[int, ...]:
-    "The ids that end the text: the rule's, else the request's, else the model's."
+    "The ids that end the sequence: the processor's, else the request's, else the model's."
     if eos is None:
         eos = request.lm.eos if request.stop.eos is None else request.stop.eos
     return (eos,) if isinstance(eos, int) else tuple(eos)
@@ -203,7 +205,7 @@ def resolve_eos(
 
 @dataclass(frozen=True, repr=False)
 class NoBadWords(HFIdsProcessor):
-    "Forbid each sequence of ids; a bare end-of-text id is left alone."
+    "Forbid each sequence of ids; a single end-of-sequence id stays allowed."
 
     bad_words_ids: list[list[int]]
     eos: int | Sequence[int] | None = None  # None: the request's
@@ -218,26 +220,26 @@ class NoBadWords(HFIdsProcessor):
         return PerRow(self.processor(eos or None))
 
     def __call__(self, input_ids, scores):
-        raise TypeError('NoBadWords needs to know how the text ends: call bind(request)')
+        raise TypeError('NoBadWords needs the ids that end the sequence: call bind(request)')
 
 # %% ../../nbs/03_logits/02_processors.ipynb #56fe7a71
 def forbid_eos_before(
     length: int, eos: Sequence[int], ids: list[int], scores: torch.Tensor
 ) -> torch.Tensor:
     "Forbid `eos` in the rows whose prefix is shorter than `length`."
-    short = length - (len(ids) - len(scores) + 1)  # so many of the rows
-    return ban(eos, scores, slice(0, short)) if short > 0 else scores
+    n_short = length - (len(ids) - len(scores) + 1)  # rows whose prefix is too short
+    return ban(eos, scores, slice(0, n_short)) if n_short > 0 else scores
 
 
 @dataclass(frozen=True, repr=False)
 class MinLength(LogitsProcessor):
-    "No end of text before `min_length` ids, the prompt's included."
+    "No end of the sequence before `min_length` ids, the prompt's included."
 
     min_length: int
     eos: int | Sequence[int] | None = None  # None: the request's
 
     def __post_init__(self):
-        check_count('min_length', self.min_length)
+        check_int('min_length', self.min_length, 0)
 
     def bind(self, request):
         return partial(forbid_eos_before, self.min_length, resolve_eos(self.eos, request))
@@ -245,20 +247,17 @@ class MinLength(LogitsProcessor):
 
 @dataclass(frozen=True, repr=False)
 class MinNewTokens(LogitsProcessor):
-    "No end of text before `min_new_tokens` new ids."
+    "No end of the sequence before `min_new_tokens` new ids."
 
     min_new_tokens: int
     eos: int | Sequence[int] | None = None  # None: the request's
 
     def __post_init__(self):
-        check_count('min_new_tokens', self.min_new_tokens)
+        check_int('min_new_tokens', self.min_new_tokens, 0)
 
     def bind(self, request):
-        return partial(
-            forbid_eos_before,
-            len(request.prompt) + self.min_new_tokens,
-            resolve_eos(self.eos, request),
-        )
+        length = len(request.prompt) + self.min_new_tokens
+        return partial(forbid_eos_before, length, resolve_eos(self.eos, request))
 
 # %% ../../nbs/03_logits/02_processors.ipynb #6f60c1d3
 def apply_at(length: int, edit: Callable, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
@@ -277,7 +276,7 @@ def force(tokens: Sequence[int], scores: torch.Tensor, row: int) -> torch.Tensor
 
 @dataclass(frozen=True, repr=False)
 class ForcedBOS(LogitsProcessor):
-    "The second id of the text is this one."
+    "The second id of the sequence is this one."
 
     forced_bos_token_id: int
 
@@ -294,22 +293,17 @@ class ForcedEOS(LogitsProcessor):
 
     forced_eos_token_id: int | Sequence[int]
 
-    def tokens(self):
-        return (
-            [self.forced_eos_token_id]
-            if isinstance(self.forced_eos_token_id, int)
-            else list(self.forced_eos_token_id)
-        )
+    def tokens(self) -> list[int]:
+        "The ids as a list."
+        ids = self.forced_eos_token_id
+        return [ids] if isinstance(ids, int) else list(ids)
 
     def __post_init__(self):
         check_ids('forced_eos_token_id', self.tokens())
 
     def bind(self, request):
-        return partial(
-            apply_at,
-            len(request.prompt) + request.max_new_tokens - 1,
-            partial(force, self.tokens()),
-        )
+        last = len(request.prompt) + request.max_new_tokens - 1
+        return partial(apply_at, last, partial(force, self.tokens()))
 
 
 @dataclass(frozen=True, repr=False)
@@ -317,48 +311,44 @@ class SuppressTokensAtBegin(LogitsProcessor):
     "Forbid tokens as the first new one."
 
     begin_suppress_tokens: Sequence[int]
-    after_forced_bos: bool = False  # the first new token after the one that `ForcedBOS` puts
+    after_forced_bos: bool = False  # the first new token is the one after that of `ForcedBOS`
 
     def __post_init__(self):
         check_ids('begin_suppress_tokens', self.begin_suppress_tokens)
 
     def bind(self, request):
-        n = len(request.prompt)
-        return partial(
-            apply_at,
-            n + (self.after_forced_bos and n == 1),
-            partial(ban, self.begin_suppress_tokens),
-        )
+        first = len(request.prompt)
+        if self.after_forced_bos and first == 1:
+            first = 2
+        return partial(apply_at, first, partial(ban, self.begin_suppress_tokens))
 
 # %% ../../nbs/03_logits/02_processors.ipynb #745d2917
 @dataclass(frozen=True, repr=False)
 class ExponentialLengthPenalty(LogitsProcessor):
-    "After `after` new tokens raise the scores of the end, by a factor that grows with each."
+    "After `after` new tokens raise the scores of the end, by a factor that grows with each token."
 
     after: int
     factor: float
     eos: int | Sequence[int] | None = None  # None: the request's
 
     def __post_init__(self):
-        check_count('after', self.after)
-        if not self.factor > 0:
-            raise ValueError(
-                f'factor is {self.factor}: give a number above 0, above 1 to favour the end'
-            )
+        check_int('after', self.after, 0)
+        check_number('factor', self.factor, above=0)  # above 1 makes the end more probable
 
     def bind(self, request):
-        return partial(
-            self.decay, len(request.prompt) + self.after, list(resolve_eos(self.eos, request))
-        )
+        eos = list(resolve_eos(self.eos, request))
+        return partial(self.raise_eos, len(request.prompt) + self.after, eos)
 
-    def decay(self, start, eos, ids, scores):
-        first = len(ids) - len(scores) + 1
+    def raise_eos(self, start: int, eos: list[int], ids: list[int], scores: torch.Tensor):
+        "`scores` `(r, V)` with the ends raised in the rows whose prefix is longer than `start`."
         if not eos or len(ids) <= start:
             return scores
         scores = scores.clone()
-        most = 70 / math.log(self.factor) if self.factor > 1 else math.inf
+        first = len(ids) - len(scores) + 1
+        max_exponent = 70 / math.log(self.factor) if self.factor > 1 else math.inf
         for row in range(max(0, start + 1 - first), len(scores)):
             z = scores[row, eos]
-            rise = z.abs() * (self.factor ** min(first + row - start, most) - 1)
-            scores[row, eos] = z + rise.masked_fill(~z.isfinite(), 0)
+            exponent = min(first + row - start, max_exponent)
+            increase = z.abs() * (self.factor**exponent - 1)
+            scores[row, eos] = z + increase.masked_fill(~z.isfinite(), 0)
         return scores

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from fastcore.basics import patch
 import torch
 
-from ..models.session import common_prefix
+from ..core.checks import check_number
 from .warpers import LogitsProcessor
+from ..models.session import common_prefix
 
 # %% ../../nbs/03_logits/03_stateful.ipynb #dd7bdb88
 class GuidanceState:
-    "Guidance for one sequence; `passes` counts those of the second session."
+    "Guidance for one sequence."
 
     def __init__(
         self,
@@ -32,21 +33,20 @@ class GuidanceState:
         self.session = request.session()
 
     @property
-    def passes(self):
+    def passes(self) -> int:
+        "Forward passes of the second session."
         return self.session.passes
 
-    def __call__(self, ids, scores):
-        p = scores.log_softmax(-1)
+    def __call__(self, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
+        log_p = scores.log_softmax(-1)  # (r, V)
         if self.scale == 1:
-            return p
-        width = p.shape[-1]
+            return log_p
+        width = scores.shape[-1]  # a padded vocabulary may be wider than the model's
         ids = self.context + ids[self.prompt :]
         logits = self.session.logits(ids, last=len(scores)).to(scores)[:, :width]
-        u = logits.log_softmax(-1)
-        u = torch.nn.functional.pad(
-            u, (0, width - u.shape[-1])
-        )  # scores may be wider than the model
-        return self.scale * (p - u) + u
+        log_u = logits.log_softmax(-1)
+        log_u = torch.nn.functional.pad(log_u, (0, width - log_u.shape[-1]))
+        return self.scale * (log_p - log_u) + log_u
 
 # %% ../../nbs/03_logits/03_stateful.ipynb #bcb7bd86
 @dataclass(frozen=True, repr=False)
@@ -57,10 +57,13 @@ class ClassifierFreeGuidance(LogitsProcessor):
     unconditional: Sequence[int] | str | None = None  # the other prompt; None: the last token
 
     def __post_init__(self):
-        if not math.isfinite(self.scale):
-            raise ValueError(f'scale is {self.scale}: give a finite number, above 1 for guidance')
+        check_number('scale', self.scale)  # above 1 for guidance
 
-    def bind(self, request):
+    def bind(self, request) -> GuidanceState:
+        """The guidance of one sequence.
+
+        Raises `ValueError` for encoder–decoder models, and for an empty or foreign context.
+        """
         if request.encoder is not None:
             raise ValueError(
                 'guidance reads the ids of a decoder-only model: leave it out for an '
@@ -111,7 +114,8 @@ class MirostatState:
 def mu(self: MirostatState, n: int) -> float:
     """The threshold after the first `n` ids.
 
-    A token that was impossible, or whose scores are unknown, leaves it as it was.
+    A token that was impossible, or whose scores are unknown, does not change it.
+    Raises `ValueError` where the sequence changed more than `MAX_ROLLBACK` tokens back.
     """
     while len(self.mus) <= n - self.prompt:
         at = self.prompt + len(self.mus) - 1
@@ -127,9 +131,7 @@ def mu(self: MirostatState, n: int) -> float:
 
 # %% ../../nbs/03_logits/03_stateful.ipynb #2995feae
 @patch
-def __call__(
-    self: MirostatState, ids: list[int], scores: torch.Tensor
-) -> torch.Tensor:
+def __call__(self: MirostatState, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
     "Cut each row of `scores` `(r, V)` at its own threshold, walking along the drafted tokens."
     begin = len(ids) - len(scores) + 1
     self.rewind(ids, begin)
@@ -151,10 +153,8 @@ class Mirostat(LogitsProcessor):
     eta: float = 0.1  # how fast the threshold follows
 
     def __post_init__(self):
-        if not (self.tau > 0 and self.eta >= 0):
-            raise ValueError(
-                f'tau is {self.tau} and eta {self.eta}: give a tau above 0 and an eta of 0 or more'
-            )
+        check_number('tau', self.tau, above=0)
+        check_number('eta', self.eta, minimum=0)
 
     def bind(self, request):
         return MirostatState(self.tau, self.eta, len(request.prompt))

@@ -154,9 +154,9 @@ def spread_positions(
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #6a75448e
 PRUNED = 1.0  # weights of nodes: pruned at once,
-BEAM = 3.0  # a beam that is dropped later,
-ALIVE = 30.0  # one that leads to something finished,
-BEST = 1000.0  # the best hypothesis
+BEAM = 3.0  # a beam that is pruned later,
+ALIVE = 30.0  # on the path of a finished sequence,
+BEST = 1000.0  # on the path of the best hypothesis
 
 
 def node_weight(on_best: bool, lives: bool, kind: str) -> float:
@@ -433,7 +433,7 @@ def plot_beams(
     height = ROW * max(e.y for e in edges) + TOP + 24
     others = 'the others of its group' if frame.group.any() else 'all others'
     n_ahead = (best['rank'] == 1).sum()
-    title = f'The best text was ahead of {others} at {n_ahead} of {len(best)} steps'
+    title = f'The best sequence was ahead of {others} at {n_ahead} of {len(best)} steps'
     ax = axes(ax or new_axes(width, height), title, 'step', '')
     ax.set(xlim=(0, width), ylim=(height, 8), yticks=[])
     ax.spines['left'].set_visible(False)

@@ -21,7 +21,7 @@ def logit_lens(
     lm,  # the model
     ids: list[int],  # the sequence
     layers: Sequence[int],  # early layers: from 0, the embedding, to one less than the depth
-    start: int = 1,  # the first token that is looked at; all later ones are
+    start: int = 1,  # the first token of interest
     norm: str = 'none',  # before the head, as for `DoLa`
 ) -> Iterator[torch.Tensor]:
     """Log-probabilities `(len(layers) + 1, m, V)` of the tokens from `start` on.

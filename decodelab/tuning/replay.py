@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['TOP', 'EMPTY', 'RecordedProbs', 'DraftRecord', 'count_matching', 'DraftRecorder', 'record_draft', 'CoupledSampler',
-           'DraftTable', 'table_prompts', 'table_metadata', 'record_drafts', 'uses_session', 'draft_sampler',
-           'PromptOnly', 'stopped_draft', 'replay_prompt', 'replay', 'OracleLookahead', 'predicted_speedup',
-           'gap_closed', 'array', 'ragged', 'flatten_table', 'flatten_alternatives', 'read_table', 'split_ragged',
-           'load_queries', 'load_table']
+           'DraftTable', 'table_prompts', 'check_table_stop', 'sequence_ends', 'table_metadata', 'draft_weights',
+           'record_drafts', 'uses_session', 'draft_sampler', 'PromptOnly', 'stopped_draft', 'replay_prompt', 'replay',
+           'OracleLookahead', 'predicted_speedup', 'gap_closed', 'array', 'ragged', 'flatten_table',
+           'flatten_alternatives', 'read_table', 'split_ragged', 'load_queries', 'load_table']
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #281e430c
 import json
@@ -24,6 +24,7 @@ from ..core.driver import Request, Rng, Stop, decode, encode_prompt
 from ..core.plot import write_atomic
 from ..core.trace import Step
 from ..evaluate.bench import fingerprint, stable_repr
+from ..models.session import LM
 from ..speculative.protocol import DraftState, LookaheadRule
 from ..strategies.sampling import Greedy
 
@@ -118,9 +119,7 @@ class DraftRecorder:
         self.k = k
         self.eos = eos
         self.queries: list[tuple] = []
-        self.partial: list[
-            tuple
-        ] = []  # the draft at each decision, where tokens drawn are no draft
+        self.partial: list[tuple] = []  # drafts at each decision, for universal drafters
         self.first_pass = self.passes
 
     @property
@@ -243,21 +242,17 @@ class DraftTable:
 
         base = base or Greedy()
         check_int('k', k)
+        check_table_stop(stop)
         ids = table_prompts(lm, prompts, max_new_tokens)
-        if stop.strings or stop.when or stop.seconds is not None:
-            raise ValueError(
-                'a table follows sequences to their end token or budget only: leave other stops out'
-            )
         sequences, records = [], []
         for n, prompt in enumerate(tqdm(ids, disable=not progress, unit='prompt', leave=False)):
             trace = decode(lm, prompt, base, max_new_tokens, seed=seed + n, stop=stop)
             request = Request(lm, prompt, max_new_tokens + k + 1, Rng(seed + n), stop)
             sequences.append(trace.tokens)
             records.append(record_drafts(request, drafter, base, trace.tokens, k, seed + n))
-        settings = dict(k=k, max_new_tokens=max_new_tokens, seed=seed, greedy=base.greedy)
-        eos = sorted(lm.eos if stop.eos is None else stop.eos)
-        metadata = table_metadata(lm, drafter) | dict(base=stable_repr(base), **settings, eos=eos)
-        return cls(ids, sequences, records, metadata)
+        settings = dict(k=k, max_new_tokens=max_new_tokens, seed=seed, eos=sequence_ends(lm, stop))
+        settings |= dict(base=stable_repr(base), greedy=base.greedy)
+        return cls(ids, sequences, records, table_metadata(lm, drafter) | settings)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #8ed0ac08
 def table_prompts(lm, prompts, max_new_tokens: int) -> list[list[int]]:
@@ -275,18 +270,37 @@ def table_prompts(lm, prompts, max_new_tokens: int) -> list[list[int]]:
     return ids
 
 
+def check_table_stop(stop: Stop):
+    "Raise `ValueError` for stops other than tokens and the budget."
+    if stop.strings or stop.when or stop.seconds is not None:
+        raise ValueError(
+            'a table follows sequences to their end token or budget only: leave other stops out'
+        )
+
+
+def sequence_ends(lm, stop: Stop) -> list[int]:
+    "The ids that end a sequence."
+    return sorted(lm.eos if stop.eos is None else stop.eos)
+
+
 def table_metadata(lm, drafter) -> dict:
     "The models and the drafter of a table."
-    draft_model = drafter.lm
-    draft_model = getattr(draft_model, 'model', draft_model)  # heads are a network themselves
-    has_weights = hasattr(draft_model, 'parameters')
     return dict(
         lm=lm.name,
         weights=fingerprint(lm.model),
         revision=lm.revision,
         drafter=stable_repr(drafter),
-        draft_weights=fingerprint(draft_model) if has_weights else None,
+        draft_weights=draft_weights(drafter.lm),
     )
+
+
+def draft_weights(draft_model) -> str | None:
+    "A hash of the weights of a draft model or of heads; None where there are none of its own."
+    if isinstance(draft_model, LM):
+        return fingerprint(draft_model.model)
+    if isinstance(draft_model, torch.nn.Module):
+        return fingerprint(draft_model)
+    return None
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #bdb6d923
 def record_drafts(
@@ -295,9 +309,9 @@ def record_drafts(
     "The drafter's proposal of `k` tokens at each position of one sequence."
     target = base.bind(request)
     state = drafter.start(request, base, target)
-    eos = frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
+    eos = frozenset(sequence_ends(request.lm, request.stop))
     rng = None if base.greedy else draft_sampler(request, drafter, base, sequence, seed)
-    # a drafter in the target's own session finds there what a live round would have left
+    # a drafter that shares the target's session needs the state that a live round leaves there
     is_shared = uses_session(state.scorer, target.session)
     records = []
     for i in range(len(sequence)):
@@ -426,7 +440,7 @@ def replay(table: DraftTable, lookahead: LookaheadRule) -> list[list[Step]]:
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #551b588e
 class OracleLookahead(LookaheadRule):
-    "In hindsight: drafts exactly the tokens that will be accepted. For the prompts of a table, greedy."
+    "Drafts exactly the tokens that will be accepted, for the prompts of a greedy table."
 
     def __init__(
         self,
@@ -443,7 +457,7 @@ class OracleLookahead(LookaheadRule):
     def start(self, request=None) -> 'OracleLookahead':
         "Begin one of the table's prompts; raises `ValueError` for another."
         if request is None or tuple(request.prompt) not in self.prompt_index:
-            raise ValueError('the oracle does not know this prompt: build the table with it')
+            raise ValueError('this prompt is not in the table of the oracle: build one with it')
         rule = OracleLookahead(self.table)
         rule.records = self.table.records[self.prompt_index[tuple(request.prompt)]]
         rule.position = 0
