@@ -151,8 +151,7 @@ def report_result(ran) -> int:
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #7abd6df0
 def experiment_command(args) -> int:
     "List, check, run or draw experiments; 0 if all went well."
-    from decodelab import __version__
-    from decodelab.lab.requirements import experiments, installed, find_missing
+    from decodelab.lab.requirements import RUNNER_PACKAGES, check_installed, experiments, find_missing
     from decodelab.lab.runner import check_folder
     from decodelab.evaluate.jobs import process_rank
 
@@ -169,11 +168,7 @@ def experiment_command(args) -> int:
         for path, found in missing.items():
             print_missing(path, found, sys.stdout)
         return int(any(missing.values()))
-    if lost := [n for n in ('nbformat', 'nbclient', 'ipykernel') if not installed(n)]:
-        raise ValueError(
-            f'running a notebook needs {", ".join(lost)}, not installed here: pip install '
-            f'"decodelab[lab]=={__version__}"'
-        )
+    check_installed('running a notebook', *RUNNER_PACKAGES)
     args.folder = f'{out} --resume'  # what goes on after Ctrl-C
     if not args.figures and process_rank()[0] == 0:
         check_folder(paths, out, args.scale, args.quick, args.resume)

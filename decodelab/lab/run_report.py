@@ -277,16 +277,12 @@ def figures_html(runs: list[Run]) -> str:
 
 def first_heading(path: Path) -> str:
     "The title of a notebook; empty if it has none."
-    from decodelab.lab.notebook_html import read_cells, source_text
+    from decodelab.lab.notebook_html import read_notebook
 
-    return next(
-        (
-            source_text(c).splitlines()[0].lstrip('# ')
-            for c in read_cells(path)
-            if source_text(c).startswith('# ')
-        ),
-        '',
-    )
+    for cell in read_notebook(path).cells:
+        if cell.source.startswith('# '):
+            return cell.source.splitlines()[0].lstrip('# ')
+    return ''
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #98933612
 def experiment_html(name: str, runs: list[Run], claims) -> str:
