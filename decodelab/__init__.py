@@ -1,4 +1,5 @@
 "A literate laboratory for decoding: strategies you can read, certify and measure."
+
 __version__ = "0.1.0"
 
 import lazy_loader

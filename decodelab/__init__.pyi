@@ -1,4 +1,5 @@
-# The names that a user types; the rest is imported from its part (`from decodelab.detection import Paraphrase`).
+# The names that a user types. The rest is imported from its part:
+# `from decodelab.detection import Paraphrase`.
 __version__: str
 
 from . import core as core

@@ -1,4 +1,5 @@
 "`python -m decodelab` is the command `decodelab`; launchers that start modules need it."
+
 import sys
 
 from decodelab.lab.cli import main

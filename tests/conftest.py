@@ -1,8 +1,14 @@
-"Marks the tests of `quarantine.txt`, which may fail: they are counted as xfailed or xpassed."
+"Fixtures that several files of tests share."
 
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from repo import ROOT, tracked
 
 LINES = (Path(__file__).parent / 'quarantine.txt').read_text().splitlines()
 QUARANTINE = {line.strip() for line in LINES if line.strip() and not line.startswith('#')}
@@ -13,3 +19,28 @@ def pytest_collection_modifyitems(items):
         name = f'tests/{item.path.name}::{getattr(item, "originalname", item.name)}'
         if name in QUARANTINE:
             item.add_marker(pytest.mark.xfail(reason='in tests/quarantine.txt'))
+
+
+@pytest.fixture(scope='session')
+def wheel(tmp_path_factory):
+    "A wheel built, without network, from what git tracks (all of the tree outside a checkout)."
+    source, out = tmp_path_factory.mktemp('source'), tmp_path_factory.mktemp('wheel')
+    names = tracked() or [
+        p.relative_to(ROOT)
+        for p in ROOT.rglob('*')
+        if p.is_file() and '.' not in p.parts[len(ROOT.parts)][0]
+    ]
+    for name in names:
+        if name.parts[0] in (
+            'decodelab',
+            'experiments',
+            'pyproject.toml',
+            'setup.py',
+            'README.md',
+            'LICENSE',
+        ):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    args = 'wheel --quiet --no-build-isolation --no-deps --no-index --disable-pip-version-check -w'.split()
+    subprocess.run([sys.executable, '-m', 'pip', *args, str(out), str(source)], check=True)
+    return zipfile.ZipFile(next(out.glob('*.whl')))

@@ -4,6 +4,8 @@ cd "$(dirname "$0")/.." || exit 1
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 # two notebooks at a time on two cores; nothing here needs a network
 failed=
 python tests/drift.py || failed="$failed drift"
+ruff check --quiet . || failed="$failed ruff"
+ruff format --quiet --check nbs experiments tests setup.py || failed="$failed format"
 nbdev_test --n_workers 2 --timing || failed="$failed notebooks"
 DECODELAB_SCALE=pico python tests/experiments.py || failed="$failed experiments"
 python -m pytest -q -n 2 --dist worksteal || failed="$failed pytest"

@@ -76,15 +76,15 @@ def test_a_model_in_parts_is_the_model(family):
     with torch.no_grad():
         want = lm.model(ids).logits
     for parts in {lm.layers, PartialForward(lm.model)}:  # by hand and through views, where both can
-        for exit in range(1, DEPTH):
+        for layer in range(1, DEPTH):
             cache, out = DynamicCache(), []
             with torch.no_grad():
                 for a, b in ((0, 7), (7, 8), (8, 15)):
                     where = torch.arange(a, b).expand(2, -1)
                     looks = attention_masks(lm.text_config, torch.arange(b), where)
-                    x = parts.forward_positions(ids[:, a:b], cache, where, looks, 0, exit)
+                    x = parts.forward_positions(ids[:, a:b], cache, where, looks, 0, layer)
                     out.append(
-                        parts.head(parts.forward_positions(x, cache, where, looks, exit, DEPTH))
+                        parts.head(parts.forward_positions(x, cache, where, looks, layer, DEPTH))
                     )
             assert torch.allclose(
                 torch.cat(out, 1), want, atol=1e-5 if family == 'gemma2' else 1e-12, rtol=0

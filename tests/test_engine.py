@@ -865,13 +865,13 @@ import warnings
 from decodelab import Greedy, decode, random_lm
 for family in ('llama', 'opt'):
     lm, plain = random_lm(family), random_lm(family)
-    engine = lm.engine
-    with warnings.catch_warnings(record=True) as heard:
+    backend = lm.backend
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter('always')
         lm.compile(width=2).compile(width=2)
         assert decode(lm, [1, 2, 3], Greedy(), 8).tokens == decode(plain, [1, 2, 3], Greedy(), 8).tokens
-    told = [str(w.message) for w in heard if 'compiled' in str(w.message)]
-    assert len(told) == 1 and 'g++' in told[0] and lm.engine.startswith(engine + ', not compiled: '), (told, lm.engine)
+    messages = [str(w.message) for w in warned if 'compiled' in str(w.message)]
+    assert len(messages) == 1 and 'g++' in messages[0] and lm.backend.startswith(backend + ', not compiled: '), (messages, lm.backend)
 """
     env = os.environ | dict(
         CXX=str(tmp_path / 'no-compiler'), TORCHINDUCTOR_CACHE_DIR=str(tmp_path)

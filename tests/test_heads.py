@@ -217,10 +217,10 @@ def test_a_state_from_the_wrong_place_would_be_noticed(pico, trained):
 
     class Late(type(trained['eagle']).Scorer):
         def prepare_round(self):
-            kept = self.features.room
-            self.features.room = kept.roll(1, 0)
+            kept = self.features.buffer
+            self.features.buffer = kept.roll(1, 0)
             super().prepare_round()
-            self.features.room = kept
+            self.features.buffer = kept
 
     class LateHeads(EagleHeads):
         Scorer = Late
@@ -244,7 +244,7 @@ from decodelab.drafters import EagleHeads; from decodelab import random_lm, trai
 toy = random_lm(seed=2, layers=2, scale=.3, dtype=torch.float32)
 torch.manual_seed(0)
 heads = EagleHeads.of(toy, heads=2, steps=2)
-train_heads(toy, torch.randint(64, (9000,), generator=torch.Generator().manual_seed(0)), heads, sys.argv[1], tokens=16384, rows=4, length=64, own=1)
+train_heads(toy, torch.randint(64, (9000,), generator=torch.Generator().manual_seed(0)), heads, sys.argv[1], tokens=16384, rows=4, length=64, own_batches=1)
 '''
 
 

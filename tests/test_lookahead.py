@@ -275,9 +275,9 @@ def test_sampling_tables_are_reproducible_and_of_their_own_seed(models):
     one = build(0)
     again = build(0)
     other = build(1)
-    assert one.sequences == again.sequences and [
-        [p.tokens for p in ps] for ps in one.records
-    ] == [[p.tokens for p in ps] for ps in again.records]
+    assert one.sequences == again.sequences and [[p.tokens for p in ps] for ps in one.records] == [
+        [p.tokens for p in ps] for ps in again.records
+    ]
     assert other.sequences != one.sequences
     with pytest.raises(ValueError, match='greedy base'):
         OracleLookahead(one)

@@ -474,7 +474,7 @@ def test_what_does_not_fit_is_one_sentence(target, drafters):
                 ),
                 4,
             )
-    with pytest.raises(ValueError, match='above 0, or decode with Greedy'):
+    with pytest.raises(ValueError, match='above 0, or use Greedy'):
         dual_key_speculation(drafters['assistant'], mark, [Temperature(0)])
     with pytest.raises(ValueError, match='cannot be keyed'):
         WatermarkedVerifier(acceptance_watermark=TripleGumbel(1), verifier=BlockVerifier())

@@ -5,10 +5,8 @@
 import ast
 import importlib
 import re
-import shutil
 import subprocess
 import sys
-import zipfile
 from configparser import ConfigParser
 
 import pytest
@@ -147,31 +145,6 @@ def test_everything_imports_without_the_tools_of_development():
 
 
 # Files
-
-
-@pytest.fixture(scope='module')
-def wheel(tmp_path_factory):
-    "A wheel built, without network, from what git tracks (all of the tree outside a checkout)."
-    source, out = tmp_path_factory.mktemp('source'), tmp_path_factory.mktemp('wheel')
-    names = tracked() or [
-        p.relative_to(ROOT)
-        for p in ROOT.rglob('*')
-        if p.is_file() and '.' not in p.parts[len(ROOT.parts)][0]
-    ]
-    for name in names:
-        if name.parts[0] in (
-            'decodelab',
-            'experiments',
-            'pyproject.toml',
-            'setup.py',
-            'README.md',
-            'LICENSE',
-        ):
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, source / name)
-    args = 'wheel --quiet --no-build-isolation --no-deps --no-index --disable-pip-version-check -w'.split()
-    subprocess.run([sys.executable, '-m', 'pip', *args, str(out), str(source)], check=True)
-    return zipfile.ZipFile(next(out.glob('*.whl')))
 
 
 def read(wheel, ending):

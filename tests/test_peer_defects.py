@@ -88,7 +88,11 @@ DEFECTS = [
         'tests/test_search.py::test_drafts_speed_up_layers_and_amateurs',
     ),
     ('A1', 'MTP reads its checkpoint again at each call', 'nbs/08_drafters/17_mtp.ipynb'),
-    ('A1', 'single position (Gemma 4) cannot be constructed', 'nbs/08_drafters/18_single_position.ipynb'),
+    (
+        'A1',
+        'single position (Gemma 4) cannot be constructed',
+        'nbs/08_drafters/18_single_position.ipynb',
+    ),
     (
         'A4',
         'single position (Gemma 4): samples are biased',
@@ -99,7 +103,11 @@ DEFECTS = [
         'Jacobi decoding without its overhead in the report',
         'nbs/08_drafters/12_lookahead_decoding.ipynb',
     ),
-    ('B1.6', 'trained heads: acceptance that cannot be reproduced', 'nbs/08_drafters/16_train_heads.ipynb'),
+    (
+        'B1.6',
+        'trained heads: acceptance that cannot be reproduced',
+        'nbs/08_drafters/16_train_heads.ipynb',
+    ),
     ('A1', 'keyed lists under assistance', 'nbs/10_watermark/05_transformers_green_list.ipynb'),
     (
         'A1',
@@ -116,7 +124,11 @@ DEFECTS = [
         'streaming by the block',
         'tests/test_streaming.py::test_batches_of_every_drafter_say_what_they_say_without_streaming',
     ),
-    ('A2.4', 'a streamer sees a block before the stops are asked', 'nbs/04_strategies/13_streaming.ipynb'),
+    (
+        'A2.4',
+        'a streamer sees a block before the stops are asked',
+        'nbs/04_strategies/13_streaming.ipynb',
+    ),
     (
         'A2.1',
         'num_assistant_tokens given to the call is ignored',
@@ -256,7 +268,11 @@ DEFECTS = [
         'a GenerationConfig with SynthID cannot be loaded',
         MARKS + 'test_a_synthid_configuration_can_be_read_again',
     ),
-    ('A4', 'sampled texts are tested by nobody: joint law, as fractions', 'nbs/06_evaluate/08_exact.ipynb'),
+    (
+        'A4',
+        'sampled texts are tested by nobody: joint law, as fractions',
+        'nbs/06_evaluate/08_exact.ipynb',
+    ),
     (
         'A4',
         'sampled texts are tested by nobody: certificate of the code that decodes',
@@ -277,7 +293,11 @@ DEFECTS = [
         'greedy equality, family by family',
         'tests/test_families.py::test_tokens_equal_those_of_generate',
     ),
-    ('B1.1', 'speculative sampling without any test that it is lossless', 'nbs/06_evaluate/09_certify.ipynb'),
+    (
+        'B1.1',
+        'speculative sampling without any test that it is lossless',
+        'nbs/06_evaluate/09_certify.ipynb',
+    ),
     (
         'B1.2',
         'token counts of the baseline from re-tokenized text',
@@ -295,7 +315,11 @@ DEFECTS = [
         HERE + 'test_block_efficiency_counts_the_bonus_token',
     ),
     ('B1.7', 'typical acceptance passes for lossless', HERE + 'test_what_is_lossy_says_so'),
-    ('B1.7', 'the loss as a function of the parameter', 'nbs/07_speculative/03_lossy_verifiers.ipynb'),
+    (
+        'B1.7',
+        'the loss as a function of the parameter',
+        'nbs/07_speculative/03_lossy_verifiers.ipynb',
+    ),
     (
         'B1.9',
         'the law of one position is tested, the joint law is not; block verification that stops too early',

@@ -32,7 +32,9 @@ def test_rendering(tmp_path):
     nb = new_notebook(
         cells=[
             new_code_cell('#| hide\nsecret = 1'),
-            new_markdown_cell('[a](01_core/01_trace.ipynb) [b](../LICENSE) [c](https://x.org/y) [d](#e)'),
+            new_markdown_cell(
+                '[a](01_core/01_trace.ipynb) [b](../LICENSE) [c](https://x.org/y) [d](#e)'
+            ),
             new_code_cell('#| slow\nshown = 1', outputs=[html]),
         ]
     )
@@ -62,8 +64,12 @@ def test_the_picture_is_of_the_trace():
 
 def test_every_notebook_of_an_idea_is_on_the_page_of_papers():
     text = (ROOT / 'docs' / 'papers.md').read_text()
-    ideas = [p for p in notebooks() if p.parent.name[3:] in ('strategies', 'speculative', 'drafters')]
-    assert len(ideas) > 30 and [p.stem for p in ideas if f'{p.parent.name}/{p.name}' not in text] == []
+    ideas = [
+        p for p in notebooks() if p.parent.name[3:] in ('strategies', 'speculative', 'drafters')
+    ]
+    assert (
+        len(ideas) > 30 and [p.stem for p in ideas if f'{p.parent.name}/{p.name}' not in text] == []
+    )
 
 
 def test_the_index_is_saved_as_it_ran():
@@ -95,7 +101,7 @@ def test_every_stage_can_fail_the_run(tmp_path):
     "`tests/run.sh` with each of its commands replaced by one that fails: always exit 1, always all stages."
     script = (ROOT / 'tests' / 'run.sh').read_text()
     stages = [l for l in script.splitlines() if '|| failed=' in l]
-    assert len(stages) == 4 and 'pytest' in stages[-1]
+    assert len(stages) == 6 and 'pytest' in stages[-1]
     (tmp_path / 'tests').mkdir()
     for bad in [None, *stages]:
         text = script

@@ -132,8 +132,12 @@ def test_what_is_bundled_is_what_the_notebooks_say():
     defined = lambda text: [
         n.name for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))
     ]
-    names = 'hf.custom_generate strategies.dola strategies.contrastive_search drafters.prompt_lookup'
-    names += ' strategies.diverse_beam_search strategies.constrained_beam_search speculative.verifiers'
+    names = (
+        'hf.custom_generate strategies.dola strategies.contrastive_search drafters.prompt_lookup'
+    )
+    names += (
+        ' strategies.diverse_beam_search strategies.constrained_beam_search speculative.verifiers'
+    )
     for module in required_modules(names.split()):
         source = source_of(module)
         text = portable_source(source, module)

@@ -339,6 +339,9 @@ def last(method):
     return inner
 
 
+SCORER = None  # the beam scorer that was made last
+
+
 class FreeGroups(logits_process.HammingDiversityLogitsProcessor):
     "A group that was finished before this step has chosen nothing: its padding is not counted."
 
@@ -604,7 +607,6 @@ def diverse(models):
 
 def ranked(models, model, prompts, ranks):
     "The tokens of these ranks in the distribution behind the first prompt."
-    out, _ = {}, None
     m, ids = models[model], torch.tensor([prompts[0]])
     with torch.no_grad():
         row = (
@@ -840,23 +842,7 @@ def dola(models):
                     model, layers, penalty=penalty, prompts=[PROMPTS[1 if penalty == 1.0 else 3]]
                 )
     for i, model in enumerate(('gpt2', 'llama', 'llama-untied', 'opt')):
-        for layers in ([0], [1], [3], [0, 2], [1, 2, 3], [0, 1, 2, 3]):
-            yield case(model, layers, [PROMPTS[i]], penalty=1.2 if len(layers) % 2 else 1.0)
-        yield case(model, [2, 3, 9], [PROMPTS[i]])  # there is no ninth
-        yield case(model, 'high', BATCH)
-        yield case(model, [0, 1, 2, 3], BATCH)
-        yield case(model, [2], BATCH)
-        yield case(model, 'low', BATCH, penalty=1.0)
-        for layers in ('low', 'high', [1, 3]):
-            new = run(models[model], case(model, layers, [PROMPTS[i]]))[0][0]
-            yield case(model, layers, [PROMPTS[i]], eos_token_id=new[5])
-        yield case(model, 'high', [PROMPTS[i]], eos_token_id=[new[3], new[8]])
-        yield case(model, 'low', BATCH, eos_token_id=new[4], penalty=1.2)
-        yield case(model, 'high', [PROMPTS[i + 1]], no_repeat_ngram_size=2, penalty=1.0)
-        yield case(model, 'high', [PROMPTS[i + 1]], eos_token_id=new[1], min_new_tokens=4)
-        yield case(model, 'high', [PROMPTS[2]], penalty=1.5)
-        yield case(model, 'low', max_new_tokens=1)
-        yield case(model, 'high', [PROMPTS[4]], max_new_tokens=24)
+        yield from dola_of(models, case, model, i)
     for layers in ('low', 'high', [0, 1, 2]):
         for model in ('gpt2-3', 'gpt2-2', 'gpt2-1'):
             yield case(model, layers, [PROMPTS[5]])  # three tied layers: low is empty
@@ -866,6 +852,27 @@ def dola(models):
     yield case('gpt2', 'high', num_beams=2)
     for layers in ([0, 8, 20, 40], [1, 3, 5, 7]):
         yield case('llama-42', layers, [PROMPTS[6]])
+
+
+def dola_of(models, case, model, i):
+    "Layers, batches, ends and penalties of one model; `i` chooses the prompts."
+    for layers in ([0], [1], [3], [0, 2], [1, 2, 3], [0, 1, 2, 3]):
+        yield case(model, layers, [PROMPTS[i]], penalty=1.2 if len(layers) % 2 else 1.0)
+    yield case(model, [2, 3, 9], [PROMPTS[i]])  # there is no ninth
+    yield case(model, 'high', BATCH)
+    yield case(model, [0, 1, 2, 3], BATCH)
+    yield case(model, [2], BATCH)
+    yield case(model, 'low', BATCH, penalty=1.0)
+    for layers in ('low', 'high', [1, 3]):
+        new = run(models[model], case(model, layers, [PROMPTS[i]]))[0][0]
+        yield case(model, layers, [PROMPTS[i]], eos_token_id=new[5])
+    yield case(model, 'high', [PROMPTS[i]], eos_token_id=[new[3], new[8]])
+    yield case(model, 'low', BATCH, eos_token_id=new[4], penalty=1.2)
+    yield case(model, 'high', [PROMPTS[i + 1]], no_repeat_ngram_size=2, penalty=1.0)
+    yield case(model, 'high', [PROMPTS[i + 1]], eos_token_id=new[1], min_new_tokens=4)
+    yield case(model, 'high', [PROMPTS[2]], penalty=1.5)
+    yield case(model, 'low', max_new_tokens=1)
+    yield case(model, 'high', [PROMPTS[4]], max_new_tokens=24)
 
 
 def meets(tokens, args):
