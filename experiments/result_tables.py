@@ -152,9 +152,7 @@ def fastest(
 def on_stories(rows: pd.DataFrame) -> pd.DataFrame:
     "The rows measured on the other checkpoint, with its speed and efficiency."
     measured = rows.dropna(subset='real_speedup')
-    return measured.assign(
-        speedup=measured.real_speedup, block_efficiency=measured.real_efficiency
-    )
+    return measured.assign(speedup=measured.real_speedup, block_efficiency=measured.real_efficiency)
 
 
 def which_drafter(

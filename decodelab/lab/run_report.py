@@ -6,7 +6,7 @@
 __all__ = ['FILE_PATTERN', 'VERDICT_WORDS', 'PROVENANCE_KEYS', 'Run', 'results_in', 'read_json', 'notebook_in', 'runs_in',
            'runs_of', 'conclusion', 'compare_runs', 'escape_html', 'row_html', 'table_html', 'verdicts_html',
            'provenance_html', 'figures_html', 'first_heading', 'experiment_html', 'report_page', 'count_phrase',
-           'sentences', 'claims_table', 'add_report', 'report_command']
+           'sentences', 'add_report', 'report_command']
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #5a69c854
 import json
@@ -375,65 +375,6 @@ def sentences(runs: list[Run], claims) -> list[str]:
     if any(r.quick for r in runs):
         out.append('A short form is no evidence: it only shows that every cell runs.')
     return out
-
-# %% ../../nbs/13_lab/07_run_report.ipynb #227497e2
-def claims_table(
-    folder=None,  # of the experiments; None: those of the package
-    link: str = 'experiments/{}.ipynb',  # of a notebook
-    max_claims: int
-    | None = None,  # claims of a notebook; how many more there are, and how many of all agree, is said
-) -> str:
-    """Markdown.
-
-    Source, notebook, claim, the source's figure, and ours at each scale measured with its verdict.
-    """
-    from decodelab.lab.requirements import experiments_folder, notebook_of, source_of, title_of
-
-    folder = Path(folder or experiments_folder())
-    runs = [r for r in runs_in(folder) if r.verdicts and not r.quick]
-    lines = [('source', 'notebook', 'claim', 'theirs', 'ours', 'verdict'), ('---',) * 6]
-    for name, rows in (
-        compare_runs(runs).sort_values('name', kind='stable').groupby('name', sort=False)
-    ):
-        path = notebook_of(name, folder)
-        verdict_words = dict(yes='agrees', no='does not', open='open')
-        lines += [
-            (
-                r.claim,
-                r.source,
-                '; '.join(f'{scale}: {measured}' for scale, (measured, _, _) in r.runs.items()),
-                '; '.join(
-                    f'{scale}: {verdict_words[VERDICT_WORDS[a][0]]}'
-                    for scale, (_, a, _) in r.runs.items()
-                ),
-            )
-            for r in rows.head(max_claims or len(rows)).itertuples()
-        ]
-        agree = {
-            scale: sum(r[scale][1] is True for r in rows.runs if scale in r)
-            for scale in dict.fromkeys(s for r in rows.runs for s in r)
-        }
-        if max_claims and len(rows) > max_claims:
-            lines.append(
-                (
-                    f'… and {len(rows) - max_claims} more',
-                    '',
-                    '',
-                    '; '.join(
-                        f'{scale}: {n} of all {len(rows)} agree' for scale, n in agree.items()
-                    ),
-                )
-            )
-        lines[-min(len(rows), max_claims + 1 if max_claims else len(rows))] = (
-            source_of(path) or title_of(path),
-            f'[{name}]({link.format(name)})',
-            *lines[-min(len(rows), max_claims + 1 if max_claims else len(rows))],
-        )
-    lines = [line if len(line) == 6 else ('', '', *line) for line in lines]
-    return '\n'.join(
-        f'| {" | ".join(c.replace("|", chr(92) + "|").replace(chr(10), " ") for c in line)} |'
-        for line in lines
-    )
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #c34b0e62
 def add_report(add):
