@@ -16,10 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from ..core.files import write_atomic
-from ..core.plot import escape
-from .notebook_html import notebook_figures, notebook_html, page_html, read_notebook
-
 # %% ../../nbs/13_lab/07_run_report.ipynb #2e728b9a
 @dataclass(frozen=True)
 class Run:
@@ -194,6 +190,8 @@ PROVENANCE_KEYS = (
 
 def escape_html(value) -> str:
     "Anything as text in HTML."
+    from decodelab.core.plot import escape
+
     return escape(str(value))
 
 
@@ -240,7 +238,7 @@ def verdicts_html(
     last_heading = 'together' if len(labels) > 1 else 'why'
     return table_html(('claim', 'the source', *labels, last_heading), lines, 'verdicts')
 
-# %% ../../nbs/13_lab/07_run_report.ipynb #2ad3946b
+# %% ../../nbs/13_lab/07_run_report.ipynb #36c4df14
 def provenance_html(runs: list[Run]) -> str:
     "What was measured with what, a column for each run; all that is known of each is folded away."
     rows = []
@@ -268,6 +266,8 @@ def figure_html(run: Run, figure: tuple[str, str] | None) -> str:
 
 def figures_html(runs: list[Run]) -> str:
     "The figures of the runs side by side, in order."
+    from decodelab.lab.notebook_html import notebook_figures
+
     figures = [notebook_figures(run.notebook) if run.notebook else [] for run in runs]
     rows = []
     for row in zip_longest(*figures):
@@ -279,6 +279,8 @@ def figures_html(runs: list[Run]) -> str:
 
 def first_heading(path: Path) -> str:
     "The title of a notebook; empty if it has none."
+    from decodelab.lab.notebook_html import read_notebook
+
     for cell in read_notebook(path).cells:
         if cell.source.startswith('# '):
             return cell.source.splitlines()[0].lstrip('# ')
@@ -287,6 +289,8 @@ def first_heading(path: Path) -> str:
 # %% ../../nbs/13_lab/07_run_report.ipynb #98933612
 def experiment_html(name: str, runs: list[Run], claims) -> str:
     "One experiment: verdicts, figures side by side, provenance, and each notebook in full."
+    from decodelab.lab.notebook_html import notebook_html
+
     executed = [run for run in runs if run.notebook]
     title = first_heading(executed[0].notebook) if executed else ''
     heading = escape_html(f'{name}: {title}' if title else name)
@@ -317,6 +321,8 @@ def overview_html(runs: list[Run], claims) -> str:
 
 def report_page(runs: list[Run]) -> str:
     "A page on these runs that loads nothing and runs nothing."
+    from decodelab.lab.notebook_html import page_html
+
     claims = compare_runs(runs)
     first, *others = map(escape_html, sentences(runs, claims))
     parts = [f'<p>{first}</p>', overview_html(runs, claims)]
@@ -381,6 +387,8 @@ def add_report(add):
 
 def report_command(args) -> int:
     "Write a page on the runs of these folders, with the conclusions that hold."
+    from decodelab.core.files import write_atomic
+
     runs = runs_of(args.folders)
     out = Path(args.out or Path(args.folders[0]) / 'report.html')
     if not out.absolute().parent.is_dir():
