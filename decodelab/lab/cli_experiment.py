@@ -89,7 +89,7 @@ def check_options(args):
             'this measures nothing, and one process is enough: leave accelerate launch out'
         )
 
-
+# %% ../../nbs/13_lab/09_cli_experiment.ipynb #d58a01af
 def selected_notebooks(args) -> list[Path]:
     "The notebooks that a command means; raises `ValueError` if there are none."
     from decodelab.lab.requirements import experiments, notebook_of
@@ -177,7 +177,7 @@ def check_experiments(paths: list[Path], args, out: Path) -> int:
         status = 1 if missing else status
     return status
 
-
+# %% ../../nbs/13_lab/09_cli_experiment.ipynb #d8a53677
 def experiment_command(args) -> int:
     "List, check, run or draw experiments; 0 if all went well."
     from decodelab.lab.requirements import RUNNER_PACKAGES, check_installed

@@ -232,7 +232,7 @@ def check_verdict(row: dict):
                 f'the verdict on {row["claim"]!r} has {field}={row[field]!r}: say it in words'
             )
 
-
+# %% ../../nbs/13_lab/02_experiment.ipynb #7f8b9fef
 @patch
 def verdicts(
     self: Experiment,

@@ -338,7 +338,7 @@ def memory_shortages(need: dict, scale: str) -> list[Missing]:
         warnings.append(Missing('memory', f'{sizes}: close something, or --anyway', False))
     return warnings
 
-
+# %% ../../nbs/13_lab/03_requirements.ipynb #729816f9
 def shortages(
     need: dict,  # of one scale
     scale: str,

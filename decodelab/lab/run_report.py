@@ -81,7 +81,7 @@ def run_metadata(folder: Path, name: str, scale: str, quick: bool) -> dict:
     parts = record.get('parts') or [{}]
     return times | parts[-1] | read_json(results_in(folder, quick) / f'{stem}.json')
 
-
+# %% ../../nbs/13_lab/07_run_report.ipynb #6a4f3b29
 def runs_in(folder) -> list[Run]:
     "The runs of a folder, by name and scale; raises `ValueError` if there are none."
     folder = Path(folder)
@@ -109,7 +109,7 @@ def runs_in(folder) -> list[Run]:
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #90e11829
 def folder_labels(folders) -> dict[Path, str]:
-    "Each folder by the last parts of its path, as many as tell them apart."
+    "Each folder by the last parts of its path, as many as make the labels differ."
     homes = [Path(folder).absolute() for folder in folders]
     if len(set(homes)) < len(homes):
         raise ValueError('a folder is given twice: compare different ones')

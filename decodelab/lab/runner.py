@@ -281,7 +281,7 @@ def stored_rows(name: str, scale: str, folder) -> list[Path]:
         )
     return paths
 
-
+# %% ../../nbs/13_lab/05_runner.ipynb #fe92bfdb
 def render_experiment(
     path,  # of the notebook
     out,  # the folder of the run; the drawn notebook goes into its figures/
