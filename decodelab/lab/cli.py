@@ -53,7 +53,7 @@ def check_strategy_options(selected: list[str], known: list[str], args):
                 f'{", ".join(selected)}: leave it out'
             )
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #72576a70
 def selected_names(
     names: str | None,  # comma-separated; None: the usual ones
     args,  # the command's arguments
@@ -670,7 +670,7 @@ COMMANDS = {
     'zoo': (zoo_command, add_zoo, 'List the embedded models, or train one of them again.'),
 }  # name → its function, its arguments, what it does
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #d1582486
 def make_parser() -> argparse.ArgumentParser:
     "The parser of the `decodelab` command."
     from decodelab import __version__
