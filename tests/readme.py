@@ -4,11 +4,15 @@
 
 import html
 import re
+import sys
 
 import nbformat
 from nbconvert import MarkdownExporter
 
 from repo import ROOT, directives
+
+sys.path.insert(0, str(ROOT / 'experiments'))
+from result_tables import claims_table
 
 PICTURE = ROOT / 'docs' / 'trace.svg'
 COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
@@ -128,8 +132,6 @@ def pictured():
 
 def claims(folder=ROOT / 'experiments'):
     "All claims of all experiments with our figures and verdicts, as the page of their folder."
-    from decodelab.lab.run_report import claims_table
-
     return f"""<!-- Made from results/*.verdicts.csv by tests/readme.py. -->
 # Experiments
 

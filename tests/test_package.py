@@ -131,7 +131,7 @@ def test_everything_imports_without_the_tools_of_development():
             def __init__(self, finder): self.finder = finder
             def __getattr__(self, name): return getattr(self.finder, name)
             def find_spec(self, name, *args):
-                return None if name.split('.')[0] in ('nbdev', 'execnb', 'IPython', 'ipykernel', 'nbclient', 'nbformat', 'pytest') else self.finder.find_spec(name, *args)
+                return None if name.split('.')[0] in ('nbdev', 'execnb', 'IPython', 'ipykernel', 'nbclient', 'nbconvert', 'nbformat', 'nh3', 'pytest') else self.finder.find_spec(name, *args)
         sys.meta_path[:] = [Without(f) for f in sys.meta_path]
         try: import IPython
         except ModuleNotFoundError: pass

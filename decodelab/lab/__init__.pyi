@@ -4,6 +4,5 @@ from .requirements import experiments as experiments
 from .runner import run_experiment as run_experiment
 from .runner import render_experiment as render_experiment
 from .run_report import compare_runs as compare_runs
-from .run_report import claims_table as claims_table
 from .distributed import launch as launch
 from .distributed import scaling as scaling

@@ -23,6 +23,8 @@ class CopyState(DraftState):
         earlier = [i for i, token in enumerate(ids[:-1]) if token == ids[-1]]
         source = ids[earlier[-1] + 1 :] if earlier else []
         tokens = []
-        while len(tokens) < len(source) and keep_drafting(len(tokens), None, tokens[-1] if tokens else None):
+        while len(tokens) < len(source) and keep_drafting(
+            len(tokens), None, tokens[-1] if tokens else None
+        ):
             tokens.append(source[len(tokens)])
         return Draft(tokens)

@@ -29,7 +29,4 @@ from .speculation import WatermarkedDrafter as WatermarkedDrafter
 from .speculation import WatermarkedVerifier as WatermarkedVerifier
 from .speculation import DrafterWithBase as DrafterWithBase
 from .speculation import dual_key_speculation as dual_key_speculation
-from .speculation_tradeoff import tradeoff_rows as tradeoff_rows
-from .speculation_tradeoff import plot_tradeoff as plot_tradeoff
-from .speculation_tradeoff import markov_pair as markov_pair
 from .check import check_watermark as check_watermark

@@ -1,0 +1,179 @@
+"""Stored rows as Markdown tables, for the pages that show them.
+
+`claims_table` makes the page of this folder, README.md; `drafters_table` and `which_drafter` are shown
+by 16_drafters.ipynb. Nothing is measured here, and no sentence says what no row says.
+"""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from decodelab.lab.requirements import experiments_folder, notebook_of, source_of, title_of
+from decodelab.lab.run_report import compare_runs, runs_in
+
+
+def markdown_row(cells) -> str:
+    "A row of a Markdown table; a line break or a bar within a cell would end it."
+    escaped = (str(cell).replace('|', '\\|').replace('\n', ' ') for cell in cells)
+    return f'| {" | ".join(escaped)} |'
+
+
+def markdown_table(headings, rows) -> str:
+    "A Markdown table."
+    return '\n'.join(map(markdown_row, [headings, ['---'] * len(headings), *rows]))
+
+
+# Claims and verdicts
+
+VERDICTS = {True: 'agrees', False: 'does not', None: 'open'}
+
+
+def by_scale(values: dict) -> str:
+    "A value for each scale in one cell."
+    return '; '.join(f'{scale}: {value}' for scale, value in values.items())
+
+
+def claim_cells(row) -> tuple[str, str, str, str]:
+    "Claim, the source's figure, ours at each scale, and the verdict at each scale."
+    measured = {scale: figure for scale, (figure, _, _) in row.runs.items()}
+    verdicts = {scale: VERDICTS[agrees] for scale, (_, agrees, _) in row.runs.items()}
+    return row.claim, row.source, by_scale(measured), by_scale(verdicts)
+
+
+def claims_table(
+    folder=None,  # of the experiments; None: those of the package
+    link: str = 'experiments/{}.ipynb',  # of a notebook
+) -> str:
+    """Every claim of every experiment, as Markdown.
+
+    Source, notebook, claim, the source's figure, ours at each scale measured, and the verdict. The
+    source and the notebook stand in the first row of an experiment.
+    """
+    folder = Path(folder or experiments_folder())
+    runs = [run for run in runs_in(folder) if run.verdicts and not run.quick]
+    claims = compare_runs(runs).sort_values('name', kind='stable')
+    lines = []
+    for name, rows in claims.groupby('name', sort=False):
+        path = notebook_of(name, folder)
+        first = (source_of(path) or title_of(path), f'[{name}]({link.format(name)})')
+        for i, row in enumerate(rows.itertuples()):
+            lines.append((*(first if i == 0 else ('', '')), *claim_cells(row)))
+    return markdown_table(('source', 'notebook', 'claim', 'theirs', 'ours', 'verdict'), lines)
+
+
+# Drafters and verifiers
+
+DRAFTER_HEADINGS = (
+    'base',
+    'drafter',
+    'verifier',
+    'distance',
+    'greedy, 11 architectures',
+    'batch of 32',
+    'tokens a pass',
+    'speed over plain',
+    'cost of a round',
+    'weights added',
+    'stories: tokens, speed',
+    'speech: tokens, speed',
+)
+
+
+def distance_text(exact_tv: float) -> str:
+    "The distance of a distribution from plain decoding's; empty where none was measured."
+    if math.isnan(exact_tv):
+        return ''
+    return 'TV = 0' if exact_tv == 0 else f'TV {exact_tv:.2f}, lossy'
+
+
+def pair_text(tokens: float, speed: float) -> str:
+    "Tokens a pass and speed; empty where nothing was measured."
+    return '' if math.isnan(speed) else f'{tokens:.2f}, {speed:.2f}'
+
+
+def drafter_cells(row) -> tuple:
+    "One drafter with one verifier."
+    return (
+        row.base,
+        row.drafter,
+        row.verifier,
+        distance_text(row.exact_tv),
+        row.families if isinstance(row.families, str) else '',
+        f'{row.batch_32:.0f} of 32',
+        f'{row.block_efficiency:.2f}',
+        f'{row.speedup:.2f} [{row.speedup_low:.2f}, {row.speedup_high:.2f}]',
+        f'{row.step_cost:.2f}',
+        f'{row.added_mb:.1f} MB' if row.added_mb else '0',
+        pair_text(row.real_efficiency, row.real_speedup),
+        pair_text(row.speech_efficiency, row.speech_speedup),
+    )
+
+
+def drafters_table(
+    rows: pd.DataFrame,  # of `results/16_drafters.*.csv`
+) -> str:
+    "Each drafter with each verifier, its certificate, and what it yields, as Markdown."
+    return markdown_table(DRAFTER_HEADINGS, map(drafter_cells, rows.itertuples()))
+
+
+# Which to choose when
+
+SITUATIONS = {  # beginnings of the names of drafters
+    'nothing but the target': ('prompt lookup', 'suffix', 'early exit', 'lookahead decoding'),
+    'a smaller model with its tokenizer': (
+        'assistant',
+        'tree',
+        'growing tree',
+        'branches',
+        'lookup first',
+        'staged',
+    ),
+    'a smaller model with another tokenizer': ('universal', 'intersection'),
+    'time to train heads': ('Medusa', 'EAGLE'),
+}
+
+
+def fastest(
+    rows: pd.DataFrame,
+    names: tuple | None = None,  # beginnings of names of drafters; None: all
+) -> str:
+    "The row with the largest speed, in words."
+    if names is not None:
+        rows = rows[rows.drafter.str.startswith(names)]
+    if rows.empty:
+        return 'nothing was measured'
+    best = rows.loc[rows.speedup.idxmax()]
+    verifier = '' if best.base == 'greedy' else f' with {best.verifier}'
+    speed = f'{best.speedup:.2f} times plain speed at {best.block_efficiency:.2f} tokens a pass'
+    return f'**{best.drafter}**, {speed}{verifier}'
+
+
+def on_stories(rows: pd.DataFrame) -> pd.DataFrame:
+    "The rows measured on the other checkpoint, with its speed and efficiency."
+    measured = rows.dropna(subset='real_speedup')
+    return measured.assign(speedup=measured.real_speedup, block_efficiency=measured.real_efficiency)
+
+
+def which_drafter(
+    rows: pd.DataFrame,  # of `results/16_drafters.*.csv`
+) -> str:
+    "Ten lines of Markdown: what to choose when, each the fastest row of its situation."
+    greedy = rows[rows.base == 'greedy']
+    sampled = rows[(rows.base == 'sampling') & (rows.exact_tv == 0)]
+    lossy = rows[(rows.base == 'sampling') & (rows.exact_tv > 0)]
+    trees = sampled[sampled.verifier == 'multi-draft']
+    slow = ', '.join(greedy[greedy.speedup_high < 1].drafter) or 'none'
+    stories = on_stories(greedy)
+    greedy = greedy[~greedy.drafter.str.startswith('synthetic')]
+    lines = [f'With {what}: {fastest(greedy, names)}.' for what, names in SITUATIONS.items()]
+    lines += [
+        f'Sampling, and the distribution must stay: {fastest(sampled)}; by a tree: {fastest(trees)}.',
+        f'Sampling, and it need not: {fastest(lossy)}; its distance is in the table.',
+        f'No extra memory: {fastest(greedy[greedy.added_mb == 0])}.',
+        f'On the other checkpoint (stories): {fastest(stories)}.',
+        f'Slower than plain decoding here, interval and all: {slow}.',
+        'Where nothing is known of a sequence: `CostAwareLookahead(costs)`, which stops drafting '
+        'where it does not pay; and measure, with `decodelab bench`.',
+    ]
+    return '\n'.join(f'{i}. {line}' for i, line in enumerate(lines, 1))

@@ -1,0 +1,102 @@
+"The pages of experiments/: tables and advice from rows that are stored."
+
+import json
+import math
+import sys
+
+import nbformat
+import pandas as pd
+from nbformat.v4 import new_markdown_cell, new_notebook
+
+from repo import ROOT
+
+sys.path.insert(0, str(ROOT / 'experiments'))
+from result_tables import DRAFTER_HEADINGS, claims_table, drafters_table, which_drafter
+
+ROW = dict(
+    base='sampling',
+    drafter='d',
+    verifier='v',
+    exact_tv=0.0,
+    families=math.nan,
+    batch_32=32,
+    block_efficiency=2.345,
+    speedup=1.2,
+    speedup_low=1.0,
+    speedup_high=1.301,
+    step_cost=1.5,
+    added_mb=0.0,
+    real_efficiency=math.nan,
+    real_speedup=math.nan,
+    speech_efficiency=math.nan,
+    speech_speedup=math.nan,
+)
+
+
+def store(folder, rows, scale='pico'):
+    "Verdicts of an experiment called 01_demo."
+    results = folder / 'results'
+    results.mkdir(parents=True, exist_ok=True)
+    fields = ('claim', 'source', 'measured', 'agrees', 'why')
+    frame = pd.DataFrame(rows, columns=fields)
+    frame.to_csv(results / f'01_demo.{scale}.verdicts.csv', index=False)
+    (results / f'01_demo.{scale}.json').write_text(json.dumps(dict(machine='laptop')))
+
+
+def test_claims_of_a_folder(tmp_path):
+    store(tmp_path, [('a | b', '1', '2', False, 'no'), ('scales', '10', '–', None, 'no GPU')])
+    store(tmp_path, [('a | b', '1', '1.1', True, 'yes')], scale='gpu')
+    texts = ('# A demonstration', '## Claim', 'The post *Demonstrations for all* says')
+    nbformat.write(new_notebook(cells=[*map(new_markdown_cell, texts)]), tmp_path / '01_demo.ipynb')
+    assert claims_table(tmp_path).splitlines()[2:] == [
+        r'| Demonstrations for all | [01_demo](experiments/01_demo.ipynb) | a \| b | 1 '
+        '| gpu: 1.1; pico: 2 | gpu: agrees; pico: does not |',
+        '|  |  | scales | 10 | pico: – | pico: open |',
+    ]
+
+
+def test_drafters():
+    greedy = dict(base='greedy', exact_tv=math.nan, families='22 of 22', added_mb=2.26)
+    measured = dict(
+        real_efficiency=1.5, real_speedup=1.1, speech_efficiency=4.0, speech_speedup=0.9
+    )
+    rows = [ROW, ROW | dict(exact_tv=0.25), ROW | greedy | measured]
+    lines = drafters_table(pd.DataFrame(rows)).splitlines()
+    assert len(lines) == 5 and all(l.count('|') == len(DRAFTER_HEADINGS) + 1 for l in lines)
+    plain = lines[2].replace('2.34 |', '2.35 |')
+    assert 'TV = 0 |  | 32 of 32 | 2.35 | 1.20 [1.00, 1.30] | 1.50 | 0 |  |  |' in plain
+    assert lines[4].endswith('| 2.3 MB | 1.50, 1.10 | 4.00, 0.90 |')
+    assert 'TV 0.25, lossy' in lines[3] and '|  | 22 of 22 |' in lines[4]
+
+
+def test_which_drafter():
+    greedy = dict(base='greedy', verifier='exact match', exact_tv=math.nan)
+    speeds = {
+        'assistant': 1.3,
+        'suffix': 1.4,
+        'tree 3·2·1·1': 1.5,
+        'universal (SLEM)': 0.7,
+        'synthetic, 0.8': 9.0,
+    }
+    rows = [
+        ROW | greedy | dict(drafter=name, speedup=speed, speedup_high=speed + 0.1)
+        for name, speed in speeds.items()
+    ]
+    rows += [
+        ROW | dict(drafter='tree 3·2·1·1', verifier='multi-draft', speedup=1.1),
+        ROW | dict(drafter='assistant', verifier='lenience 0.5', exact_tv=0.3, speedup=1.6),
+    ]
+    lines = which_drafter(pd.DataFrame(rows)).splitlines()
+    assert len(lines) == 10 and '**suffix**, 1.40' in lines[0]
+    assert '**tree 3·2·1·1**, 1.50' in lines[1] and 'nothing was measured' in lines[3]
+    assert 'with multi-draft' in lines[4] and '**assistant**, 1.60' in lines[5]
+    assert lines[8].endswith('universal (SLEM).')
+
+
+def test_stored_rows_of_the_package():
+    rows = pd.read_csv(ROOT / 'experiments' / 'results' / '16_drafters.pico.csv')
+    table = drafters_table(rows)
+    assert table.startswith('| base | drafter | verifier | distance |')
+    assert len({line.count('|') for line in table.splitlines()}) == 1
+    advice = which_drafter(rows)
+    assert len(advice.splitlines()) == 10 and 'nothing was measured' not in advice
