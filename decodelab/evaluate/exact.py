@@ -218,7 +218,7 @@ def completions(
     lm: ExactLM, prompt: list[int], tokens: tuple[int, ...], n: int, eos: tuple[int, ...] = ()
 ) -> Iterator[tuple[tuple[int, ...], Fraction]]:
     "All continuations of `tokens`, to `n` tokens or an id of `eos`, with their probabilities under `lm`."
-    if len(tokens) == n or tokens[-1:] and tokens[-1] in eos:
+    if len(tokens) == n or (tokens and tokens[-1] in eos):
         yield tokens, Fraction(1)
         return
     for x, prob in enumerate(lm.probs([*prompt, *tokens])):

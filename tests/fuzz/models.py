@@ -130,9 +130,11 @@ def build(architecture: str, seed: int = 0, vocab_size: int = VOCABULARY) -> LM 
         try:
             config = configuration(architecture, vocab_size)
             config._experts_implementation = 'eager'
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
-            if sum(p.numel() for p in model.parameters()) > 4_000_000:
+            with torch.device('meta'):  # its size, at no cost
+                size = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+            if size > 2_000_000:
                 return None
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
             scale_up(model)
             logits = full_logits(model, [1, 2, 3])
             ok = logits.shape == (vocab_size,) and bool(logits.isfinite().all())

@@ -1,0 +1,206 @@
+"One random combination, how it is run, and how a failing one is made small."
+
+import contextlib
+import random
+import signal
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import decodelab
+from decodelab import Speculative
+from tests.fuzz.models import build, letters
+from tests.fuzz.parts import Maker, namespace
+
+PACKAGE = str(Path(decodelab.__file__).parent)
+SECONDS = 30  # after which a case hangs
+
+
+@dataclass(frozen=True)
+class Case:
+    "A combination, every part an expression."
+
+    architecture: str
+    drafter: str
+    verifier: str
+    lookahead: str
+    processors: tuple[str, ...]
+    prompts: tuple[tuple[int, ...], ...]
+    n: int
+    eos: tuple[int, ...] = ()
+    seed: int = 0
+
+    def strategy(self, base, world):
+        "The `Speculative` of this case on a base; raises what its parts raise."
+        names = namespace(world)
+        parts = [eval(e, names) for e in (self.drafter, self.verifier, self.lookahead)]
+        return Speculative(parts[0], base, parts[1], parts[2])
+
+    def bound_processors(self, world):
+        return [eval(e, namespace(world)) for e in self.processors]
+
+
+class Failure(Exception):
+    "What a case did wrong, in words."
+
+
+class Refusal(Exception):
+    "A combination that decodelab refuses in a sentence."
+
+
+@contextlib.contextmanager
+def time_limit(seconds: int):
+    "Raise `Failure` in the main thread after some seconds."
+
+    def stop(*_):
+        raise Failure(f'hangs: no answer after {seconds} s')
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def judged():
+    "A sentence raised by decodelab is a refusal; any other exception is a failure."
+    try:
+        yield
+    except (Failure, Refusal):
+        raise
+    except (ValueError, TypeError, NotImplementedError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        sentence = len(str(error).split()) >= 5
+        if frames[-1].filename.startswith(PACKAGE) and sentence:
+            raise Refusal(str(error)) from error
+        raise Failure(f'{type(error).__name__}: {error} ({place(error)})') from error
+    except Exception as error:
+        raise Failure(f'{type(error).__name__}: {error} ({place(error)})') from error
+
+
+def place(error) -> str:
+    "The last line of the package on the way to an error."
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)
+    ]
+    last = frames[-1] if frames else traceback.extract_tb(error.__traceback__)[-1]
+    return f'{Path(last.filename).name}:{last.lineno}'
+
+
+def world_of(architecture: str, vocab_size: int) -> dict:
+    "The models and heads that expressions name; None for an architecture that cannot be tiny."
+    target = build(architecture, 0, vocab_size)
+    if target is None:
+        return None
+    return Lazy(target, vocab_size)
+
+
+class Lazy(dict):
+    "Heads are made when an expression names them."
+
+    def __init__(self, target, vocab_size: int):
+        super().__init__(target=target, draft=build('llama', 1, vocab_size))
+        self.vocab_size = vocab_size
+
+    def __missing__(self, name):
+        from decodelab.drafters import EagleHeads, MedusaHeads
+
+        target = self['target']
+        if name == 'medusa':
+            self[name] = MedusaHeads.of(target, 3).randomized(target)
+        elif name == 'eagle':
+            self[name] = EagleHeads.of(target, heads=2, steps=2).randomized(target)
+        elif name == 'other':
+            other = build('llama', 2, self.vocab_size)
+            self[name] = type(other)(other.model, letters(self.vocab_size, reverse=True), 'other')
+        else:
+            raise KeyError(name)
+        return self[name]
+
+    def __or__(self, other):
+        return dict(self) | other
+
+    def named(self, case: Case) -> dict:
+        "All that a case names."
+        text = ' '.join((case.drafter, case.verifier, case.lookahead, *case.processors))
+        for name in ('medusa', 'eagle', 'other'):
+            if name in text:
+                self[name]
+        return dict(self)
+
+
+def random_case(draw: random.Random, architectures, vocab_size: int, law: bool) -> Case:
+    "A case from a seeded generator."
+    maker = Maker(draw, vocab_size, law)
+    lengths = (1, 2, 5, 9) if not law else (1, 2, 4)
+    n_prompts = 1 if law or draw.random() < 0.7 else draw.randint(2, 4)
+    prompts = []
+    for _ in range(n_prompts):
+        prompt = [draw.randrange(vocab_size) for _ in range(draw.choice(lengths))]
+        if draw.random() < 0.5:
+            prompt = prompt * 2  # something to look up
+        prompts.append(tuple(prompt))
+    n_processors = draw.choice((0, 0, 1, 1, 2))
+    return Case(
+        architecture=draw.choice(list(architectures)),
+        drafter=maker.drafter(),
+        verifier=maker.verifier(),
+        lookahead=maker.lookahead(),
+        processors=tuple(maker.processor() for _ in range(n_processors)),
+        prompts=tuple(prompts),
+        n=draw.randint(1, 3 if law else 14),
+        eos=(draw.randrange(vocab_size),) if draw.random() < 0.3 else (),
+        seed=draw.randrange(100),
+    )
+
+
+def smaller(case: Case):
+    "Simpler cases, the simplest changes first."
+    if len(case.prompts) > 1:
+        for prompt in case.prompts:
+            yield replace(case, prompts=(prompt,))
+    for i in range(len(case.processors)):
+        yield replace(case, processors=case.processors[:i] + case.processors[i + 1 :])
+    if case.eos:
+        yield replace(case, eos=())
+    if case.verifier != 'None':
+        yield replace(case, verifier='None')
+    if case.lookahead != 'FixedLookahead(2)':
+        yield replace(case, lookahead='FixedLookahead(2)')
+    if case.architecture != 'llama':
+        yield replace(case, architecture='llama')
+    for inner in inner_expressions(case.drafter):
+        yield replace(case, drafter=inner)
+    for n in range(1, case.n):
+        yield replace(case, n=n)
+    if len(case.prompts[0]) > 1:
+        yield replace(case, prompts=(case.prompts[0][: len(case.prompts[0]) // 2],))
+
+
+def inner_expressions(expression: str):
+    "The drafters inside an expression."
+    import ast
+
+    tree = ast.parse(expression, mode='eval').body
+    for value in [*tree.args, *(k.value for k in tree.keywords)]:
+        if isinstance(value, ast.Call) and getattr(value.func, 'id', '').endswith('Drafter'):
+            yield ast.unparse(value)
+
+
+def shrink(case: Case, fails) -> Case:
+    "The smallest case found that still fails."
+    budget = 60
+    progress = True
+    while progress and budget:
+        progress = False
+        for other in smaller(case):
+            budget -= 1
+            if fails(other):
+                case, progress = other, True
+                break
+            if not budget:
+                break
+    return case
