@@ -14,10 +14,12 @@ import pytest
 SCRIPT = '''
 import sys, time
 from decodelab.evaluate.bench import bench
+from decodelab.core.driver import LanguageModel
 from decodelab.core.trace import Step
 
-class Counter:
-    name, device, vocab_size, context, eos = 'counter', 'cpu', 256, None, ()
+class Counter(LanguageModel):
+    name = 'counter'
+    vocab_size = 256
     def decode(self, ids): return bytes(ids).decode('utf-8', errors='replace')
 
 class Paced:
