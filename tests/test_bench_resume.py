@@ -143,7 +143,7 @@ def test_a_failing_strategy_loses_only_its_own_run(script, tmp_path):
 
     strategies = dict(one=Paced(1, 0), bad=Fails(2, 0))
     with pytest.raises(RuntimeError, match='out of memory'):
-        run(tmp_path / 'run', strategies=strategies)
+        run(tmp_path / 'run', strategies=strategies, on_error='raise')
     kept = (tmp_path / 'run' / 'rows.jsonl').read_bytes()
     assert kept.count(b'"bad"') == 2 and len(run(tmp_path / 'run', strategies=strategies)) == TOTAL
     assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(kept)

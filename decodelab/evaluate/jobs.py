@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['VARIABLE_KEYS', 'JOB_FIELDS', 'own_rows', 'git_commit', 'machine_info', 'differences', 'resume', 'process_state',
            'all_gather', 'merge_provenance', 'Ledger', 'to_json', 'progress_bar', 'error_text', 'attempt',
-           'warn_of_errors', 'check_rows', 'check_jobs', 'run_jobs', 'run_job']
+           'FailedWarning', 'warn_of_errors', 'check_rows', 'check_jobs', 'run_jobs', 'run_job']
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #05d466da
 import inspect
@@ -355,6 +355,10 @@ def attempt(
         return None, error_text(error)
 
 
+class FailedWarning(UserWarning):
+    "Some jobs or runs failed, and their rows report it."
+
+
 def warn_of_errors(
     errors: dict,  # name → error
     total: int,  # of jobs or runs
@@ -366,6 +370,7 @@ def warn_of_errors(
         warnings.warn(
             f'{len(errors)} of {total} {unit}s failed, the first of them {name!r} ({error}): '
             'their rows report it, and the same call with the same output_dir tries them again',
+            FailedWarning,
             stacklevel=3,
         )
 

@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['STRATEGY_OPTIONS', 'BASELINES', 'DEFAULT_STRATEGIES', 'CANDIDATE_NAMES', 'TASKS', 'selected_names', 'strategies_for',
-           'compare', 'three_traces', 'read_json', 'generate', 'strategy_from_file', 'check_certify', 'certify_command',
-           'tune', 'explain_command', 'train_code', 'train_on_task', 'zoo', 'integer_type', 'add_common', 'make_parser',
-           'add_compare', 'add_generate', 'add_certify', 'add_tune', 'add_zoo', 'main', 'silence_transformers']
+           'compare', 'print_failures', 'three_traces', 'read_json', 'generate', 'strategy_from_file', 'check_certify',
+           'certify_command', 'tune', 'explain_command', 'train_code', 'train_on_task', 'zoo', 'integer_type',
+           'add_common', 'make_parser', 'add_compare', 'add_generate', 'add_certify', 'add_tune', 'add_zoo', 'main',
+           'silence_transformers']
 
 # %% ../../nbs/13_lab/11_cli.ipynb #d2d2b511
 import argparse
 import sys
 import time
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -104,8 +106,10 @@ def strategies_for(
 
 # %% ../../nbs/13_lab/11_cli.ipynb #ab5575a6
 def compare(args) -> int:
-    "Run the comparison, print the table, write run folder, JSON and page."
+    "Run the comparison, print the table, write run folder, JSON and page; 1 if runs failed."
+    from decodelab.core.metrics import good_runs
     from decodelab.evaluate.bench import bench, summary
+    from decodelab.evaluate.jobs import FailedWarning
     from decodelab.zoo.corpus import builtin_prompts
     from decodelab.models.session import load
     from decodelab.models.loading import process_rank
@@ -133,18 +137,21 @@ def compare(args) -> int:
             f'repeats; runs in {out}',
             flush=True,
         )
-    frame = bench(
-        target,
-        prompts,
-        strategies,
-        args.max_new_tokens,
-        args.repeats,
-        args.seed,
-        out,
-        progress=sys.stderr.isatty(),
-    )
+    options = args.max_new_tokens, args.repeats, args.seed, out
+    with warnings.catch_warnings(action='ignore', category=FailedWarning):  # said below
+        frame = bench(target, prompts, strategies, *options, progress=sys.stderr.isatty())
     if process_rank()[0]:
         return 0  # the main process tells
+    failed = print_failures(frame)
+    frame = good_runs(frame)
+    if failed and not set(strategies) <= set(frame.strategy):
+        return 1  # there is nothing to compare with
+    failed = print_failures(frame)
+    frame = good_runs(frame)
+    if not set(strategies) <= set(frame.strategy):
+        return 1  # one of them has nothing to compare
+    n_strategies = frame.groupby('prompt').strategy.nunique()
+    whole = [prompts[i] for i in n_strategies.index[n_strategies == len(strategies)]]
     result = summary(frame)
     provenance = read_json(out / 'provenance.json')
     sampled = args.temperature > 0
@@ -157,13 +164,27 @@ def compare(args) -> int:
         frame,
         result,
         provenance,
-        three_traces(target, prompts, strategies, args),
+        three_traces(target, whole, strategies, args) if whole else [],
         sampled,
     )
     print(
         f'\nReport: {args.html or out / "report.html"}   figures as JSON: {args.json or out / "summary.json"}'
     )
-    return 0
+    return int(failed)
+
+
+def print_failures(frame) -> bool:
+    "A line on stderr for each strategy with runs that failed; were there any?"
+    failed = frame[frame.error.astype(bool)]
+    for name, runs in failed.groupby('strategy', sort=False):
+        total = (frame.strategy == name).sum()
+        prompts = sorted(set(runs.prompt))
+        listed = ', '.join(map(str, prompts[:5])) + (', …' if len(prompts) > 5 else '')
+        words = f'{len(runs)} of {total} runs failed, on prompts {listed}'
+        print(f'{name}: {words} ({runs.error.iloc[0]})', file=sys.stderr)
+    if len(failed):
+        print('The same command with --out tries them again.', file=sys.stderr)
+    return len(failed) > 0
 
 # %% ../../nbs/13_lab/11_cli.ipynb #913bac82
 def three_traces(target, prompts, strategies: dict, args) -> list:

@@ -47,7 +47,8 @@ def launch(
 def seconds_by_process(folder) -> list[float]:
     "Seconds of runs that each process of a run folder has done, in the order of their files."
     seconds = [
-        sum(r['seconds'] for r in read_rows(p)[0]) for p in sorted(Path(folder).glob('rows*.jsonl'))
+        sum(r['seconds'] or 0 for r in read_rows(p)[0])
+        for p in sorted(Path(folder).glob('rows*.jsonl'))
     ]
     if not sum(seconds):
         raise ValueError(f'there are no runs in {folder}: give a folder that bench(out=…) wrote to')

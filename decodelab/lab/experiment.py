@@ -167,7 +167,16 @@ def path(self: Experiment, part: str = '', suffix: str = 'csv') -> Path:
 
 @patch
 def save(self: Experiment, frame, part: str = ''):
-    "Store a DataFrame, with its index if that has a name; returns it."
+    """Store a DataFrame, with its index if that has a name; returns it.
+
+    Raises `ValueError` where rows report an error: a claim is checked against all of them.
+    """
+    if 'error' in frame and frame['error'].fillna('').astype(bool).any():
+        errors = frame['error'][frame['error'].fillna('').astype(bool)]
+        raise ValueError(
+            f'{len(errors)} of {len(frame)} rows of {self.name} failed, the first of them with '
+            f'{errors.iloc[0]}: mend it, and run again with --resume, which does only those'
+        )
     write_atomic(self.path(part), frame.to_csv(index=frame.index.names != [None]))
     return frame
 

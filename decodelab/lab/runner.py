@@ -25,7 +25,7 @@ from decodelab.lab.notebook_runner import (
 )
 from .requirements import requirements
 from ..evaluate.jobs import machine_info, process_rank
-from ..core.files import write_atomic
+from ..core.files import WriterLock, write_atomic
 from ..models.loading import EMBEDDED
 
 # %% ../../nbs/13_lab/05_runner.ipynb #9f0d8d32
@@ -83,28 +83,19 @@ def begin_record(out: Path, stem: str, code: str, resume: bool) -> dict:
     return old or dict(run=stem, begun=now(), code=code, seconds=0.0, parts=[])
 
 # %% ../../nbs/13_lab/05_runner.ipynb #2d5614cd
-def lock(out: Path, stem: str, wait: float = 5.0):
-    """An open file that this process alone holds, and hands on to its kernel.
+def lock(out: Path, stem: str, wait: float = 5.0) -> WriterLock:
+    """The lock of a run, which this process alone holds, and hands on to its kernel.
 
-    Raises `ValueError` if another does. None where the system has no such locks.
+    Raises `ValueError` that names the process if another does, or for a folder that cannot be
+    written to.
     """
-    if os.name != 'posix':
-        return None
-    import fcntl
-
-    file = open(out / f'.{stem}.{process_rank()[0]}.lock', 'w')
-    for left in range(int(wait * 4), -1, -1):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if not left:
-                break
-            time.sleep(0.25)
-    file.close()
-    raise ValueError(
-        f'another process runs {stem} in {out}: wait for it, or give another folder with --out'
-    )
+    held = WriterLock(out / f'.{stem}.{process_rank()[0]}.lock')
+    try:
+        return held.acquire(f'runs {stem} in {out}', wait)
+    except OSError as error:
+        raise ValueError(
+            f'cannot write to {out} ({error.strerror}): give another folder with --out'
+        ) from error
 
 # %% ../../nbs/13_lab/05_runner.ipynb #961c4dc4
 @dataclass(frozen=True)
@@ -217,11 +208,10 @@ def run_experiment(
             resume,
             environment(out, scale, quick, fetch, turn),
             stream,
-            (held.fileno(),) if held else (),
+            (held.file.fileno(),) if os.name == 'posix' else (),
         )
     finally:
-        if held:
-            held.close()
+        held.release()
 
 # %% ../../nbs/13_lab/05_runner.ipynb #2d009674
 def run_locked(
