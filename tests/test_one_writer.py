@@ -33,7 +33,7 @@ def done(rows):
 
 
 def test_two_compares_at_once(tmp_path):
-    work = kill.make_compare(tmp_path)
+    work = kill.make_compare(tmp_path, repeats=1)
     processes = [work.start(), work.start()]
     said = [p.communicate(timeout=240)[1] for p in processes]
     status = [p.returncode for p in processes]
@@ -43,12 +43,12 @@ def test_two_compares_at_once(tmp_path):
     assert f'process {other} on {socket.gethostname()} writes to out since' in said[refused]
     assert said[refused].strip().count('\n') == 0  # one sentence
     rows = read_run_rows(tmp_path / 'out')
-    assert len(rows) == 108 and set(done(rows).values()) == {1}
+    assert len(rows) == 36 and set(done(rows).values()) == {1}
     assert not (tmp_path / 'out' / '.lock').exists()
 
 
 def test_the_second_one_later_and_a_killed_one(tmp_path):
-    work = kill.make_compare(tmp_path)
+    work = kill.make_compare(tmp_path, repeats=1)
     first = work.start()
     kill.wait_for_rows(work, first)
     with pytest.raises(ValueError, match=f'process {first.pid} on .* writes to'):
@@ -230,15 +230,15 @@ def test_a_file_that_is_written_whole_stays_what_it_was(tmp_path):
 
 
 def test_compare_on_a_full_disk_is_one_sentence(tmp_path):
-    with small_disk(tmp_path / 'disk', 'size=24k') as disk:
-        work = kill.make_compare(tmp_path)
+    with small_disk(tmp_path / 'disk', 'size=16k') as disk:
+        work = kill.make_compare(tmp_path, repeats=1)
         work.command[-1] = disk / 'out'
         process = work.start()
         said = process.communicate(timeout=240)[1]
         assert process.returncode == 2 and 'No space left on device' in said
         assert len(said.strip().splitlines()) == 1 and 'Traceback' not in said
         rows = read_run_rows(disk / 'out')
-        assert 0 < len(rows) < 108 and set(done(rows).values()) == {1}
+        assert 0 < len(rows) < 36 and set(done(rows).values()) == {1}
         shutil.copytree(disk / 'out', tmp_path / 'out')
     work.command[-1], work.rows = tmp_path / 'out', tmp_path / 'out'
     work.kept = rows
@@ -385,6 +385,45 @@ def test_a_strategy_that_never_works_ends_the_bench_at_once(script, tmp_path):
     with pytest.raises(ValueError, match='no such layer'):
         run(tmp_path / 'run', strategies=dict(one=Paced(1, 0), never=Never(1, 0)))
     assert read_run_rows(tmp_path / 'run') == []
+
+
+def test_compare_with_a_prompt_that_does_not_fit(tmp_path, capsys):
+    from decodelab.lab.cli import main
+
+    prompts = ['def f(x):', 'x = ' + '1 + ' * 3000 + '1', 'import os']
+    (tmp_path / 'prompts.txt').write_text('\n'.join(prompts) + '\n')
+    options = '--strategies lookup --repeats 2 --max-new-tokens 4 --device cpu'.split()
+    files = ['--prompts', str(tmp_path / 'prompts.txt'), '--out', str(tmp_path / 'out')]
+    for _ in range(2):  # the second time only the failed ones are tried
+        assert main(['compare', *files, *options]) == 1
+        out, err = capsys.readouterr()
+        for name in ('greedy', 'lookup'):
+            assert f'{name}: 2 of 6 runs failed, on prompts 1 (ValueError: ' in err
+        assert 'do not fit in the context' in err and 'Traceback' not in err + out
+        assert ('UserWarning' not in err and 'Fastest here' in out) or 'Nothing was faster' in out
+    assert (tmp_path / 'out' / 'report.html').exists()
+    rows = read_run_rows(tmp_path / 'out')
+    assert len(rows) == 12 and set(done(rows).values()) == {1}
+    summary = json.loads((tmp_path / 'out' / 'summary.json').read_text())['summary']
+    assert [row['runs'] for row in summary] == [4, 4]
+
+
+def test_an_experiment_does_not_store_rows_that_failed(tmp_path, monkeypatch):
+    import pandas as pd
+
+    from decodelab import Experiment
+
+    monkeypatch.setenv('DECODELAB_RESULTS', str(tmp_path))
+    monkeypatch.setenv('DECODELAB_SCALE', 'pico')
+    needs = dict(pico=dict(models=(), data=(), memory_gb=0.1, minutes=0.2))
+    experiment = Experiment('01_slow', needs)
+    with pytest.warns(UserWarning, match='1 of 3 jobs failed'):
+        rows = run_jobs({str(i): lambda i=i: dict(i=1 / i) for i in range(3)}, progress=False)
+    with pytest.raises(ValueError, match='1 of 3 rows of 01_slow failed.*ZeroDivisionError'):
+        experiment.save(pd.DataFrame(rows))
+    assert not list(tmp_path.rglob('*.csv'))
+    experiment.save(pd.DataFrame(rows[1:]).assign(error=''))
+    experiment.save(pd.DataFrame(rows[1:]))
 
 
 def test_append_row_is_all_or_nothing(tmp_path):

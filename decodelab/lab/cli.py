@@ -144,10 +144,6 @@ def compare(args) -> int:
         return 0  # the main process tells
     failed = print_failures(frame)
     frame = good_runs(frame)
-    if failed and not set(strategies) <= set(frame.strategy):
-        return 1  # there is nothing to compare with
-    failed = print_failures(frame)
-    frame = good_runs(frame)
     if not set(strategies) <= set(frame.strategy):
         return 1  # one of them has nothing to compare
     n_strategies = frame.groupby('prompt').strategy.nunique()

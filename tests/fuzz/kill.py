@@ -120,14 +120,14 @@ class Work:
         self.kept = rows
 
 
-def make_compare(folder: Path) -> Work:
-    "108 runs of three strategies on twelve prompts."
+def make_compare(folder: Path, repeats: int = 3) -> Work:
+    "Runs of three strategies on twelve prompts, 108 of them."
     prompts = [f'def f{i}(x):' for i in range(12)]
     (folder / 'prompts.txt').write_text('\n'.join(prompts) + '\n')
-    options = ['--max-new-tokens', '6', '--strategies', 'lookup,suffix', '--repeats', '3']
+    options = ['--max-new-tokens', '6', '--strategies', 'lookup,suffix', '--repeats', str(repeats)]
     command = ['-m', 'decodelab', 'compare', '--prompts', 'prompts.txt', *options]
     command += ['--device', 'cpu', '--out', 'out']
-    return Work('compare', folder, command, folder / 'out', 108)
+    return Work('compare', folder, command, folder / 'out', 36 * repeats)
 
 
 def make_jobs(folder: Path) -> Work:
