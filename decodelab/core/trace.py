@@ -9,7 +9,6 @@ __all__ = ['CONTEXT', 'UNFINISHED', 'TRACE_VERSION', 'Step', 'detokenize', 'Trac
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import ClassVar
 
 from fastcore.basics import patch
 
@@ -89,13 +88,13 @@ class Trace:
 
     prompt: list[int]
     steps: list[Step]
-    stopped: str = ''  # 'length', 'eos', "string '…'", 'condition', 'time', 'error …'
+    stopped: str = ''  # 'length', 'eos', "string '…'", 'condition', 'time'
     seconds: float = 0.0
     metadata: dict = field(default_factory=dict)  # model, strategy, seed, budget
     prompt_text: str = ''  # of an encoder–decoder: the text of its encoder's input
     token_texts: list[str] = field(default_factory=list)  # the text that each new token completes
     rejected_texts: list[str] = field(default_factory=list)  # per step, the draft's rejected tail
-    error: ClassVar[Exception | None] = None  # what ended it, where `decode_batch` keeps errors
+    error = None
 
     @property
     def tokens(self) -> list[int]:

@@ -111,7 +111,7 @@ def run_row(
 
 
 def failed_row(error: str, seed: int, **where) -> dict:
-    "The record of a run that failed: its place and its error, and None for all that it lacks."
+    "The record of a run that failed: what it was to be and its error, and None for all that it lacks."
     fields = run_row(Trace([], [], metadata=dict(seed=seed)))
     return dict.fromkeys(fields) | where | dict(seed=seed, error=error)
 
@@ -182,7 +182,7 @@ def check_bench(lm, prompts, strategies: dict, repeats: int, stop, on_error: str
         )
     return 'raise'  # the other processes would wait for the one that failed
 
-
+# %% ../../nbs/06_evaluate/02_bench.ipynb #ce8f679c
 def encode_prompts(
     lm, prompts, max_new_tokens: int, on_error: str
 ) -> tuple[list[list[int] | None], dict[int, str]]:
@@ -256,7 +256,7 @@ def bench(
     warn_of_errors(ledger.errors(), len(runs), 'run')
     return to_frame(in_order(records), ledger.about)
 
-
+# %% ../../nbs/06_evaluate/02_bench.ipynb #8d5a6761
 def runs_to_do(ledger: Ledger, runs: list[tuple]) -> list[tuple]:
     "The runs of a plan that this process does: whole groups of what is compared."
     missing = [run for run in runs if not ledger.is_done((run[0], run[1], run[3]))]

@@ -212,32 +212,36 @@ class Ledger:
         self.new = []
         self.merge(t[1] for t in gathered)
 
-    def open_folder(self, token: str) -> tuple[str, list[dict]]:
-        "`(problem, rows)`: lock the folder and read it; an empty problem where that worked."
-        if not self.folder:
-            return '', []
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.lock = WriterLock(self.folder / '.lock', token)
-            self.lock.acquire(f'writes to {self.folder}')
-            rows, self.about = resume(self.folder, self.about)
-        except ValueError as error:
-            return str(error), []
-        except OSError as error:
-            reason = f'cannot write to {self.folder} ({error.strerror})'
-            return f'{reason}: give a folder that can be written to', []
-        return '', rows
-
-    def close(self):
-        "Let others write to the folder."
-        if self.lock:
-            self.lock.release()
-
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
         self.close()
+
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #d719e9af
+@patch
+def open_folder(self: Ledger, token: str) -> tuple[str, list[dict]]:
+    "`(problem, rows)`: lock the folder and read it; an empty problem where that worked."
+    if not self.folder:
+        return '', []
+    try:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = WriterLock(self.folder / '.lock', token)
+        self.lock.acquire(f'writes to {self.folder}')
+        rows, self.about = resume(self.folder, self.about)
+    except ValueError as error:
+        return str(error), []
+    except OSError as error:
+        reason = f'cannot write to {self.folder} ({error.strerror})'
+        return f'{reason}: give a folder that can be written to', []
+    return '', rows
+
+
+@patch
+def close(self: Ledger):
+    "Let others write to the folder."
+    if self.lock:
+        self.lock.release()
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #e63282d4
 @patch
@@ -308,7 +312,7 @@ def gather(self: Ledger) -> dict:
     self.new = []
     return self.records
 
-
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #721984f1
 def to_json(value):
     "A value that JSON does not know: numbers and arrays of numpy and torch, paths."
     if hasattr(value, 'tolist'):
@@ -336,7 +340,7 @@ def progress_bar(todo: list, total: int, enabled: bool, unit: str = 'run'):
     )
     return tqdm(todo, **own, unit=unit, disable=not watched, leave=False)
 
-
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #8177e487
 def error_text(error: BaseException) -> str:
     "An error in one line: its class and its message."
     return ' '.join(f'{type(error).__name__}: {error}'.split())
@@ -374,7 +378,7 @@ def warn_of_errors(
             stacklevel=3,
         )
 
-
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #642c889a
 def check_rows(name: str, result) -> list[dict]:
     "What a job gave as a list of rows; raises `TypeError` for anything else."
     rows = [result] if isinstance(result, dict) else result
@@ -427,12 +431,12 @@ def run_jobs(
     warn_of_errors({name: errors[name] for name in jobs if name in errors}, len(jobs), 'job')
     return [row for name in jobs for row in done[name]['rows']]
 
-
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #276cedbd
 JOB_FIELDS = ('commit', 'processes')  # what a record takes from the provenance
 
 
 def run_job(name: str, job: Callable, on_error: str) -> dict:
-    "The record of one job: its rows and the date, or its error in place of rows."
+    "The record of one job: its rows and the date, or its error instead of rows."
     result, error = attempt(job, on_error)
     failure = dict(job=name, error=error)
     rows = [failure] if error else check_rows(name, result)

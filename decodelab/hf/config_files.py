@@ -71,7 +71,7 @@ def parse_settings(text: str, path: str) -> dict:
             raise ValueError(f'{path} has {name!r} for a name: {words}')
     return result
 
-
+# %% ../../nbs/12_hf/11_config_files.ipynb #a5b1ddf9
 def depth_of(value) -> int:
     "The levels of lists and dicts inside one another; 0 for a plain value."
     if not isinstance(value, (list, dict)):
@@ -113,7 +113,7 @@ class PlainLoader(yaml.SafeLoader):
                 names.add(key.value)
         return super().construct_mapping(node, deep)
 
-
+# %% ../../nbs/12_hf/11_config_files.ipynb #eeef89e4
 def expanded_size(
     node: yaml.Node,
     sizes: dict,  # id of a node → its size; None while the node is being counted

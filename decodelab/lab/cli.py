@@ -168,7 +168,7 @@ def compare(args) -> int:
     )
     return int(failed)
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #65bae1b7
 def print_failures(frame) -> bool:
     "A line on stderr for each strategy with runs that failed; were there any?"
     failed = frame[frame.error.astype(bool)]

@@ -164,7 +164,7 @@ def path(self: Experiment, part: str = '', suffix: str = 'csv') -> Path:
         raise ValueError(f'{part!r} cannot be part of a file name: use letters, digits, _ and -')
     return self.results() / '.'.join(filter(None, (self.name, self.scale, part, suffix)))
 
-
+# %% ../../nbs/13_lab/02_experiment.ipynb #d49a5500
 @patch
 def save(self: Experiment, frame, part: str = ''):
     """Store a DataFrame, with its index if that has a name; returns it.
