@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from fastcore.basics import patch
 import torch
 
+from .transformer import ModelSnapshot
+
 LAYER_KINDS = {'full_attention', 'sliding_attention'}  # the kinds of layers whose masks are known
 # Rotary tables that depend on the position alone.
 STATIC_ROPES = {'default', 'linear', 'llama3', 'yarn', 'proportional'}
@@ -160,10 +162,15 @@ class PartialForward:
         self.path = next(path for path, m in model.named_modules() if m is self.body)
         self.name = layers_of(self.body)
         self.kinds = sorted(set(get_layer_types_and_kwargs(self.body.config)[0]))
+        self.snapshot = ModelSnapshot(model, buffers=False)
         with without_hooks(model):
             reason = split_difference(self)
         if reason:
             raise ValueError(f'{name} cannot be read in parts: {reason}')
+
+    def is_current(self) -> bool:
+        "Is the model as it was? The views are copies of some of its modules, numbers included."
+        return self.snapshot.is_current()
 
     def forward_contiguous(
         self, x: torch.Tensor, cache, begin: int, start: int, stop: int
