@@ -9,7 +9,7 @@ __all__ = ['WAYS', 'SEQUENCE', 'REPAIRED', 'HEAD', 'TAIL', 'MAX_WINDOW', 'WINDOW
            'joint_logits', 'row_errors', 'judge', 'rope_deltas_restored', 'reader_outcomes', 'reference_problem',
            'probe', 'probing_twin', 'model_key', 'CapabilitiesMixin', 'refusal', 'Capabilities']
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #f2da6e43
+# %% ../../nbs/02_models/17_capabilities.ipynb #7b974563
 import html
 import json
 import time
@@ -27,7 +27,7 @@ from .partial_forward import without_hooks
 from .transformer import ConfigSnapshot, NativeForward
 from .tree_attention import tree_masks
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #abb291d8
+# %% ../../nbs/02_models/17_capabilities.ipynb #c2eadaaa
 WAYS = {  # way of reading → in words, and what happens where it gives other logits
     'steps': ('token by token', "use transformers' generate(use_cache=False)"),
     'blocks': ('in blocks', 'tokens are read one by one'),
@@ -54,7 +54,7 @@ class Outcome:
         "May the way be used? What could not be probed may."
         return self.state in ('works', 'not probed')
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #993ebf57
+# %% ../../nbs/02_models/17_capabilities.ipynb #11fbf02b
 HEAD = 12  # tokens that both sequences begin with
 TAIL = 4  # tokens in which they differ
 MAX_WINDOW = 32  # windows up to this many tokens are exceeded by the probe
@@ -62,7 +62,7 @@ WINDOWS = ('sliding_window', 'attention_window_size', 'attention_chunk_size', 'w
 
 
 def head_length(lm) -> int:
-    "How many tokens the two sequences have in common; Raises `ValueError` if there is no room."
+    "How many tokens the two sequences have in common; raises `ValueError` if there is no room."
     windows = [getattr(lm.text_config, name, None) for name in WINDOWS]
     windows = [w for w in windows if isinstance(w, int) and w <= MAX_WINDOW]
     head = max([HEAD, *(w + 2 for w in windows)])
@@ -87,7 +87,7 @@ def probe_ids(lm, n: int, seed: int = 0) -> list[int]:
     order = [i for i in order if i not in special] or order
     return [order[i % len(order)] for i in range(n)]
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #a6d1ba07
+# %% ../../nbs/02_models/17_capabilities.ipynb #42efe4d5
 class ProbeRun:
     "Two sequences with a common beginning, and their logits by the model's full forward."
 
@@ -126,7 +126,7 @@ def stand_in_encoder(lm, n: int = 6) -> EncodedInput:
     encoded.mask = None
     return encoded
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #14478cd7
+# %% ../../nbs/02_models/17_capabilities.ipynb #1fc02f2b
 Pairs = Iterator[tuple[str, torch.Tensor, torch.Tensor]]  # (way, logits, those of the reference)
 
 
@@ -166,7 +166,7 @@ def read_trees(run: ProbeRun) -> Pairs:
     logits, _ = session.extend_tree([leaf, leaf], [run.a[h + 2], run.b[h + 2]])
     yield 'trees', logits[1:], run.full_b[h + 2 : h + 3]
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #1490d382
+# %% ../../nbs/02_models/17_capabilities.ipynb #64badc7f
 def read_exit(run: ProbeRun) -> Pairs:
     "Some tokens through the first layers, then all of them through the rest."
     session, h = run.session(), run.head
@@ -205,7 +205,7 @@ def joint_logits(lm, cache: SlotCache, rows: list[list[int]], begins: list[int])
     logits = lm.layers.head(x)
     return [row[n - len(r) :] for row, r in zip(logits, rows)]
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #6f459bf7
+# %% ../../nbs/02_models/17_capabilities.ipynb #fc5cc1b4
 TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-3}  # of ε
 TOLERANCE_16 = 0.05  # of its median, in other dtypes
 ERRORS = (ValueError, TypeError, RuntimeError, IndexError, KeyError, AttributeError)
@@ -217,7 +217,8 @@ READERS |= dict.fromkeys(SEQUENCE, read_sequence)
 
 def row_errors(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     "ε `(n,)` of logits `(n, V)`; infinite where they are no numbers."
-    logits, reference = logits.float(), reference.float()
+    dtype = torch.promote_types(torch.float32, torch.promote_types(logits.dtype, reference.dtype))
+    logits, reference = logits.to(dtype), reference.to(dtype)
     spread = reference.std(-1).clamp_min(torch.finfo(torch.float32).tiny)
     errors = (logits - reference).pow(2).mean(-1).sqrt() / spread
     return errors.nan_to_num(torch.inf).cpu()
@@ -233,7 +234,7 @@ def judge(errors: list[torch.Tensor], dtype: torch.dtype) -> Outcome:
     reason = f"its logits are off by {error:.1g} of their spread from its own full forward's"
     return Outcome('differs', reason, error)
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #831b147a
+# %% ../../nbs/02_models/17_capabilities.ipynb #5634e1e4
 @contextmanager
 def rope_deltas_restored(model) -> Iterator[None]:
     "While the block runs, a vision model may store the position of its last token in itself."
@@ -259,7 +260,7 @@ def reader_outcomes(reader: Callable, run: ProbeRun) -> dict[str, Outcome]:
         outcomes = {way: Outcome('unsupported', reason) for way in ways}
     return outcomes | {way: judge(e, run.lm.dtype) for way, e in errors.items()}
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #f6bd70d3
+# %% ../../nbs/02_models/17_capabilities.ipynb #1dc0db24
 def reference_problem(run: ProbeRun) -> Outcome | None:
     "Why nothing can be compared with the full forward, if so."
     if not (run.full_a.isfinite().all() and run.full_b.isfinite().all()):
@@ -289,6 +290,8 @@ def probe(lm, readers: list[Callable]) -> dict[str, Outcome]:
         outcomes = {}
         for reader in readers:
             outcomes |= reader_outcomes(reader, run)
+    if lm.partial is None:
+        lm.partial = twin.partial  # was compared with the whole when it was made
     return outcomes
 
 
@@ -301,7 +304,7 @@ def probing_twin(lm):
         twin.native = NativeForward(lm.native.weights)
     return twin
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #a5b18e87
+# %% ../../nbs/02_models/17_capabilities.ipynb #8b9098df
 OUTCOMES = {}  # (class, modules, configuration, dtype, device, backend) → way → `Outcome`
 MAX_OUTCOMES = 256  # the oldest are dropped
 
@@ -347,7 +350,7 @@ class CapabilitiesMixin:
             outcomes |= probe(self, [READERS[way]])
         return outcomes[way]
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #7e8e2e62
+# %% ../../nbs/02_models/17_capabilities.ipynb #31568ce3
 def refusal(name: str, way: str, outcome: Outcome) -> str:
     "One sentence: what differs, and what works."
     words, instead = WAYS[way]
@@ -394,7 +397,7 @@ class Capabilities(dict):
         title = f'{html.escape(self.name)}, compared with its own full forward'
         return f'<table><caption>{title}</caption>{"".join(rows)}</table>'
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #de52884b
+# %% ../../nbs/02_models/17_capabilities.ipynb #f229dbf5
 @patch
 def require(self: CapabilitiesMixin, way: str):
     "Raise `ValueError` where the model gives other logits in this way than by its full forward."
