@@ -373,3 +373,24 @@ def test_other_number_formats(dtype):
         table = LM(made(kind).to(dtype)).capabilities
         found = {way for way, outcome in table.items() if outcome.state == 'differs'}
         assert found == DIFFERS.get(kind, set()), (kind, table)
+
+
+@pytest.mark.parametrize('native', [True, False])
+@pytest.mark.parametrize('rope', [[1, 0, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0]], ids=str)
+def test_exits_between_layers_without_rotary_positions(rope, native):
+    "SmolLM3 after each layer: the exit's logits, and those of all layers after it."
+    config = AutoConfig.for_model(
+        'smollm3', **SIZES | GQA | dict(num_hidden_layers=4, no_rope_layers=rope)
+    )
+    lm, ids = LM(built(config), native=native), PROMPTS[2]
+    with torch.no_grad():
+        out = lm.model(torch.tensor([ids]), use_cache=False, output_hidden_states=True)
+        for layer in range(1, lm.depth):
+            session = lm.session()
+            early = lm.model.lm_head(lm.model.model.norm(out.hidden_states[layer]))[0, -3:]
+            assert torch.allclose(session.exit_logits(ids, layer, 3), early, atol=1e-9)
+            session.exit_logits(ids[:12], layer)
+            assert torch.allclose(session.logits(ids, 8), out.logits[0, -8:], atol=1e-9)
+            want = full_greedy(lm.model, ids, 6)
+            exits = Speculative(EarlyExitDrafter(layer), lookahead=FixedLookahead(3))
+            assert decode(lm, ids, exits, 6).tokens == want
