@@ -77,7 +77,7 @@ def reluctant(model):
 
 def replaced_layer(model):
     layer = copy.deepcopy(model.model.layers[0])
-    layer.mlp.down_proj.weight.data *= 3
+    layer.post_feedforward_layernorm.weight.data += 3
     model.model.layers[0] = layer
 
 
