@@ -394,3 +394,24 @@ def test_exits_between_layers_without_rotary_positions(rope, native):
             want = full_greedy(lm.model, ids, 6)
             exits = Speculative(EarlyExitDrafter(layer), lookahead=FixedLookahead(3))
             assert decode(lm, ids, exits, 6).tokens == want
+
+
+@pytest.mark.parametrize('kind', ['gpt2', 'gpt_neox', 'llama', 'gemma', 'cohere', 'olmo'])
+def test_a_window_that_the_model_does_not_have(kind, draft):
+    "A configuration may name one; transformers' cache would take it for every layer's."
+    lm = LM(
+        built(
+            AutoConfig.for_model(
+                kind,
+                **SIZES | dict(pad_token_id=0, head_dim=8, num_key_value_heads=4, sliding_window=5),
+            )
+        )
+    )
+    looks = Speculative(PromptLookupDrafter(), lookahead=FixedLookahead(4))
+    tree = Speculative(TreeDrafter(draft, (2, 2, 1)))
+    for prompt in PROMPTS:
+        want = full_greedy(lm.model, prompt)
+        for strategy in (Greedy(), looks, tree):
+            assert decode(lm, prompt, strategy, NEW).tokens == want
+        assert decode_batch(lm, [prompt, [5]], looks, max_new_tokens=NEW)[0].tokens == want
+    assert decode(lm, PROMPTS[2], BeamSearch(3), 6).tokens == full_beams(lm.model, PROMPTS[2], 3, 6)

@@ -18,7 +18,7 @@ import weakref
 import torch
 from torch import nn
 
-from .partial_forward import LAYER_KINDS, ROUNDING, without_hooks
+from .partial_forward import LAYER_KINDS, ROUNDING, trial_length, without_hooks
 from decodelab.models.transformer import (
     Layer,
     NativeForward,
@@ -366,10 +366,11 @@ def native_forward(model) -> NativeForward:
 
 
 @torch.no_grad()
-def relative_difference(model, native: NativeForward, n: int = 5) -> float:
+def relative_difference(model, native: NativeForward) -> float:
     "The largest difference of logits on a few tokens, as a share of the largest logit."
     from transformers import DynamicCache
 
+    n = trial_length(model.config)
     ids = torch.arange(1, n + 1, device=model.device)[None] % len(native.weights.embed)
     cache = DynamicCache()
     theirs = model(input_ids=ids, use_cache=False).logits.double()
