@@ -116,7 +116,7 @@ class ProbeRun:
 
 
 def stand_in_encoder(lm, n: int = 6) -> EncodedInput:
-    "Seeded states `(1, n, D)` in place of what an encoder computes."
+    "Seeded states `(1, n, D)` instead of those that an encoder computes."
     config = lm.model.get_encoder().config
     names = ('d_model', 'hidden_size', 'encoder_hidden_size', 'decoder_hidden_size')
     size = next(v for v in (getattr(config, name, None) for name in names) if v)
@@ -141,7 +141,7 @@ def read_sequence(run: ProbeRun) -> Pairs:
 
 
 def read_branches(run: ProbeRun) -> Pairs:
-    "Both sequences as rows of one session, which then change places."
+    "Both sequences as rows of one session, which are then swapped."
     session, h = run.session(), run.head
     session.logits(run.a[:h])
     rows = session.expand(2)
@@ -151,13 +151,14 @@ def read_branches(run: ProbeRun) -> Pairs:
     want = [run.full_b[h + 1], run.full_a[h + 1], run.full_b[h + 1]]
     yield 'branches', logits, torch.stack(want)
 
-
+# %% ../../nbs/02_models/17_capabilities.ipynb #7ae26e05
 def read_trees(run: ProbeRun) -> Pairs:
     "Both sequences as paths of one tree, then as branches of a tree that grows and is pruned."
-    session, h, n = run.session(), run.head, TAIL
+    session = run.session()
+    h, n = run.head, TAIL
     parents = [*range(-1, n - 1), -1, *range(n, 2 * n - 1)]
     logits = session.tree_logits(run.a[:h], run.a[h:] + run.b[h:], parents)
-    yield 'trees', logits[1 + n :], run.full_b[h:]  # those of a lie where its rows would
+    yield 'trees', logits[1 + n :], run.full_b[h:]  # the rows of b
     session.accept_path([n])  # the first token of b
     session.begin_tree()
     logits, _ = session.extend_tree([-1, -1], [run.a[h + 1], run.b[h + 1]])
@@ -188,7 +189,7 @@ def read_batch(run: ProbeRun) -> Pairs:
         logits = joint_logits(run.lm, cache, [run.a[a0:a1], run.b[b0:b1]], [a0, b0])
         yield 'batch', logits[1], run.full_b[b0:b1]  # a lies where it would alone
 
-
+# %% ../../nbs/02_models/17_capabilities.ipynb #16e45390
 def joint_logits(lm, cache: SlotCache, rows: list[list[int]], begins: list[int]) -> list:
     "Logits `(n, V)` of each row: `n` new ids at positions `begin` and on, padded in front."
     n = max(map(len, rows))
@@ -319,7 +320,7 @@ def model_key(lm) -> tuple:
     backend = lm.native is not None
     return (type(model), kinds, replaced, config, implementation, lm.dtype, str(lm.device), backend)
 
-
+# %% ../../nbs/02_models/17_capabilities.ipynb #e42c5527
 class CapabilitiesMixin:
     "The part of an `LM` that knows in which ways its model can be read."
 
@@ -356,7 +357,7 @@ def refusal(name: str, way: str, outcome: Outcome) -> str:
     words, instead = WAYS[way]
     return f'{name} cannot be read {words}: {outcome.reason}; {instead}'
 
-
+# %% ../../nbs/02_models/17_capabilities.ipynb #c513f0e0
 class Capabilities(dict):
     "A table: way of reading → `Outcome`, of one model."
 
@@ -370,14 +371,14 @@ class Capabilities(dict):
         return [(way, self.verdict(way), self.why(way)) for way in self]
 
     def verdict(self, way: str) -> str:
-        "'works', 'replaced' by another way, 'refused', or 'not probed'."
+        "Whether a way works, is replaced by another one, raises an error, or has not been probed."
         outcome = self[way]
         if outcome.works:
             return outcome.state
         return 'replaced' if way in REPAIRED else 'refused'
 
     def why(self, way: str) -> str:
-        "The reason, and what happens in its place."
+        "The reason, and what happens instead."
         outcome = self[way]
         if outcome.works:
             return outcome.reason or f'off by {outcome.error:.0e} of the spread'
@@ -400,11 +401,15 @@ class Capabilities(dict):
 # %% ../../nbs/02_models/17_capabilities.ipynb #f229dbf5
 @patch
 def require(self: CapabilitiesMixin, way: str):
-    "Raise `ValueError` where the model gives other logits in this way than by its full forward."
+    """Raise `ValueError` where the model gives other logits in this way than by its full forward.
+
+    Also where it cannot be read step by step at all.
+    """
     if not self.is_probed:
         return
     outcome = self.outcome(way)
-    if outcome.state == 'differs':
+    unreadable = way == 'steps' and outcome.state == 'unsupported'
+    if outcome.state == 'differs' or unreadable:
         raise ValueError(refusal(self.name, way, outcome))
 
 

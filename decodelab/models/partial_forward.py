@@ -309,8 +309,9 @@ def split_difference(parts: PartialForward) -> str:
     depth = config.num_hidden_layers
     try:
         split = split_logits(parts, ids, DynamicCache(), 1, depth).double()
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
-        return f'its forward takes no prepared masks ({str(error).splitlines()[0]})'
+    except Exception as error:  # of the model's own code, of any kind
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return f'its forward takes no prepared masks ({reason})'
     error = float('inf')
     if split.shape == whole.shape:
         error = ((split - whole).abs().max() / whole.abs().max()).item()
@@ -318,7 +319,7 @@ def split_difference(parts: PartialForward) -> str:
         return ''
     return f'in parts its logits are off by {error:.1g} of the largest'
 
-
+# %% ../../nbs/02_models/05_partial_forward.ipynb #c17d44b8
 @contextmanager
 def without_hooks(model) -> Iterator[None]:
     "While the block runs, no hook on the model or its modules is called."

@@ -403,7 +403,7 @@ def _padded_positions(self: Session, ids: torch.Tensor) -> torch.Tensor:
     counts = real.cumsum(1) + torch.tensor(cached, device=ids.device)[:, None]
     return counts * real + padding
 
-
+# %% ../../nbs/02_models/11_session.ipynb #f36f5319
 @patch
 def _store_states(self: Session, out):
     "Store the hidden states of a pass of transformers' forward."
