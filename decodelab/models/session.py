@@ -412,6 +412,11 @@ def _store_states(self: Session, out):
         self.states.append(states[-1])
     if self.hidden_buffer:
         layers = [states[layer][0] for layer in self.hidden_buffer.layers]
+        if any(state.ndim != 2 for state in layers):
+            raise ValueError(
+                f'{self.lm.name} passes several streams of states between its layers, which draft '
+                'heads cannot read: use another drafter'
+            )
         self.hidden_buffer.put(len(self), torch.stack(layers, 1))
 
 # %% ../../nbs/02_models/11_session.ipynb #f4b25b56
