@@ -103,3 +103,19 @@ def test_every_pair_of_drafter_combination_and_verifier(kind):
         except FailedError as error:
             raise AssertionError(f'{error}\n{kind}.check({case!r})') from error
     assert compared >= 40, (compared, refused)
+
+
+@pytest.mark.parametrize('architecture', ['llama', 'qwen3', 'gpt_neox'])
+@pytest.mark.parametrize('verifier', ['ExactMatchVerifier()', 'MultiDraftVerifier()'])
+@pytest.mark.parametrize('shape', ['(2,)', '(2, 1)'])
+def test_trees_under_a_processor_that_learns_from_scores(architecture, verifier, shape):
+    "The rows of the accepted path are those that Mirostat learns from, not those of the last branch."
+    drafter = f'TreeDrafter(lm=draft, shape={shape})'
+    compared = 0
+    for prompt in ((2,), (0, 1, 0)):
+        for processor in ('Mirostat(tau=0.7, eta=0.4)', 'Mirostat(tau=2.0, eta=0.1)'):
+            case = Case(
+                architecture, drafter, verifier, 'FixedLookahead(2)', (processor,), (prompt,), 3
+            )
+            compared += law.check(case)
+    assert compared >= 2
