@@ -6,10 +6,11 @@
 __all__ = ['STRATEGY_OPTIONS', 'BASELINES', 'DEFAULT_STRATEGIES', 'SPECULATIVE', 'CANDIDATE_NAMES', 'TASKS', 'PROMPTS_HELP',
            'COMMANDS', 'flag', 'check_strategy_options', 'selected_names', 'make_drafter', 'strategies_for',
            'check_folder_exists', 'load_prompts', 'compare_command', 'print_failures', 'report_comparison',
-           'three_traces', 'generate_command', 'save_trace', 'strategy_from_file', 'check_certify', 'certify_command',
-           'tune_command', 'explain_command', 'train_code', 'train_on_task', 'zoo_command', 'embedded_models',
-           'integer_type', 'add_common', 'add_speculative', 'add_compare', 'add_generate', 'add_strategy',
-           'add_certify', 'add_tune', 'add_explain', 'add_zoo', 'make_parser', 'main', 'silence_transformers']
+           'three_traces', 'generate_command', 'save_trace', 'strategy_from_file', 'check_certify', 'check_certify_all',
+           'certify_command', 'certify_all_command', 'save_certificates', 'tune_command', 'explain_command',
+           'train_code', 'train_on_task', 'zoo_command', 'embedded_models', 'integer_type', 'add_common',
+           'add_speculative', 'add_compare', 'add_generate', 'add_strategy', 'add_certify', 'add_tune', 'add_explain',
+           'add_zoo', 'make_parser', 'main', 'silence_transformers']
 
 # %% ../../nbs/13_lab/11_cli.ipynb #d2d2b511
 import argparse
@@ -272,6 +273,10 @@ def strategy_from_file(args, lm):
 def check_certify(args):
     "Raises `ValueError` for an option that the certificate would not use."
     sampled = bool(args.temperature)
+    check_folder_exists(args.json)
+    if args.all:
+        check_certify_all(args)
+        return
     idle = dict(
         target=(not args.on_target, 'is read with --on-target only'),
         samples=(not sampled, 'is for sampling, and at temperature 0 texts are compared'),
@@ -285,6 +290,17 @@ def check_certify(args):
             raise ValueError(f'{flag(option)} {reason}: leave it out')
 
 
+def check_certify_all(args):
+    "Raise `ValueError` for an option of one scheme beside `--all`."
+    defaults = make_parser().parse_args(['certify'])
+    shared = ('all', 'json', 'samples', 'max_new_tokens', 'seed')
+    for option, default in vars(defaults).items():
+        if option not in shared and getattr(args, option) != default:
+            raise ValueError(
+                f'{flag(option)} is of one scheme, and --all has its own: leave it out'
+            )
+
+
 def certify_command(args) -> int:
     "Print the certificate of a speculative strategy; 1 if it is lossy."
     import torch
@@ -293,6 +309,8 @@ def certify_command(args) -> int:
     from decodelab.zoo.corpus import builtin_prompts
 
     check_certify(args)
+    if args.all:
+        return certify_all_command(args)
     args.device = args.device or 'cpu'
     strategy = strategies_for(args.strategy, args, torch.float64)[args.strategy]
     options = dict(
@@ -303,7 +321,39 @@ def certify_command(args) -> int:
         options |= dict(lm=target, prompts=builtin_prompts())
     certificate = certify(strategy, **options)
     print(certificate)
+    save_certificates(args.json, [certificate.to_dict()])
     return 0 if certificate.lossless else 1
+
+
+def certify_all_command(args) -> int:
+    "Print the table of all certificates; 1 if a scheme that should be lossless is not."
+    from decodelab.lab.certificates import certify_all, format_row
+
+    print(format_row(), flush=True)
+    rows = certify_all(
+        samples=args.samples or 300,
+        max_new_tokens=args.max_new_tokens or 12,
+        seed=args.seed,
+        show=lambda row: print(format_row(row), flush=True),
+    )
+    save_certificates(args.json, [row['record'] for row in rows])
+    wrong = [
+        r['scheme'] for r in rows if r['verdict'] != 'lossless' and not r['record']['declared']
+    ]
+    lossless = sum(row['verdict'] == 'lossless' for row in rows)
+    declared = sum(bool(row['record']['declared']) for row in rows)
+    print(f'{len(rows)} schemes: {lossless} lossless, {declared} lossy as declared')
+    if wrong:
+        print(f'not lossless, or not exercised: {", ".join(wrong)}', file=sys.stderr)
+    return int(bool(wrong))
+
+
+def save_certificates(path, records: list[dict]):
+    "Write certificates as a list of JSON objects, whole or not at all."
+    from decodelab.core.files import write_atomic
+
+    if path:
+        write_atomic(Path(path), json.dumps(records, indent=1) + '\n')
 
 # %% ../../nbs/13_lab/11_cli.ipynb #8314bd15
 # of `tuning.search.CANDIDATES`; without importing scikit-learn
@@ -580,6 +630,8 @@ def add_certify(add):
         action='store_true',
         help='also check texts of the target on the built-in prompts, in float64',
     )
+    add('--all', action='store_true', help='certify every scheme of the package, in one table')
+    add('--json', metavar='FILE', help='also write the certificates as JSON')
 
 # %% ../../nbs/13_lab/11_cli.ipynb #964c5f9f
 def add_tune(add):
