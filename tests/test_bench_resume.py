@@ -14,10 +14,12 @@ import pytest
 SCRIPT = '''
 import sys, time
 from decodelab.evaluate.bench import bench
+from decodelab.core.driver import LanguageModel
 from decodelab.core.trace import Step
 
-class Counter:
-    name, device, vocab_size, context, eos = 'counter', 'cpu', 256, None, ()
+class Counter(LanguageModel):
+    name = 'counter'
+    vocab_size = 256
     def decode(self, ids): return bytes(ids).decode('utf-8', errors='replace')
 
 class Paced:
@@ -141,7 +143,7 @@ def test_a_failing_strategy_loses_only_its_own_run(script, tmp_path):
 
     strategies = dict(one=Paced(1, 0), bad=Fails(2, 0))
     with pytest.raises(RuntimeError, match='out of memory'):
-        run(tmp_path / 'run', strategies=strategies)
+        run(tmp_path / 'run', strategies=strategies, on_error='raise')
     kept = (tmp_path / 'run' / 'rows.jsonl').read_bytes()
     assert kept.count(b'"bad"') == 2 and len(run(tmp_path / 'run', strategies=strategies)) == TOTAL
     assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(kept)

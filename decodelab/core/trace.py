@@ -94,6 +94,7 @@ class Trace:
     prompt_text: str = ''  # of an encoder–decoder: the text of its encoder's input
     token_texts: list[str] = field(default_factory=list)  # the text that each new token completes
     rejected_texts: list[str] = field(default_factory=list)  # per step, the draft's rejected tail
+    error = None
 
     @property
     def tokens(self) -> list[int]:

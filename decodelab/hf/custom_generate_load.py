@@ -22,6 +22,8 @@ from types import FunctionType, ModuleType
 
 import torch
 
+from ..core.checks import check_bool
+
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #ccb8d4d4
 def installed_version(package: str) -> str | None:
     "The installed version of a package; None if there is none."
@@ -242,6 +244,7 @@ def load_custom_generate(
 
     Raises `ValueError` where it is not trusted, not pinned, not there, or misses requirements.
     """
+    check_bool('trust_remote_code', trust_remote_code)
     name = str(folder_or_name)
     folder, revision = resolve_folder(name, revision)
     if folder and (folder / 'requirements.txt').is_file():

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from ..core.checks import check_choice, check_instance, check_int, check_number
+from ..core.checks import check_bool, check_choice, check_instance, check_int, check_number
 from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, check_supported
 
 # %% ../../nbs/12_hf/01_settings.ipynb #6971aba1
@@ -403,7 +403,8 @@ def check_types(s: Settings):
     if s['max_time'] is not None:
         check_number('max_time', s['max_time'], minimum=0)
     for name in BOOLEANS:
-        check_choice(name, s[name], (None, True, False))
+        if s[name] is not None:
+            check_bool(name, s[name])
     if s['streamer'] is not None:
         for method in ('put', 'end'):
             example = 'TextStreamer(tokenizer), with put and end'

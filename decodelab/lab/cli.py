@@ -5,17 +5,18 @@
 # %% auto #0
 __all__ = ['STRATEGY_OPTIONS', 'BASELINES', 'DEFAULT_STRATEGIES', 'SPECULATIVE', 'CANDIDATE_NAMES', 'TASKS', 'PROMPTS_HELP',
            'COMMANDS', 'flag', 'check_strategy_options', 'selected_names', 'make_drafter', 'strategies_for',
-           'check_folder_exists', 'load_prompts', 'compare_command', 'report_comparison', 'three_traces',
-           'generate_command', 'save_trace', 'strategy_from_file', 'check_certify', 'certify_command', 'tune_command',
-           'explain_command', 'train_code', 'train_on_task', 'zoo_command', 'embedded_models', 'integer_type',
-           'add_common', 'add_speculative', 'add_compare', 'add_generate', 'add_strategy', 'add_certify', 'add_tune',
-           'add_explain', 'add_zoo', 'make_parser', 'main', 'silence_transformers']
+           'check_folder_exists', 'load_prompts', 'compare_command', 'print_failures', 'report_comparison',
+           'three_traces', 'generate_command', 'save_trace', 'strategy_from_file', 'check_certify', 'certify_command',
+           'tune_command', 'explain_command', 'train_code', 'train_on_task', 'zoo_command', 'embedded_models',
+           'integer_type', 'add_common', 'add_speculative', 'add_compare', 'add_generate', 'add_strategy',
+           'add_certify', 'add_tune', 'add_explain', 'add_zoo', 'make_parser', 'main', 'silence_transformers']
 
 # %% ../../nbs/13_lab/11_cli.ipynb #d2d2b511
 import argparse
 import json
 import sys
 import time
+import warnings
 from importlib import import_module
 from pathlib import Path
 
@@ -150,8 +151,10 @@ def load_prompts(name: str) -> list[str]:
 
 # %% ../../nbs/13_lab/11_cli.ipynb #ab5575a6
 def compare_command(args) -> int:
-    "Run the comparison, print the table, write run folder, JSON and page."
+    "Run the comparison, print the table, write run folder, JSON and page; 1 if runs failed."
+    from decodelab.core.metrics import good_runs
     from decodelab.evaluate.bench import bench, summary
+    from decodelab.evaluate.jobs import FailedWarning
     from decodelab.models.loading import process_rank
     from decodelab.models.session import load
 
@@ -169,11 +172,33 @@ def compare_command(args) -> int:
         size = f'{len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats'
         print(f'{target}, {size}; runs in {out}', flush=True)
     sizes = (args.max_new_tokens, args.repeats, args.seed)
-    frame = bench(target, prompts, strategies, *sizes, out, progress=sys.stderr.isatty())
-    if rank == 0:  # the main process reports
-        traces = three_traces(target, prompts, strategies, args)
-        report_comparison(args, out, frame, summary(frame), traces)
-    return 0
+    with warnings.catch_warnings(action='ignore', category=FailedWarning):  # printed below
+        frame = bench(target, prompts, strategies, *sizes, out, progress=sys.stderr.isatty())
+    if rank:
+        return 0  # the main process reports
+    failed = print_failures(frame)
+    frame = good_runs(frame)
+    if not set(strategies) <= set(frame.strategy):
+        return 1  # one of them has nothing to compare
+    n_strategies = frame.groupby('prompt').strategy.nunique()
+    complete = [prompts[i] for i in n_strategies.index[n_strategies == len(strategies)]]
+    traces = three_traces(target, complete, strategies, args) if complete else []
+    report_comparison(args, out, frame, summary(frame), traces)
+    return int(failed)
+
+# %% ../../nbs/13_lab/11_cli.ipynb #51ba84f1
+def print_failures(frame) -> bool:
+    "A line on stderr for each strategy with runs that failed; were there any?"
+    failed = frame[frame.error.astype(bool)]
+    for name, runs in failed.groupby('strategy', sort=False):
+        total = (frame.strategy == name).sum()
+        prompts = sorted(set(runs.prompt))
+        listed = ', '.join(map(str, prompts[:5])) + (', …' if len(prompts) > 5 else '')
+        words = f'{len(runs)} of {total} runs failed, on prompts {listed}'
+        print(f'{name}: {words} ({runs.error.iloc[0]})', file=sys.stderr)
+    if len(failed):
+        print('The same command with --out tries them again.', file=sys.stderr)
+    return len(failed) > 0
 
 # %% ../../nbs/13_lab/11_cli.ipynb #913bac82
 def report_comparison(args, out: Path, frame, result, traces: list):

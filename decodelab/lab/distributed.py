@@ -48,7 +48,7 @@ def seconds_by_process(folder) -> list[float]:
     "Seconds of runs that each process of a run folder has done, in the order of their files."
     seconds = []
     for path in sorted(Path(folder).glob('rows*.jsonl')):
-        seconds.append(sum(row['seconds'] for row in read_rows(path)[0]))
+        seconds.append(sum(row['seconds'] or 0 for row in read_rows(path)[0]))
     if not sum(seconds):
         raise ValueError(
             f'there are no runs in {folder}: give a folder that bench(output_dir=…) wrote to'

@@ -161,10 +161,19 @@ def path(self: Experiment, part: str = '', suffix: str = 'csv') -> Path:
         raise ValueError(f'{part!r} cannot be part of a file name: use letters, digits, _ and -')
     return self.results() / '.'.join(filter(None, (self.name, self.scale, part, suffix)))
 
-
+# %% ../../nbs/13_lab/02_experiment.ipynb #d49a5500
 @patch
 def save(self: Experiment, frame, part: str = ''):
-    "Store a DataFrame, with its index if that has a name; returns it."
+    """Store a DataFrame, with its index if that has a name; returns it.
+
+    Raises `ValueError` where rows report an error: a claim is checked against all of them.
+    """
+    if 'error' in frame and frame['error'].fillna('').astype(bool).any():
+        errors = frame['error'][frame['error'].fillna('').astype(bool)]
+        raise ValueError(
+            f'{len(errors)} of {len(frame)} rows of {self.name} failed, the first of them with '
+            f'{errors.iloc[0]}: mend it, and run again with --resume, which does only those'
+        )
     write_atomic(self.path(part), frame.to_csv(index=frame.index.names != [None]))
     return frame
 

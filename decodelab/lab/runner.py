@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ..core.files import write_atomic
+from ..core.files import WriterLock, write_atomic
 from ..evaluate.jobs import machine_info, process_rank
 from decodelab.lab.notebook_runner import (
     Failure,
@@ -92,33 +92,19 @@ def begin_record(
     return read_record(out, stem) or new
 
 # %% ../../nbs/13_lab/05_runner.ipynb #2d5614cd
-def lock(
-    out: Path,
-    stem: str,
-    patience: float = 5.0,  # seconds to wait for another process
-):
-    """An open file that this process alone holds, and its kernel with it.
+def lock(out: Path, stem: str, wait: float = 5.0) -> WriterLock:
+    """The lock of a run, which this process alone holds, and hands on to its kernel.
 
-    None where the system has no such locks. Raises `ValueError` if another process holds it.
+    Raises `ValueError` that names the process if another does, or for a folder that cannot be
+    written to.
     """
-    if os.name != 'posix':
-        return None
-    import fcntl
-
-    file = open(out / f'.{stem}.{process_rank()[0]}.lock', 'w')
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                break
-        time.sleep(0.25)
-    file.close()
-    raise ValueError(
-        f'another process runs {stem} in {out}: wait for it, or give another folder with --out'
-    )
+    run_lock = WriterLock(out / f'.{stem}.{process_rank()[0]}.lock')
+    try:
+        return run_lock.acquire(f'runs {stem} in {out}', wait)
+    except OSError as error:
+        raise ValueError(
+            f'cannot write to {out} ({error.strerror}): give another folder with --out'
+        ) from error
 
 # %% ../../nbs/13_lab/05_runner.ipynb #961c4dc4
 @dataclass(frozen=True)
@@ -218,11 +204,12 @@ def run_experiment(
     out.mkdir(parents=True, exist_ok=True)
     result = RunResult(path.stem, scale, quick, out, 0.0)
     env = environment(out, scale, quick, fetch, turn)
-    file = lock(out, result.stem)
-    if file is None:
-        return run_locked(path, result, resume, env, stream)
-    with file:
-        return run_locked(path, result, resume, env, stream, (file.fileno(),))
+    run_lock = lock(out, result.stem)
+    descriptors = (run_lock.file.fileno(),) if os.name == 'posix' else ()
+    try:
+        return run_locked(path, result, resume, env, stream, descriptors)
+    finally:
+        run_lock.release()
 
 # %% ../../nbs/13_lab/05_runner.ipynb #2d009674
 def run_locked(

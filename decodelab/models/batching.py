@@ -4,19 +4,20 @@
 
 # %% auto #0
 __all__ = ['ForwardRequest', 'BatchedSession', 'group_by_length', 'round_up_positions', 'ModelBatch', 'run_pass', 'pad_requests',
-           'pass_function', 'joint_forward', 'Batcher', 'unbatchable_reason', 'Batch', 'Queue', 'run_batch',
-           'decode_batch']
+           'pass_function', 'joint_forward', 'Batcher', 'unbatchable_reason', 'Batch', 'Queue', 'positions_needed',
+           'run_batch', 'failed_trace', 'fill_queue', 'decode_batch']
 
 # %% ../../nbs/02_models/13_batching.ipynb #ca13f15f
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from traceback import clear_frames
 
 from fastcore.basics import patch
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from ..core.checks import check_int
+from ..core.checks import check_choice, check_int
 from ..core.driver import Request, Rng, encode_prompt, to_stop, trace_request
 from ..core.trace import Trace
 from .early_exit import bare_head
@@ -349,6 +350,11 @@ class Batch(list):
     costs: list[dict]  # for each model: passes, rows, tokens, padded
     unbatched: dict[str, str]  # models that ran sequence by sequence, and why
 
+    @property
+    def errors(self) -> dict[int, Exception]:
+        "The errors of the prompts that failed, by their numbers."
+        return {i: trace.error for i, trace in enumerate(self) if trace.error is not None}
+
     def __repr__(self):
         tokens = sum(len(t.tokens) for t in self)
         rate = tokens / max(self.seconds, 1e-9)
@@ -364,6 +370,10 @@ class Batch(list):
             )
         for name, why in self.unbatched.items():
             lines.append(f'{name} ran sequence by sequence: {why}')
+        if self.errors:
+            i, error = next(iter(self.errors.items()))
+            words = f'{len(self.errors)} of them failed, the first is number {i}'
+            lines.append(f'{words} ({type(error).__name__}: {error})')
         return '\n'.join(lines)
 
 # %% ../../nbs/02_models/13_batching.ipynb #90e3e257
@@ -376,12 +386,12 @@ class Queue:
     max_positions: int | None = None  # None: no bound
     n_started: int = 0
 
-    def check_room(self):
-        "Raises `ValueError` where one request alone does not fit."
-        longest = max(map(self.n_positions, range(len(self.requests))), default=0)
-        if self.max_positions is not None and longest > self.max_positions:
+    def check_room(self, request: Request):
+        "Raises `ValueError` where a request does not fit alone."
+        n_positions = positions_needed(request)
+        if self.max_positions is not None and n_positions > self.max_positions:
             raise ValueError(
-                f'one sequence needs {longest} positions of cache and cache_tokens is '
+                f'one sequence needs {n_positions} positions of cache and cache_tokens is '
                 f'{self.max_positions}: raise it, or shorten the sequence'
             )
 
@@ -389,19 +399,24 @@ class Queue:
         "The number of the next request beside those that run; None if there is none, or no room."
         if self.n_started == len(self.requests) or len(running) >= self.size:
             return None
-        longest = max(self.n_positions(i) for i in [*running, self.n_started])
+        longest = max(positions_needed(self.requests[i]) for i in [*running, self.n_started])
         if self.max_positions and longest * (len(running) + 1) > self.max_positions:
             return None
         self.n_started += 1
         return self.n_started - 1
 
-    def n_positions(self, i: int) -> int:
-        "The positions in the cache that request `i` may need."
-        request = self.requests[i]
-        return round_up_positions(1 + len(request.prompt) + request.max_new_tokens)
+
+def positions_needed(request: Request) -> int:
+    "The positions in the cache that a request may need."
+    return round_up_positions(1 + len(request.prompt) + request.max_new_tokens)
 
 # %% ../../nbs/02_models/13_batching.ipynb #cb0d1705
-def run_batch(batcher: Batcher, queue: Queue, strategy) -> tuple[list[Trace], int]:
+def run_batch(
+    batcher: Batcher,
+    queue: Queue,
+    strategy,
+    on_error: str = 'raise',  # or 'keep': the trace of a sequence that fails has its error
+) -> tuple[list[Trace], int]:
     "`(traces, most bytes of cache)`: run all requests to their ends."
     traces = {}
     running = {}  # sequence → number of its request
@@ -412,8 +427,11 @@ def run_batch(batcher: Batcher, queue: Queue, strategy) -> tuple[list[Trace], in
         try:
             trace = sequence.switch(*args)
         except Exception as error:
-            error.add_note(f'while decoding prompt number {running[sequence]}')
-            raise
+            if on_error == 'raise':
+                error.add_note(f'while decoding prompt number {running[sequence]}')
+                raise
+            clear_frames(error.__traceback__)  # they hold caches
+            trace = failed_trace(queue.requests[running[sequence]].prompt, error)
         if sequence.dead:
             traces[running.pop(sequence)] = trace
             batcher.release(sequence)
@@ -434,6 +452,36 @@ def run_batch(batcher: Batcher, queue: Queue, strategy) -> tuple[list[Trace], in
             sequence.throw(GreenletExit)
     return [traces[i] for i in sorted(traces)], max_bytes
 
+# %% ../../nbs/02_models/13_batching.ipynb #77014d5d
+def failed_trace(prompt, error: Exception) -> Trace:
+    "The trace of a prompt that failed: no steps, and its error."
+    is_text = isinstance(prompt, str)
+    trace = Trace([] if is_text else prompt, [], prompt_text=prompt if is_text else '')
+    trace.stopped = f'error {type(error).__name__}: {error}'
+    trace.error = error
+    return trace
+
+
+def fill_queue(
+    queue: Queue, lm: LM, prompts: Sequence, seed: int, options: dict, on_error: str
+) -> dict[int, Trace]:
+    "Add a request for each prompt; returns the traces of those that make none, by number."
+    failed = {}
+    for i, prompt in enumerate(prompts):
+        try:
+            ids = encode_prompt(lm, prompt, options['max_new_tokens'])
+            request = Request(lm, ids, rng=Rng(seed + i, lm.device), **options)
+            if on_error == 'keep':
+                queue.check_room(request)
+            queue.requests.append(request)
+        except Exception as error:
+            if on_error == 'raise':
+                raise
+            failed[i] = failed_trace(prompt, error)
+    if queue.requests:
+        queue.check_room(max(queue.requests, key=positions_needed))
+    return failed
+
 # %% ../../nbs/02_models/13_batching.ipynb #aabf0ddc
 def decode_batch(
     lm: LM,  # the target
@@ -444,27 +492,31 @@ def decode_batch(
     seed: int = 0,  # sequence i is that of `decode(lm, prompts[i], strategy, seed=seed + i)`
     stop=None,  # as for `decode`
     cache_tokens: int | None = None,  # positions in the target's cache, beam search aside
+    on_error: str = 'raise',  # 'keep': a prompt that fails has its error in its trace
 ) -> Batch:
     """Decode many prompts with joined passes.
+
+    With `on_error='keep'` the others are decoded as they would be without it: `batch[i].error` is
+    the error of prompt `i`, and `batch.errors` has all of them. An error of a joined pass, such as
+    a device without memory, is no prompt's own and is raised.
 
     Raises what a sequence raises, with the number of its prompt in a note.
     """
     check_int('batch_size', batch_size)
+    check_choice('on_error', on_error, ('raise', 'keep'))
     if isinstance(prompts, str):
         raise TypeError('prompts is one string: give a list of prompts, or use decode')
-    batcher, stop = Batcher(), to_stop(stop)
-    requests = []
-    for i, prompt in enumerate(prompts):
-        ids = encode_prompt(lm, prompt, max_new_tokens)
-        rng = Rng(seed + i, lm.device)
-        requests.append(Request(lm, ids, max_new_tokens, rng, stop, batcher=batcher))
-    queue = Queue(requests, batch_size, cache_tokens)
-    queue.check_room()
+    check_int('max_new_tokens', max_new_tokens)
+    batcher = Batcher()
+    options = dict(max_new_tokens=max_new_tokens, stop=to_stop(stop), batcher=batcher)
+    queue = Queue([], batch_size, cache_tokens)
+    failed = fill_queue(queue, lm, prompts, seed, options, on_error)
     clock = Request(lm, [0], 1, Rng()).clock
     start = clock()
     with torch.inference_mode():
-        traces, max_bytes = run_batch(batcher, queue, strategy)
-    batch = Batch(traces)
+        traces, max_bytes = run_batch(batcher, queue, strategy, on_error)
+    rest = iter(traces)
+    batch = Batch(failed[i] if i in failed else next(rest) for i in range(len(prompts)))
     batch.seconds = clock() - start
     batch.cache_bytes = max_bytes
     batch.costs = [dict(model=pool.lm.name) | pool.cost for pool in batcher.pools.values()]

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from ..core.checks import check_bool
+
 PACKAGE = Path(find_spec('decodelab').origin).parent
 EMBEDDED = PACKAGE / 'weights'  # one folder for each model that ships with the package
 NANO = 'nano', 'nano-draft', 'nano-small', 'nano-alt'  # trained on a GPU (`zoo.nano`)
@@ -30,6 +32,7 @@ def locate(
 
     Raises `ValueError` for remote code without a commit, a revision of an embedded model, and heads.
     """
+    check_bool('trust_remote_code', trust_remote_code)
     pinned = os.path.isdir(name) or re.fullmatch('[0-9a-f]{40}', revision or '')
     if trust_remote_code and not pinned:
         raise ValueError(

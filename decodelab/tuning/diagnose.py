@@ -16,6 +16,7 @@ from pathlib import Path
 from decodelab.core.metrics import (
     Interval,
     counts,
+    good_runs,
     pair_runs,
     position_acceptance,
     prompt_ratios,
@@ -411,7 +412,7 @@ def diagnose_run(
     """
     if costs is not None and not isinstance(costs, RoundCosts):
         raise TypeError(f'costs is {costs!r}: give the result of measure_costs')
-    frame = run_frame(run)
+    frame = good_runs(run_frame(run))
     plain = plain_strategy(frame)
     paragraphs = []
     for name in dict.fromkeys(frame.strategy):

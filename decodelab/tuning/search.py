@@ -418,7 +418,7 @@ def measure_result(result: TuningResult, lm, base, prompts: list, **options):
         tuned=Speculative(result.drafter, base, lookahead=result.rule),
         fixed=Speculative(result.drafter, base, lookahead=result.fixed),
     )
-    result.frame = bench(lm, prompts, strategies, **options)
+    result.frame = bench(lm, prompts, strategies, on_error='raise', **options)
     result.measured = speedup(result.frame, 'tuned', 'plain')
     result.measured_fixed = speedup(result.frame, 'fixed', 'plain')
 

@@ -40,20 +40,20 @@ class Case:
         return [eval(e, namespace(world)) for e in self.processors]
 
 
-class Failure(Exception):
+class FailedError(Exception):
     "What a case did wrong, in words."
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     "A combination that decodelab refuses in a sentence."
 
 
 @contextlib.contextmanager
 def time_limit(seconds: int):
-    "Raise `Failure` in the main thread after some seconds."
+    "Raise `FailedError` in the main thread after some seconds."
 
     def stop(*_):
-        raise Failure(f'hangs: no answer after {seconds} s')
+        raise FailedError(f'hangs: no answer after {seconds} s')
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)
@@ -69,16 +69,16 @@ def judged():
     "A sentence raised by decodelab is a refusal; any other exception is a failure."
     try:
         yield
-    except (Failure, Refusal):
+    except (FailedError, RefusedError):
         raise
     except (ValueError, TypeError, NotImplementedError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         sentence = len(str(error).split()) >= 5
         if frames[-1].filename.startswith(PACKAGE) and sentence:
-            raise Refusal(str(error)) from error
-        raise Failure(f'{type(error).__name__}: {error} ({place(error)})') from error
+            raise RefusedError(str(error)) from error
+        raise FailedError(f'{type(error).__name__}: {error} ({place(error)})') from error
     except Exception as error:
-        raise Failure(f'{type(error).__name__}: {error} ({place(error)})') from error
+        raise FailedError(f'{type(error).__name__}: {error} ({place(error)})') from error
 
 
 def place(error) -> str:
@@ -110,7 +110,7 @@ class Lazy(dict):
 
         target = self['target']
         if name == 'medusa':
-            self[name] = MedusaHeads.of(target, 3).randomized(target)
+            self[name] = MedusaHeads.of(target, 4).randomized(target)
         elif name == 'eagle':
             self[name] = EagleHeads.of(target, heads=2, steps=2).randomized(target)
         elif name == 'other':
@@ -157,25 +157,20 @@ def random_case(draw: random.Random, architectures, vocab_size: int, law: bool) 
     )
 
 
+SIMPLEST = dict(eos=(), verifier='None', lookahead='FixedLookahead(2)', architecture='llama')
+
+
 def smaller(case: Case):
     "Simpler cases, the simplest changes first."
     if len(case.prompts) > 1:
-        for prompt in case.prompts:
-            yield replace(case, prompts=(prompt,))
+        yield from (replace(case, prompts=(prompt,)) for prompt in case.prompts)
     for i in range(len(case.processors)):
         yield replace(case, processors=case.processors[:i] + case.processors[i + 1 :])
-    if case.eos:
-        yield replace(case, eos=())
-    if case.verifier != 'None':
-        yield replace(case, verifier='None')
-    if case.lookahead != 'FixedLookahead(2)':
-        yield replace(case, lookahead='FixedLookahead(2)')
-    if case.architecture != 'llama':
-        yield replace(case, architecture='llama')
-    for inner in inner_expressions(case.drafter):
-        yield replace(case, drafter=inner)
-    for n in range(1, case.n):
-        yield replace(case, n=n)
+    for name, value in SIMPLEST.items():
+        if getattr(case, name) != value:
+            yield replace(case, **{name: value})
+    yield from (replace(case, drafter=inner) for inner in inner_expressions(case.drafter))
+    yield from (replace(case, n=n) for n in range(1, case.n))
     if len(case.prompts[0]) > 1:
         yield replace(case, prompts=(case.prompts[0][: len(case.prompts[0]) // 2],))
 

@@ -9,7 +9,7 @@ import torch
 from decodelab import Greedy, Stop, decode, decode_batch
 from decodelab.core.driver import Request, Rng
 from decodelab.logits.processor_list import LogitsProcessorList
-from tests.fuzz.cases import Case, Failure, judged, time_limit, world_of, SECONDS
+from tests.fuzz.cases import Case, FailedError, judged, time_limit, world_of, SECONDS
 from tests.fuzz.models import VOCABULARY, full_logits
 
 
@@ -32,7 +32,7 @@ def plain_greedy(case: Case, target, processors, prompt) -> list[int]:
 
 
 def check(case: Case):
-    "Raise `Failure` or `Refusal`; return whether there was anything to compare."
+    "Raise `FailedError` or `RefusedError`; return whether there was anything to compare."
     world = world_of(case.architecture, VOCABULARY)
     with time_limit(SECONDS), judged():
         named = world.named(case)
@@ -52,5 +52,5 @@ def check(case: Case):
             found = list(found)
         tokens = [list(t.tokens) for t in found]
     if tokens != wanted:
-        raise Failure(f'tokens {tokens} and plain decoding has {wanted}')
+        raise FailedError(f'tokens {tokens} and plain decoding has {wanted}')
     return True

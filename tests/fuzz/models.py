@@ -136,7 +136,7 @@ def build(architecture: str, seed: int = 0, vocab_size: int = VOCABULARY) -> LM 
                 return None
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
             scale_up(model)
-            logits = full_logits(model, [1, 2, 3])
+            logits = full_logits(model, [1, 2, 1])
             ok = logits.shape == (vocab_size,) and bool(logits.isfinite().all())
             return LM(model, letters(vocab_size), f'{architecture}-{seed}') if ok else None
         except Exception:
@@ -160,10 +160,11 @@ def full_logits(model, ids: list[int]) -> torch.Tensor:
 @functools.cache
 def letters(vocab_size: int, reverse: bool = False) -> PreTrainedTokenizerFast:
     "A tokenizer with a token per letter, of which some are pairs."
-    alphabet = [chr(ord('A') + i) for i in range(vocab_size - 4)]
+    pairs = min(4, (vocab_size - 1) // 2)
+    alphabet = [chr(ord('A') + i) for i in range(vocab_size - pairs)]
     if reverse:
         alphabet = alphabet[::-1]
-    merges = [tuple(alphabet[i : i + 2]) for i in range(4)]
+    merges = [tuple(alphabet[i : i + 2]) for i in range(pairs)]
     tokens = [*alphabet, *(a + b for a, b in merges)]
     fast = Tokenizer(BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
     fast.decoder = decoders.Fuse()

@@ -6,10 +6,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.fuzz import greedy, law
-from tests.fuzz.cases import Case, Failure, Refusal, random_case, shrink
+from tests.fuzz.cases import Case, FailedError, RefusedError, random_case, shrink
 from tests.fuzz.models import USUAL, VOCABULARY, architectures, build
 
-KINDS = dict(greedy=(greedy.check, VOCABULARY), law=(law.check, law.USED))
+KINDS = dict(greedy=(greedy.check, VOCABULARY), law=(law.check, law.VOCABULARY))
 
 
 @dataclass
@@ -50,9 +50,9 @@ def reproduction(kind: str, case: Case) -> str:
 def fails(check, case) -> bool:
     try:
         check(case)
-    except Failure:
+    except FailedError:
         return True
-    except Refusal:
+    except RefusedError:
         return False
     return False
 
@@ -64,16 +64,16 @@ def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log
     """
     check, vocab_size = KINDS[kind]
     draw = random.Random(f'{kind} {seed}')
-    names = [a for a in names or USUAL + tuple(architectures()[::4]) if build(a, 0, size(kind))]
+    names = [a for a in names or USUAL + tuple(architectures()[::4]) if build(a, 0, vocab_size)]
     report = Report(kind, seed)
     end = time.monotonic() + seconds
     while time.monotonic() < end and report.cases < most:
         case = random_case(draw, names, vocab_size, law=kind == 'law')
         try:
             compared = check(case)
-        except Refusal as refusal:
+        except RefusedError as refusal:
             report.refused[str(refusal)] += 1
-        except Failure as failure:
+        except FailedError as failure:
             small = shrink(case, lambda c: fails(check, c))
             report.failed.append((small, str(failure)))
             if log:
@@ -82,7 +82,3 @@ def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log
             report.compared += compared
             report.skipped += not compared
     return report
-
-
-def size(kind: str) -> int:
-    return VOCABULARY if kind == 'greedy' else law.VOCABULARY
