@@ -4,21 +4,9 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
-
 import pytest
 
 from repo import ROOT, tracked
-
-LINES = (Path(__file__).parent / 'quarantine.txt').read_text().splitlines()
-QUARANTINE = {line.strip() for line in LINES if line.strip() and not line.startswith('#')}
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        name = f'tests/{item.path.name}::{getattr(item, "originalname", item.name)}'
-        if name in QUARANTINE:
-            item.add_marker(pytest.mark.xfail(reason='in tests/quarantine.txt'))
 
 
 @pytest.fixture(scope='session')

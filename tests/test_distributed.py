@@ -427,7 +427,9 @@ def slurm_script():
     from repo import ROOT, cells
 
     source = next(
-        s for s in cells(ROOT / 'nbs' / '13_lab' / '08_distributed.ipynb') if s.startswith('SLURM =')
+        s
+        for s in cells(ROOT / 'nbs' / '13_lab' / '08_distributed.ipynb')
+        if s.startswith('SLURM =')
     )
     return ast.literal_eval(ast.parse(source).body[0].value)
 

@@ -165,6 +165,18 @@ def of(
 
 
 @patch
+def check_fits(self: EagleHeads, lm: LM):
+    "Raise `ValueError`, also for a target whose embeddings are not as wide as its states."
+    Heads.check_fits(self, lm)
+    width = lm.model.get_input_embeddings().weight.shape[-1]
+    if width != self.width:
+        raise ValueError(
+            f'{lm.name} embeds tokens in {width} numbers and its states have {self.width}: '
+            'EAGLE heads join the two, so use MedusaHeads or another drafter'
+        )
+
+
+@patch
 def join_inputs(self: EagleHeads, tokens: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     "`(…, D)`: the layer's input, of embedded tokens and the states before them."
     return self.join(torch.cat([self.norm_token(tokens), self.norm_state(states)], -1))

@@ -165,6 +165,12 @@ def check_fits(self: Heads, lm: LM):
             f'and {lm.name} has {width} and {lm.vocab_size}: '
             'train_heads(lm, corpus, EagleHeads.of(lm), folder) makes them for it'
         )
+    head = lm.model.get_output_embeddings()
+    if head is not None and head.weight.shape[-1] != width:
+        raise ValueError(
+            f'the head of {lm.name} takes {head.weight.shape[-1]} numbers and its states have {width}: '
+            'draft heads put their own states through it, so use another drafter'
+        )
 
 
 @patch

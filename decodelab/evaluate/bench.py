@@ -296,7 +296,7 @@ def summary(
     failed = n_runs.reindex(table.index) - table.runs
     return table.assign(failed=failed) if failed.any() else table
 
-
+# %% ../../nbs/06_evaluate/02_bench.ipynb #2449a8f1
 def summary_row(frame, name: str, baseline: str, draws: int, seed: int) -> dict:
     "The row of one strategy in `summary`."
     runs = frame[frame.strategy == name]

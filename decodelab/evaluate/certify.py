@@ -92,7 +92,7 @@ class Check:
     message: str
     exercised: Exercised = field(default_factory=Exercised)
 
-
+# %% ../../nbs/06_evaluate/09_certify.ipynb #9c6c8a2f
 @dataclass
 class Certificate:
     "The evidence about a strategy, and whether it keeps its base's distribution."
@@ -516,7 +516,7 @@ def perturbed(lm: LM, noise: float = 0.05, seed: int = 0) -> LM:
             p.add_(scale * torch.randn(p.shape, generator=generator, dtype=p.dtype))
     return LM(model, lm.tokenizer, f'{lm.name}-perturbed')
 
-
+# %% ../../nbs/06_evaluate/09_certify.ipynb #cc7f61dd
 def sampling_evidence(strategy, layers: int, samples: int, seed: int) -> list[Check]:
     "The exact distance on tables, and samples from a random model."
     target = random_lm(seed=seed, vocab_size=8, scale=0.3, layers=layers)

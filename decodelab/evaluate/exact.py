@@ -213,7 +213,7 @@ def exact_distribution(
             distribution[sequence] = distribution.get(sequence, 0) + weight * more
     return distribution
 
-
+# %% ../../nbs/06_evaluate/08_exact.ipynb #34744705
 def completions(
     lm: ExactLM, prompt: list[int], tokens: tuple[int, ...], n: int, eos: tuple[int, ...] = ()
 ) -> Iterator[tuple[tuple[int, ...], Fraction]]:

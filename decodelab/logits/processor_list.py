@@ -19,6 +19,7 @@ from transformers import GenerationConfig
 from transformers.generation import logits_process as hf
 
 from decodelab.logits.warpers import (
+    FromIds,
     PerRow,
     EpsilonCutoff,
     EtaCutoff,
@@ -149,6 +150,15 @@ class BoundProcessors:
 def passes(self: BoundProcessors) -> int:
     "Forward passes that the processors themselves have made."
     return sum(getattr(processor, 'passes', 0) for processor in self.functions)
+
+
+@patch(as_prop=True)
+def learns(self: BoundProcessors) -> bool:
+    """Does a processor keep what it has seen of earlier scores?
+
+    It must then see the rows of a tree's accepted path last (`Scorer.accept_path`).
+    """
+    return any(not isinstance(processor, FromIds) for processor in self.functions)
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #93cf87e9
 class ConfigKey(NamedTuple):

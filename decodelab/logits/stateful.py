@@ -14,11 +14,11 @@ from fastcore.basics import patch
 import torch
 
 from ..core.checks import check_number
-from .warpers import LogitsProcessor
+from .warpers import FromIds, LogitsProcessor
 from ..models.session import common_prefix
 
 # %% ../../nbs/03_logits/03_stateful.ipynb #dd7bdb88
-class GuidanceState:
+class GuidanceState(FromIds):
     "Guidance for one sequence."
 
     def __init__(

@@ -20,6 +20,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 from ..core.checks import check_choice, check_int
 from ..core.driver import Request, Rng, encode_prompt, to_stop, trace_request
 from ..core.trace import Trace
+from .capabilities import SEQUENCE
 from .early_exit import bare_head
 from .kv_cache import SlotCache
 from .session import LM, Session, cache_kind
@@ -339,7 +340,12 @@ def unbatchable_reason(lm: LM) -> str:
         return str(error)
     if cache_kind(lm.model) != 'growing':
         return 'its past is a state, which cannot be cut'
-    return '' if layers.has_no_hooks() else 'a hook on it must see every pass'
+    if not layers.has_no_hooks():
+        return 'a hook on it must see every pass'
+    lm.refresh_outcomes()
+    # A native forward was compared with transformers' when it was made.
+    ways = ('batch',) if lm.native else (*SEQUENCE, 'batch')
+    return next((lm.outcome(way).reason for way in ways if not lm.allows(way)), '')
 
 # %% ../../nbs/02_models/13_batching.ipynb #5dc755d4
 class Batch(list):

@@ -26,12 +26,12 @@ from ..core.driver import synchronize
 from .partial_forward import attention_masks, ROUNDING, PartialForward
 from decodelab.models.transformer import (
     additive,
-    addresses,
     embed,
     NativeForward,
     logits as head_logits,
     AttentionMask,
     Matrix,
+    ModelSnapshot,
     PassInfo,
     causal_window,
 )
@@ -39,7 +39,6 @@ from decodelab.models.weights import (
     hook_dicts,
     pack_matrices,
     cached_native_forward,
-    snapshot_modules,
 )
 
 MIN_CAPACITY = 256  # positions of the smallest cache
@@ -462,7 +461,7 @@ class TransformersGraphs(Graphs):
         self.depth = parts.body.config.num_hidden_layers
         self.head = parts.head
         self.hooks = hook_dicts(parts.model)
-        self.snapshots = snapshot_modules(parts.model)
+        self.snapshot = ModelSnapshot(parts.model)
 
     def step(self, room: int, start: int, stop: int, head: bool):
         "The function that one graph computes, `(x, where, keys, values)`."
@@ -473,13 +472,8 @@ class TransformersGraphs(Graphs):
         return None if any(self.hooks) else self.logits(ids, cache, begin, last)
 
     def is_current(self) -> bool:
-        "Whether the model still has the modules, the forwards and the memory that were traced."
-        for state, modules, memory, forward in self.snapshots:
-            if state['_modules'] != modules or state.get('forward') is not forward:
-                return False
-            if addresses(state['_parameters']) != memory:
-                return False
-        return True
+        "Is the model as it was when it was traced?"
+        return self.snapshot.is_current()
 
 # %% ../../nbs/02_models/10_compile.ipynb #bd384982
 class CompileMixin:
@@ -507,6 +501,8 @@ class CompileMixin:
     def refresh(self):
         "Choose the backend, if that was not done or the model has changed since."
         graphs = self.graphs
+        if self.partial is not None and not self.partial.is_current():
+            self.partial = None
         if isinstance(graphs, TransformersGraphs) and not graphs.is_current():
             self.partial = None
             self.graphs = TransformersGraphs(self.layers, **graphs.shapes)

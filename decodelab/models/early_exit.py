@@ -143,6 +143,14 @@ class PartialChecks:
                 'put it on the layers, or remove it'
             )
 
+    def check_trees(
+        self,
+        unless: str,  # as for `check_layerwise`
+    ):
+        "Raise `ValueError` where the model cannot read a tree, or reads it differently."
+        self.check_layerwise(unless)
+        self.lm.require('trees')
+
     def check_can_exit(self, layer: int):
         "Raise `ValueError` where the model cannot exit after `layer`, with the reason."
         name, depth = self.lm.name, self.lm.depth
@@ -152,6 +160,7 @@ class PartialChecks:
         self.check_layerwise(
             'left early, its past cannot be cut at two positions: use another drafter'
         )
+        self.lm.require('early exit')
         if self.hidden_buffer:
             raise ValueError(
                 f'this session records the hidden states of {name} for draft heads, and an early '

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LAYER_KINDS', 'STATIC_ROPES', 'ROUNDING', 'SkippedLayer', 'RecordedLayer', 'with_layers', 'unsplittable_reason',
-           'unsplittable_config_reason', 'layers_of', 'attention_masks', 'PartialForward', 'split_difference',
-           'without_hooks', 'split_logits']
+           'unsplittable_config_reason', 'layers_of', 'attention_masks', 'PartialForward', 'trial_length',
+           'split_difference', 'without_hooks', 'split_logits']
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #7150da09
 import copy
@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 from fastcore.basics import patch
 import torch
+
+from .transformer import ModelSnapshot
 
 LAYER_KINDS = {'full_attention', 'sliding_attention'}  # the kinds of layers whose masks are known
 # Rotary tables that depend on the position alone.
@@ -160,10 +162,15 @@ class PartialForward:
         self.path = next(path for path, m in model.named_modules() if m is self.body)
         self.name = layers_of(self.body)
         self.kinds = sorted(set(get_layer_types_and_kwargs(self.body.config)[0]))
+        self.snapshot = ModelSnapshot(model, buffers=False)
         with without_hooks(model):
             reason = split_difference(self)
         if reason:
             raise ValueError(f'{name} cannot be read in parts: {reason}')
+
+    def is_current(self) -> bool:
+        "Is the model as it was? The views are copies of some of its modules, numbers included."
+        return self.snapshot.is_current()
 
     def forward_contiguous(
         self, x: torch.Tensor, cache, begin: int, start: int, stop: int
@@ -281,19 +288,30 @@ def has_no_hooks(self: PartialForward) -> bool:
     return not any(m._forward_hooks or m._forward_pre_hooks for m in (self.model, self.body))
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #3360b66f
+def trial_length(config, max_window: int = 32) -> int:
+    """Tokens of a trial: five, or more than the window where that is at most `max_window`.
+
+    A configuration may name a window that its model does not have.
+    """
+    window = getattr(config, 'sliding_window', None) or 0
+    return window + 3 if 2 < window <= max_window else 5
+
+
 @torch.no_grad()
-def split_difference(parts: PartialForward, n: int = 5) -> str:
+def split_difference(parts: PartialForward) -> str:
     "How parts and whole differ on a few tokens, in words; an empty string if they agree."
     from transformers import DynamicCache
 
     config = parts.body.config
+    n = trial_length(config)
     ids = torch.arange(1, n + 1, device=parts.model.device)[None] % config.vocab_size
     whole = parts.model(input_ids=ids, use_cache=False).logits.double()
     depth = config.num_hidden_layers
     try:
         split = split_logits(parts, ids, DynamicCache(), 1, depth).double()
-    except (TypeError, ValueError, RuntimeError, AttributeError, IndexError, KeyError) as error:
-        return f'its forward takes no prepared masks ({str(error).splitlines()[0]})'
+    except Exception as error:  # of the model's own code, of any kind
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return f'its forward takes no prepared masks ({reason})'
     error = float('inf')
     if split.shape == whole.shape:
         error = ((split - whole).abs().max() / whole.abs().max()).item()
@@ -301,7 +319,7 @@ def split_difference(parts: PartialForward, n: int = 5) -> str:
         return ''
     return f'in parts its logits are off by {error:.1g} of the largest'
 
-
+# %% ../../nbs/02_models/05_partial_forward.ipynb #c17d44b8
 @contextmanager
 def without_hooks(model) -> Iterator[None]:
     "While the block runs, no hook on the model or its modules is called."

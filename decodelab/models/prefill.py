@@ -85,7 +85,8 @@ def prefill_prompts(
     if any(padding):
         inputs = inputs | dict(attention_mask=mask.long())
         if not lm.uses_mrope:
-            inputs |= dict(position_ids=(mask.long().cumsum(1) - 1).clamp(0))
+            first = 0 if lm.padding_position is None else lm.padding_position + 1
+            inputs |= dict(position_ids=(mask.long().cumsum(1) - 1).clamp(0) + first)
     options = dict(use_cache=True, logits_to_keep=1, output_hidden_states=states)
     out, offsets = _forward(lm, inputs | options | dict(past_key_values=cache))
     prompts = []

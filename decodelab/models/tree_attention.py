@@ -172,7 +172,7 @@ class TreeScores(TreePasses):
         """
         self.check_rows([ids], 1)
         tree = TokenTree(tokens, parents)
-        self.check_layerwise('read along a tree, its past is a state: read each path by itself')
+        self.check_trees('read along a tree, its past is a state: read each path by itself')
         seen = self.rollback(min(common_prefix(self.rows[0], ids), len(ids) - 1))
         self.pending_length = len(ids) + len(tree)
         logits = []

@@ -120,7 +120,7 @@ class TreeBranchesMixin(TreeMixin):
 
     def begin_tree(self):
         "Begin a tree behind the sequence; raises `ValueError` where the model supports no trees."
-        self.check_layerwise('read along a tree, its past is a state: read rows instead')
+        self.check_trees('read along a tree, its past is a state: read rows instead')
         self.live_tree = GrowingTree(), self._version()
 
     @torch.no_grad()
@@ -249,7 +249,7 @@ class Branches:
 def supports_tree(session) -> bool:
     "Can the session's sequence continue in a tree?"
     try:
-        session.check_layerwise('read along a tree')
+        session.check_trees('read along a tree')
     except ValueError:
         return False
     return True

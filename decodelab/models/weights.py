@@ -7,8 +7,8 @@ __all__ = ['LLAMA', 'NEOX', 'GPT2', 'LLAMA_LIKE', 'ARCHITECTURES', 'ROPES', 'NAT
            'neox_block', 'gpt2_block', 'unsupported_reason', 'unsupported_memory_reason', 'unsupported_config_reason',
            'layer_kinds', 'read_matrix', 'concat_tensors', 'input_major', 'is_plain_linear', 'is_quantized_linear',
            'weight_rows', 'copy_from_file', 'malloc_trim', 'release_memory', 'read_norm', 'read_layer', 'read_weights',
-           'hook_dicts', 'snapshot_modules', 'unshare_state_dict', 'native_forward', 'relative_difference',
-           'config_fingerprint', 'cached_native_forward', 'pack_matrices']
+           'hook_dicts', 'unshare_state_dict', 'native_forward', 'relative_difference', 'cached_native_forward',
+           'pack_matrices']
 
 # %% ../../nbs/02_models/04_weights.ipynb #11af05df
 import ctypes
@@ -18,7 +18,7 @@ import weakref
 import torch
 from torch import nn
 
-from .partial_forward import LAYER_KINDS, ROUNDING, without_hooks
+from .partial_forward import LAYER_KINDS, ROUNDING, trial_length, without_hooks
 from decodelab.models.transformer import (
     Layer,
     NativeForward,
@@ -27,7 +27,7 @@ from decodelab.models.transformer import (
     ONEDNN,
     RotaryTables,
     Weights,
-    addresses,
+    ModelSnapshot,
 )
 
 # %% ../../nbs/02_models/04_weights.ipynb #04beeb2e
@@ -308,7 +308,7 @@ def read_weights(model) -> Weights:
         None if learned is None else learned.weight.detach(),
         windows,
         hook_dicts(model),
-        snapshot_modules(model),
+        ModelSnapshot(model),
     )
 
 # %% ../../nbs/02_models/04_weights.ipynb #6b7c6c1b
@@ -333,15 +333,6 @@ def hook_dicts(model) -> list[dict]:
     for m in model.modules():
         hooks += [m._forward_hooks, m._forward_pre_hooks]
     return hooks
-
-
-def snapshot_modules(model) -> list[tuple]:
-    "`(attributes, submodules, addresses of the weights, own forward)` of every module."
-    snapshots = []
-    for m in model.modules():
-        d = vars(m)
-        snapshots.append((d, dict(d['_modules']), addresses(d['_parameters']), d.get('forward')))
-    return snapshots
 
 # %% ../../nbs/02_models/04_weights.ipynb #dbd0233b
 def unshare_state_dict(model, state: dict, prefix: str, _):
@@ -375,10 +366,11 @@ def native_forward(model) -> NativeForward:
 
 
 @torch.no_grad()
-def relative_difference(model, native: NativeForward, n: int = 5) -> float:
+def relative_difference(model, native: NativeForward) -> float:
     "The largest difference of logits on a few tokens, as a share of the largest logit."
     from transformers import DynamicCache
 
+    n = trial_length(model.config)
     ids = torch.arange(1, n + 1, device=model.device)[None] % len(native.weights.embed)
     cache = DynamicCache()
     theirs = model(input_ids=ids, use_cache=False).logits.double()
@@ -387,25 +379,16 @@ def relative_difference(model, native: NativeForward, n: int = 5) -> float:
     return ((ours - theirs).abs().max() / theirs.abs().max()).item()
 
 # %% ../../nbs/02_models/04_weights.ipynb #9a2ad379
-NATIVE_FORWARDS = weakref.WeakKeyDictionary()  # model → (fingerprint, native forward)
-
-
-def config_fingerprint(model) -> tuple:
-    "The configuration of a model and the plain attributes of its modules; equal while unchanged."
-    attributes = [
-        {k: v for k, v in vars(m).items() if isinstance(v, (bool, int, float, str))}
-        for m in model.modules()
-    ]
-    return model.config.to_dict(), model.config._attn_implementation, attributes
+NATIVE_FORWARDS = weakref.WeakKeyDictionary()  # model → native forward
 
 
 def cached_native_forward(model) -> NativeForward:
     "As `native_forward`, but made only once for a model that has not changed."
-    fingerprint, native = NATIVE_FORWARDS.get(model, (None, None))
-    if native is None or not native.is_current() or fingerprint != config_fingerprint(model):
+    native = NATIVE_FORWARDS.get(model)
+    if native is None or not native.is_current():
         NATIVE_FORWARDS.pop(model, None)
         native = native_forward(model)
-        NATIVE_FORWARDS[model] = config_fingerprint(model), native
+        NATIVE_FORWARDS[model] = native
     return native
 
 # %% ../../nbs/02_models/04_weights.ipynb #b5a7b80c
@@ -438,7 +421,7 @@ def pack_matrices(model, native: NativeForward):
         )
 
     model.forward = raise_packed
-    w.snapshots = snapshot_modules(model)
+    w.snapshot = ModelSnapshot(model)
     NATIVE_FORWARDS.pop(model, None)  # from now on only its caller holds the native forward
 
 # %% ../../nbs/02_models/04_weights.ipynb #13d1beaa

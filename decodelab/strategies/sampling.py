@@ -27,6 +27,9 @@ class Scorer:
         None  # None: there are none, as for a table of probabilities
     )
     probabilities = False  # are the rows probabilities? Otherwise they are scores
+    last_tree = (
+        None  # ids, tokens and logits of the last tree, for processors that learn from scores
+    )
     max_draft: int | None = None  # the most tokens that can be drafted in a row; None: no limit
 
     def __init__(
@@ -99,9 +102,13 @@ def scores_by_paths(
 @patch
 def tree_scores(self: Scorer, ids: list[int], tokens: list[int], parents: list[int]):
     "Rows `(1 + n, V)` after `ids` and each node of a tree: one pass where the model processes trees."
+    learns = self.processors is not None and self.processors.learns
+    self.last_tree = (ids, tokens, None) if learns else None
     if type(self).scores is not Scorer.scores or not supports_tree(self.session):
         return scores_by_paths(self, ids, tokens, parents)
     scores = self.session.tree_logits(ids, tokens, parents)
+    if learns:
+        self.last_tree = (ids, tokens, scores)
     if self.processors.functions:
         scores = process_tree(self.processors, ids, tokens, parents, scores)
     return scores.softmax(-1) if self.probabilities else scores
@@ -122,9 +129,22 @@ def process_tree(
 
 @patch
 def accept_path(self: Scorer, path: list[int]):
-    "Continue behind a path of the last tree, where its keys and values are in the cache."
+    """Continue behind a path of the last tree, where its keys and values are in the cache.
+
+    Processors that learn from scores, as Mirostat does, see the rows of that path last: those of
+    another branch would set their state to tokens that are not in the sequence.
+    """
     if self.session.last_tree:
         self.session.accept_path(path)
+    if self.last_tree is None:
+        return
+    ids, tokens, logits = self.last_tree
+    self.last_tree = None
+    sequence = ids + [tokens[j] for j in path]
+    if logits is None:
+        self.scores(sequence, len(path) + 1)
+    else:
+        self.processors(sequence, logits[[0, *(j + 1 for j in path)]])
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #36649661
 class Argmax:

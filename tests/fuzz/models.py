@@ -83,6 +83,13 @@ SPECIAL = dict(
     mpt=dict(max_seq_len=96, expansion_ratio=2),
     recurrent_gemma=dict(num_hidden_layers=3, attention_window_size=6, lru_width=32),
     bamba=dict(attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1),
+    jamba=dict(
+        attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1
+    ),
+    granitemoehybrid=dict(
+        layer_types=['mamba', 'attention'], layers_block_type=['mamba', 'attention']
+    ),
+    nemotron_h=dict(layer_types=['linear_attention', 'full_attention']),
     smollm3=dict(no_rope_layers=[1, 0], num_hidden_layers=2),
     qwen3_next=dict(num_hidden_layers=4, layer_types=['linear_attention'] * 3 + ['full_attention']),
 )
@@ -113,7 +120,7 @@ def configuration(architecture: str, vocab_size: int):
 @contextlib.contextmanager
 def quiet():
     "Without the warnings of models that are built from odd configurations."
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter('ignore')
         try:

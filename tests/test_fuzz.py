@@ -1,0 +1,121 @@
+"""Random combinations, for a short time: with a fixed seed, and with the date's.
+
+`python -m tests.fuzz --minutes 30 --seed 1` is the long form. A failure prints one line of Python that repeats it.
+"""
+
+import datetime
+import itertools
+import os
+import random
+
+import pytest
+
+from tests.fuzz import greedy, law
+from tests.fuzz.cases import Case, FailedError, RefusedError
+from tests.fuzz.models import architectures, build
+from tests.fuzz.parts import Maker, classes
+from tests.fuzz.run import KINDS, run
+from decodelab.speculative.protocol import Drafter, Verifier
+
+SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 30))
+SEEDS = dict(fixed=1, today=datetime.date.today().toordinal())
+
+
+@pytest.mark.parametrize('seed', SEEDS)
+@pytest.mark.parametrize('kind', KINDS)
+def test_random_combinations(kind, seed):
+    report = run(kind, SECONDS, SEEDS[seed])
+    assert not report.failed, str(report)
+    assert report.compared >= 20, str(report)
+    assert all(len(sentence.split()) >= 5 for sentence in report.refused), str(report)
+
+
+def test_over_a_hundred_architectures_can_be_tiny():
+    assert sum(build(a) is not None for a in architectures()) > 100
+
+
+# Every drafter in every combination under every verifier, pairwise
+
+COMBINATIONS = dict(
+    none='{a}',
+    first='FirstOfDrafter({a}, {b})',
+    parallel='ParallelDrafter({a}, {b})',
+    capped='CappedDrafter(drafter={a}, max_tokens=2)',
+    cascade='CascadeDrafter(lm=draft, drafter={a})',
+    nested='FirstOfDrafter(CappedDrafter(drafter={a}, max_tokens=1), {b})',
+    parallel_of_first='ParallelDrafter(FirstOfDrafter({a}, {b}), {a})',
+)
+OUTER = ('FirstOfDrafter', 'ParallelDrafter', 'CappedDrafter', 'CascadeDrafter')
+
+
+def leaves(law_only: bool) -> dict:
+    "Name → expression of each drafter that stands for itself."
+    maker = Maker(random.Random(5), 3 if law_only else 40, law=True)
+    return {n: maker.make(c, 0) for n, c in classes(Drafter).items() if n not in OUTER}
+
+
+def rows(*values) -> list[tuple]:
+    "Rows in which every pair of values of two columns occurs, chosen greedily with a fixed seed."
+    draw = random.Random(0)
+    pairs = {
+        (i, a, j, b)
+        for i, j in itertools.combinations(range(len(values)), 2)
+        for a in values[i]
+        for b in values[j]
+    }
+    table = []
+    while pairs:
+        best = max(
+            (tuple(draw.choice(v) for v in values) for _ in range(60)),
+            key=lambda row: sum(
+                (i, row[i], j, row[j]) in pairs
+                for i, j in itertools.combinations(range(len(row)), 2)
+            ),
+        )
+        new = {(i, best[i], j, best[j]) for i, j in itertools.combinations(range(len(best)), 2)}
+        if not new & pairs:
+            i, a, j, b = min(pairs)
+            best = tuple(
+                a if k == i else b if k == j else draw.choice(v) for k, v in enumerate(values)
+            )
+            new = {(i, best[i], j, best[j]) for i, j in itertools.combinations(range(len(best)), 2)}
+        pairs -= new
+        table.append(best)
+    return table
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_every_pair_of_drafter_combination_and_verifier(kind):
+    names = leaves(kind == 'law')
+    verifiers = ['None', *(f'{n}()' for n, c in classes(Verifier).items() if c.lossless)]
+    if kind == 'greedy':
+        verifiers = ['None', 'ExactMatchVerifier()']
+    check = dict(greedy=greedy.check, law=law.check)[kind]
+    compared, refused = 0, 0
+    for form, a, b, verifier in rows(list(COMBINATIONS), sorted(names), sorted(names), verifiers):
+        drafter = COMBINATIONS[form].format(a=names[a], b=names[b])
+        n = 2 if kind == 'law' else 8
+        case = Case('llama', drafter, verifier, 'FixedLookahead(2)', (), ((1, 2, 1, 2, 1),), n)
+        try:
+            compared += check(case)
+        except RefusedError:
+            refused += 1
+        except FailedError as error:
+            raise AssertionError(f'{error}\n{kind}.check({case!r})') from error
+    assert compared >= 40, (compared, refused)
+
+
+@pytest.mark.parametrize('architecture', ['llama', 'qwen3', 'gpt_neox'])
+@pytest.mark.parametrize('verifier', ['ExactMatchVerifier()', 'MultiDraftVerifier()'])
+@pytest.mark.parametrize('shape', ['(2,)', '(2, 1)'])
+def test_trees_under_a_processor_that_learns_from_scores(architecture, verifier, shape):
+    "The rows of the accepted path are those that Mirostat learns from, not those of the last branch."
+    drafter = f'TreeDrafter(lm=draft, shape={shape})'
+    compared = 0
+    for prompt in ((2,), (0, 1, 0)):
+        for processor in ('Mirostat(tau=0.7, eta=0.4)', 'Mirostat(tau=2.0, eta=0.1)'):
+            case = Case(
+                architecture, drafter, verifier, 'FixedLookahead(2)', (processor,), (prompt,), 3
+            )
+            compared += law.check(case)
+    assert compared >= 2
