@@ -5,11 +5,12 @@
 import nbformat
 import pytest
 
-from test_jupyterlab import BROWSER, TOUR  # noqa: F401: fixtures
+from test_jupyterlab import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 MADE = '''import time
-from decodelab import BeamSearch, Speculative, PromptLookupDrafter, decode, load, watch
+from decodelab import BeamSearch, Speculative, PromptLookupDrafter, decode, load
+from decodelab.strategies import display_live
 from decodelab.core.trace import Step
 lm = load('pico', device='cpu')
 class Slowly:
@@ -19,9 +20,9 @@ class Slowly:
         for step in self.said.decode(request) if hasattr(self.said, 'decode') else (Step([i]) for i in self.said):
             time.sleep(.15)
             yield step'''
-FAST = "prompt = 'def add(a, b):\\n    return a + b\\n\\ndef add'\ntrace = watch(lm, prompt, Slowly(Speculative(PromptLookupDrafter())), 40)\nassert trace.tokens == decode(lm, prompt, Speculative(PromptLookupDrafter()), 40).tokens"
-WIDE = "said = lm.encode('日本語 😀 grün')\nassert len(said) > 12\nwatch(lm, 'x', Slowly(said), len(said)).text"
-SEARCH = "watch(lm, prompt, BeamSearch(4), 20)"
+FAST = "prompt = 'def add(a, b):\\n    return a + b\\n\\ndef add'\ntrace = display_live(lm, prompt, Slowly(Speculative(PromptLookupDrafter())), 40)\nassert trace.tokens == decode(lm, prompt, Speculative(PromptLookupDrafter()), 40).tokens"
+WIDE = "said = lm.encode('日本語 😀 grün')\nassert len(said) > 12\ndisplay_live(lm, 'x', Slowly(said), len(said)).text"
+SEARCH = "display_live(lm, prompt, BeamSearch(4), 20)"
 
 
 @pytest.fixture

@@ -167,7 +167,7 @@ def trace_html(trace: Trace) -> str:
         f'{STYLE}<div class="decodelab-trace"><div class="dl-head">{escape(head)}</div>{fold}'
         f'<pre class="dl-text">{prompt}{token_spans(trace)}</pre>'
         f'<div class="dl-strip">{strip_html(trace)}</div>'
-        f'<div class="dl-legend"><span class="dl-prompt">prompt</span>{legend_html(trace)}</div></div>'
+        f'<div class="dl-legend"><span class="dl-prompt">prompt</span> {legend_html(trace)}</div></div>'
     )
 
 

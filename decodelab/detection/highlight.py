@@ -137,7 +137,7 @@ STYLE = (
 .decodelab-trace .dl-green{border-bottom:2px solid #009e73}
 .decodelab-trace .dl-red{border-bottom:2px dotted #d55e00}
 .decodelab-trace .dl-in{border-top:2px solid currentColor}
-.decodelab-trace .dl-z{display:block;width:100%;height:auto;margin-top:.6em}
+.decodelab-trace .dl-z{display:block;width:100%;height:auto;margin-top:8px}
 .decodelab-trace .dl-z text{font-family:system-ui,sans-serif;opacity:.8}
 .decodelab-trace .dl-z .dl-line{stroke-width:1.6;stroke-linejoin:round}
 .decodelab-trace .dl-z .dl-level{stroke-width:.6;opacity:.35}
@@ -225,7 +225,9 @@ def highlight_tokens(
     for i, text in enumerate(pieces):
         tooltip = tooltip_text(i, values[i], scored[i], contexts[i], z_at.get(i))
         spans += token_span(text, intensity[i], scored[i], tooltip, i in inside)
-    strip = strip_svg(at, z, intensity, windows) if len(at) else ''
+    strip = ''
+    if len(at):  # JupyterLab drops an svg it does not trust, but not the text of its labels
+        strip = f'<div style="font-size:0">{strip_svg(at, z, intensity, windows)}</div>'
     return (
         f'{STYLE}<div class="decodelab-trace"><div class="dl-head">{escape(title)}</div>'
         f'<pre class="dl-text">{spans}</pre>{strip}'
