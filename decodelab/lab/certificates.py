@@ -59,7 +59,7 @@ def drafters_to_certify() -> dict:
         cascade=CascadeDrafter(draft, lookup),
     )
 
-
+# %% ../../nbs/13_lab/13_certificates.ipynb #0e6bd7fb
 def schemes_to_certify() -> dict[str, Speculative]:
     "Name → scheme: each drafter greedily and sampled, and each verifier."
     drafters = drafters_to_certify()

@@ -300,7 +300,7 @@ def check_certify_all(args):
                 f'{flag(option)} is of one scheme, and --all has its own: leave it out'
             )
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #3f370a69
 def certify_command(args) -> int:
     "Print the certificate of a speculative strategy; 1 if it is lossy."
     import torch
@@ -324,7 +324,7 @@ def certify_command(args) -> int:
     save_certificates(args.json, [certificate.to_dict()])
     return 0 if certificate.lossless else 1
 
-
+# %% ../../nbs/13_lab/11_cli.ipynb #7f8fe658
 def certify_all_command(args) -> int:
     "Print the table of all certificates; 1 if a scheme that should be lossless is not."
     from decodelab.lab.certificates import certify_all, format_row

@@ -53,7 +53,7 @@ class HFProcessor(LogitsProcessor):
 
 
 class FromIds:
-    """Marks a bound processor whose answer follows from ids and scores of the row alone.
+    """A bound processor whose answer follows from ids and scores of the row alone.
 
     What it stores between calls only saves work, unlike the threshold that Mirostat learns.
     """

@@ -126,7 +126,7 @@ def process_tree(
             rows[i] = row
     return torch.stack(rows)
 
-
+# %% ../../nbs/04_strategies/01_sampling.ipynb #efa594e1
 @patch
 def accept_path(self: Scorer, path: list[int]):
     """Continue behind a path of the last tree, where its keys and values are in the cache.
