@@ -1,0 +1,103 @@
+"""`python -m tests.fuzz.matrix` writes docs/architectures.md: what works on which architecture.
+
+Tiny random models of transformers' own list, in float64: each way of reading as `lm.capabilities` reports it,
+and each drafter greedily on two prompts against plain decoding by the full forward pass.
+"""
+
+import random
+import sys
+
+from decodelab.speculative.protocol import Drafter
+from tests.repo import ROOT
+from tests.fuzz import greedy
+from tests.fuzz.cases import Case, FailedError, RefusedError
+from tests.fuzz.models import architectures, build, quiet
+from tests.fuzz.parts import Maker, classes
+
+PAGE = ROOT / 'docs' / 'architectures.md'
+SIGNS = dict(works='✓', replaced='○', refused='–', failed='✗')
+WRAPPERS = ('CappedDrafter', 'CascadeDrafter', 'FirstOfDrafter', 'ParallelDrafter')
+PROMPTS = ((1, 2, 3, 1, 2, 3, 1), (5,))
+
+
+def expressions() -> dict[str, str]:
+    "Name → expression of each drafter that stands for itself."
+    maker = Maker(random.Random(3), 40)
+    made = {n: maker.make(c, 0) for n, c in classes(Drafter).items() if n not in WRAPPERS}
+    return made | dict(
+        AssistantDrafter='AssistantDrafter(draft)',
+        MedusaDrafter='MedusaDrafter(medusa, (2, 1))',
+        TreeDrafter='TreeDrafter(draft, (2, 1))',
+        SyntheticTreeDrafter='SyntheticTreeDrafter((2, 1), (0.5, 0.3))',
+        DynamicTreeDrafter='DynamicTreeDrafter(draft, nodes=4, expand=2)',
+    )
+
+
+def try_drafter(architecture: str, drafter: str) -> tuple[str, str]:
+    "`(verdict, reason)` of a drafter on one architecture."
+    for prompt in PROMPTS:
+        case = Case(architecture, drafter, 'None', 'FixedLookahead(3)', (), (prompt,), 10)
+        try:
+            greedy.check(case)
+        except RefusedError as error:
+            return 'refused', str(error)
+        except FailedError as error:
+            return 'failed', str(error)
+    return 'works', ''
+
+
+def page(names) -> str:
+    drafters = expressions()
+    rows = []
+    notes = {}
+    ways = []
+    for name in names:
+        lm = build(name)
+        if lm is None:
+            continue
+        with quiet():
+            ways = [way for way, _, _ in lm.capabilities.rows()]
+            results = [(verdict, why) for _, verdict, why in lm.capabilities.rows()]
+            results += [try_drafter(name, drafter) for drafter in drafters.values()]
+        signs = []
+        for verdict, why in results:
+            sign = SIGNS.get(verdict, verdict)
+            if verdict in ('refused', 'failed'):
+                reason = why.replace(lm.name, 'the model').replace(
+                    type(lm.model).__name__, 'the model'
+                )
+                number = notes.setdefault(reason.replace('\n', ' '), len(notes) + 1)
+                sign += f'[{number}](#reasons)'
+            signs.append(sign)
+        rows.append(f'| {name} | ' + ' | '.join(signs) + ' |')
+        print(rows[-1], flush=True)
+    columns = [*ways, *(n.removesuffix('Drafter') for n in drafters)]
+    table = [
+        '| architecture | ' + ' | '.join(columns) + ' |',
+        '|---' * (len(columns) + 1) + '|',
+        *rows,
+    ]
+    reasons = [f'{number}. {reason}' for reason, number in notes.items()]
+    return '\n'.join([*head(len(rows), len(drafters)), *table, '', '## Reasons', '', *reasons, ''])
+
+
+def head(n_architectures: int, n_drafters: int) -> list[str]:
+    return [
+        '# Architectures, ways of reading, drafters',
+        '',
+        f"{n_architectures} architectures of transformers' list of causal language models, as tiny random models "
+        'in float64. The first columns are the ways of reading that '
+        '[`lm.capabilities`](../nbs/02_models/17_capabilities.ipynb) compares with the model\'s own full '
+        f'forward pass; then {n_drafters} drafters, whose greedy tokens are compared with plain decoding by that '
+        'pass. Made by `python -m tests.fuzz.matrix`; architectures that could not be built tiny are not listed.',
+        '',
+        '✓ works · ○ replaced by another way with the same result · – raises an error that says why · '
+        '✗ wrong',
+        '',
+    ]
+
+
+if __name__ == '__main__':
+    text = page(sys.argv[1:] or architectures())
+    PAGE.write_text(text, encoding='utf-8')
+    print(f'{PAGE.name}: {text.count(SIGNS["failed"] + "[")} failures')
