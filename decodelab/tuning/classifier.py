@@ -25,7 +25,7 @@ from ..core.plot import write_atomic
 from .replay import DraftRecord, DraftTable, RecordedProbs
 from ..speculative.protocol import DraftProbs
 
-FEATURES = ('chance', 'top 1', 'top 2', 'top 3', 'entropy', 'place')
+FEATURES = ('probability', 'top 1', 'top 2', 'top 3', 'entropy', 'position')
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #fb8de1ab
 def features(i: int, probs: DraftProbs, token: int, names: tuple = FEATURES) -> list[float]:
@@ -193,7 +193,7 @@ def calibrated_parameters(model) -> dict | None:
         parameters = classifier_parameters(part_model)
         if parameters is None:
             return None
-        on = 'margin' if hasattr(part_model, 'decision_function') else 'chance'
+        on = 'margin' if hasattr(part_model, 'decision_function') else 'probability'
         if model.method == 'isotonic':
             curve = dict(x=curve.X_thresholds_.tolist(), y=curve.y_thresholds_.tolist())
         else:
@@ -254,7 +254,7 @@ def compile_calibrated(p: dict):
     "The mean of calibrated classifiers."
     parts = []
     for part in p['parts']:
-        column = 1 if part['on'] == 'chance' else 0
+        column = 1 if part['on'] == 'probability' else 0
         parts.append((compile_classifier(part['model']), column, compile_calibration(part)))
 
     def predict(x):
@@ -328,7 +328,7 @@ class ClassifierLookahead(LookaheadRule):
         threshold: float = 0.5,  # continue while the predicted acceptance is this or more
         k: int = 20,
         joint: bool = False,  # compare the product over the whole draft, not the last token's
-        features: tuple = ('chance', 'place'),  # of a token; DISCO uses all of `FEATURES`
+        features: tuple = ('probability', 'position'),  # of a token; DISCO uses all of `FEATURES`
     ):
         super().__init__(k)
         self.features = tuple(features)

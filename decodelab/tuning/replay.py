@@ -516,17 +516,17 @@ def flatten_table(table: DraftTable) -> dict[str, np.ndarray]:
     numbers = [(i, passes, -1 if token is None else token) for i, passes, _, token in queries]
     return (
         ragged('prompt', table.prompts)
-        | ragged('text', table.sequences)
+        | ragged('sequence', table.sequences)
         | ragged('draft', [record.tokens for record in records])
-        | ragged('sure', [record.draft_probs for record in records], float)
+        | ragged('draft_probs', [record.draft_probs for record in records], float)
         | dict(
             match=array(record.match for record in records),
-            cut=array(record.truncated for record in records),
+            truncated=array(record.truncated for record in records),
             passes=array(record.passes for record in records),
-            asked_len=array(len(record.queries) for record in records),
-            asked=array(numbers).reshape(-1, 3),
+            queries_len=array(len(record.queries) for record in records),
+            queries=array(numbers).reshape(-1, 3),
             has_row=array(p is not None for p in probs),
-            chance=array((p.p_token if p else 0.0 for p in probs), float),
+            probability=array((p.p_token if p else 0.0 for p in probs), float),
             entropy=array((p.h if p else 0.0 for p in probs), float),
             top=array(top, float).reshape(len(probs), width),
         )
@@ -578,7 +578,7 @@ def split_ragged(values: list, lengths) -> list[list]:
 # %% ../../nbs/09_tuning/01_replay.ipynb #55d480a7
 def load_queries(arrays: dict[str, list]) -> list[tuple]:
     "The decisions of all records."
-    columns = (arrays[name] for name in ('asked', 'has_row', 'chance', 'entropy', 'top'))
+    columns = (arrays[name] for name in ('queries', 'has_row', 'probability', 'entropy', 'top'))
     queries = []
     for (i, passes, token), has_probs, prob, entropy, top in zip(*columns):
         probs = RecordedProbs(token, prob, entropy, top) if has_probs else None
@@ -593,12 +593,12 @@ def load_table(path) -> DraftTable:
     """
     metadata, alternatives, loaded = read_table(path)
     arrays = {name: array.tolist() for name, array in loaded.items()}
-    names = ('draft', 'sure', 'prompt', 'text')
+    names = ('draft', 'draft_probs', 'prompt', 'sequence')
     drafts, probs, prompts, sequences = (
         split_ragged(arrays[name], arrays[f'{name}_len']) for name in names
     )
-    columns = (arrays['match'], map(bool, arrays['cut']))
-    queries = split_ragged(load_queries(arrays), arrays['asked_len'])
+    columns = (arrays['match'], map(bool, arrays['truncated']))
+    queries = split_ragged(load_queries(arrays), arrays['queries_len'])
     fields = zip(drafts, probs, *columns, queries, arrays['passes'])
     records = [DraftRecord(*values) for values in fields]
     for n, *drafts_at in alternatives:
