@@ -33,7 +33,7 @@ def features(i: int, probs: DraftProbs, token: int, names: tuple = FEATURES) -> 
 
     Raises `ValueError` for NaN.
     """
-    values = dict(chance=check_finite(probs.prob(token)), place=float(i))
+    values = dict(probability=check_finite(probs.prob(token)), position=float(i))
     if 'entropy' in names:
         values['entropy'] = probs.entropy()
     if any(name.startswith('top') for name in names):

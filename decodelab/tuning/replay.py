@@ -532,7 +532,7 @@ def flatten_table(table: DraftTable) -> dict[str, np.ndarray]:
         )
     )
 
-
+# %% ../../nbs/09_tuning/01_replay.ipynb #bdd03abd
 def flatten_alternatives(table: DraftTable) -> list:
     "The drafts that are not the first tokens of a record, as JSON lists: `[record, [decision, …], …]`."
     records = [record for sequence in table.records for record in sequence]
