@@ -141,7 +141,8 @@ def gemma(shared=2, seed=0, dtype=torch.float64, ordered=False, **sizes):
 def certified(strategy, lm, prompt, n, samples):
     "G-test of the first `n` tokens together; and how likely it is to notice one temperature of 0.8 too many."
     law = sequence_distribution(strategy.base, lm, prompt, n)
-    counts = sample_counts(strategy, lm, prompt, n, samples, 0)
+    counts, exercised = sample_counts(strategy, lm, prompt, n, samples, 0)
+    assert not exercised.missing, exercised
     sharper = law**1.25 / (law**1.25).sum()
     return g_test(counts, law)[0], g_test_power(law, sharper, samples)
 

@@ -264,7 +264,7 @@ def test_constrained_beam_search(case):
     if demanded(case):
         check(case)
     else:
-        with pytest.raises(ValueError, match='was lost to likelier ones|could not be said'):
+        with pytest.raises(ValueError, match='was lost to likelier ones|could not be generated'):
             said(case)
 
 

@@ -202,6 +202,6 @@ def describe_missing(constraints: Sequence[Constraint], beams: list[Beam]) -> st
             'leave keep_complete on, or give more beams'
         )
     return (
-        f'no sequence fulfils the constraints: {", ".join(map(repr, missing))} could not be said; '
+        f'no sequence fulfils the constraints: {", ".join(map(repr, missing))} could not be generated; '
         'do the processors or the stops forbid it, or was keep_complete switched off?'
     )
