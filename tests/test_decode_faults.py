@@ -347,6 +347,17 @@ def test_200_decodes_leave_nothing_behind(name):
     assert state() == before
 
 
+@pytest.mark.parametrize('heads', [MedusaHeads, EagleHeads])
+def test_the_first_decode_with_heads_draws_no_global_numbers(heads):
+    "A target gets a copy of its heads, whose weights are made before they are replaced."
+    drafter = AssistantDrafter(heads.of(LM))
+    before = torch.random.get_rng_state()
+    decode(LM, PROMPTS[0], speculative(drafter), 4)
+    assert torch.equal(before, torch.random.get_rng_state())
+    a, b = (heads.of(LM).randomized(LM, seed=3).state_dict() for _ in range(2))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
 @pytest.mark.parametrize('name', SOME)
 def test_batches_leave_nothing_behind(name):
     strategy = STRATEGIES[name]

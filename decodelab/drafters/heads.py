@@ -187,7 +187,8 @@ def for_target(self: Heads, lm: LM) -> Heads:
 @patch
 def __deepcopy__(self: Heads, memo):
     "The same weights, without the copies for targets."
-    heads = type(self)(**self.options)
+    with torch.random.fork_rng(devices=[]):  # its weights are replaced
+        heads = type(self)(**self.options)
     heads.load_state_dict(self.state_dict())
     return heads.to(self.device)
 
@@ -212,7 +213,9 @@ def randomized(self: Heads, lm: LM, seed: int = 0, scale: float = 0.3) -> Heads:
         layers=sorted({min(layer, lm.depth) for layer in self.layers}),
         target=lm.name,
     )
-    heads = type(self)(**options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of the biases
+        heads = type(self)(**options)
     generator = torch.Generator().manual_seed(seed)
     for weight in heads.parameters():
         if weight.ndim > 1:
