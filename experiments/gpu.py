@@ -329,7 +329,7 @@ def main(argv=None):
         flush=True,
     )
     if held:
-        held.close()
+        held.release()
     return 0
 
 

@@ -33,7 +33,7 @@ def done(rows):
 
 
 def test_two_compares_at_once(tmp_path):
-    work = kill.make_compare(tmp_path, repeats=1)
+    work = kill.make_compare(tmp_path, repeats=6)
     processes = [work.start(), work.start()]
     said = [p.communicate(timeout=240)[1] for p in processes]
     status = [p.returncode for p in processes]
@@ -43,12 +43,12 @@ def test_two_compares_at_once(tmp_path):
     assert f'process {other} on {socket.gethostname()} writes to out since' in said[refused]
     assert said[refused].strip().count('\n') == 0  # one sentence
     rows = read_run_rows(tmp_path / 'out')
-    assert len(rows) == 36 and set(done(rows).values()) == {1}
+    assert len(rows) == 6 * 36 and set(done(rows).values()) == {1}
     assert not (tmp_path / 'out' / '.lock').exists()
 
 
 def test_the_second_one_later_and_a_killed_one(tmp_path):
-    work = kill.make_compare(tmp_path, repeats=1)
+    work = kill.make_compare(tmp_path, repeats=6)
     first = work.start()
     kill.wait_for_rows(work, first)
     with pytest.raises(ValueError, match=f'process {first.pid} on .* writes to'):
@@ -231,7 +231,7 @@ def test_a_file_that_is_written_whole_stays_what_it_was(tmp_path):
 
 def test_compare_on_a_full_disk_is_one_sentence(tmp_path):
     with small_disk(tmp_path / 'disk', 'size=16k') as disk:
-        work = kill.make_compare(tmp_path, repeats=1)
+        work = kill.make_compare(tmp_path, repeats=6)
         work.command[-1] = disk / 'out'
         process = work.start()
         said = process.communicate(timeout=240)[1]

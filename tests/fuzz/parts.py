@@ -44,6 +44,7 @@ LEFT_OUT = dict(
     JsonGrammar='needs a vocabulary with JSON in it, in tests/test_grammar.py',
 )
 PARTS = (Drafter, Verifier, LookaheadRule, LogitsProcessor)
+PACKAGES = [['decodelab', part] for part in ('drafters', 'speculative', 'tuning', 'logits')]
 
 
 def modules():
@@ -65,9 +66,7 @@ def classes(kind) -> dict:
     return {
         c.__name__: c
         for c in sorted(set(subclasses(kind)), key=lambda c: c.__name__)
-        if c.__module__.startswith('decodelab.')
-        and c.__name__ not in LEFT_OUT
-        and not c.__module__.startswith('decodelab.watermark')
+        if c.__module__.split('.')[:2] in PACKAGES and c.__name__ not in LEFT_OUT
     }
 
 
