@@ -11,6 +11,7 @@ import numpy as np
 
 from decodelab import Sample, Stop
 from decodelab.core.driver import Request, Rng, iter_steps
+from decodelab.evaluate.exact import Enumerator, Interval
 from decodelab.logits.processor_list import LogitsProcessorList
 from tests.fuzz.cases import SECONDS, Case, FailedError, RefusedError, judged, time_limit, world_of
 from tests.fuzz.models import full_logits
@@ -29,29 +30,11 @@ class ForbiddenError(Exception):
     "Processors that leave no token."
 
 
-class Enumerator:
-    "Stands in for `Rng` along one path of choices over floating-point probabilities."
+class FloatEnumerator(Enumerator):
+    "The enumerator of exact certificates, over floating-point probabilities."
 
     seed = 0
     generator = None
-
-    def __init__(self, path):
-        self.path = path
-        self.taken = []
-        self.untried = []
-        self.weight = 1.0
-
-    def choose(self, probs) -> int:
-        at = len(self.taken)
-        possible = [i for i, p in enumerate(probs) if p > 1e-15]
-        if at < len(self.path):
-            choice = self.path[at]
-        else:
-            choice = possible[0]
-            self.untried += [(*self.taken, i) for i in possible[1:]]
-        self.taken.append(choice)
-        self.weight *= probs[choice]
-        return choice
 
     def categorical(self, weights) -> int:
         weights = np.asarray([float(w) for w in weights], float)
@@ -59,35 +42,20 @@ class Enumerator:
             raise RefusedError(
                 'the processors leave the drafter no token, which Rng refuses in a sentence'
             )
-        return self.choose(weights / weights.sum())
+        probs = weights / weights.sum()
+        return self.choose(np.where(probs > 1e-15, probs, 0).tolist())
 
     def uniform(self):
-        return Interval(self)
+        return FloatInterval(self)
 
 
-class Interval:
-    "A uniform number of which only an interval is known."
+class FloatInterval(Interval):
+    "A uniform number, compared with floating-point numbers and tensors."
 
-    def __init__(self, rng):
-        self.rng = rng
-        self.low, self.high = 0.0, 1.0
-
-    def __lt__(self, x):
-        x = min(max(float(x), self.low), self.high)
-        width = self.high - self.low
-        below = (x - self.low) / width if width > 0 else 1.0
-        if self.rng.choose([below, 1 - below]) == 0:
-            self.high = x
-            return True
-        self.low = x
-        return False
+    def __lt__(self, x) -> bool:
+        return super().__lt__(float(x))
 
     __le__ = __lt__
-
-    def __ge__(self, x):
-        return not self < x
-
-    __gt__ = __ge__
 
 
 def outcomes(run):
@@ -97,7 +65,7 @@ def outcomes(run):
         count += 1
         if count > PATHS or time.monotonic() > end:
             raise TooManyPathsError
-        rng = Enumerator(paths.pop())
+        rng = FloatEnumerator(paths.pop())
         value = run(rng)
         paths += rng.untried
         yield value, rng.weight
