@@ -1,32 +1,14 @@
 "The tour in JupyterLab, in a real browser: opened from its address, run from the menu, and looked at."
 
-import os
-import shutil
-import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
-from urllib.request import urlopen
 
 import nbformat
 import pytest
 
+from jupyter_browser import ARTEFACTS, BROWSER, CELLS, open_browser, open_notebook, run_all, serve
 from repo import ROOT
 
-BROWSER = next(
-    filter(
-        None,
-        map(
-            shutil.which, ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
-        ),
-    ),
-    None,
-)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
-ARTEFACTS = Path(
-    os.environ.get('DECODELAB_ARTEFACTS', ROOT / 'runs')
-)  # where the picture of the page is kept
 TOUR = '00_tour.ipynb'
 
 
@@ -43,100 +25,27 @@ def tour(tmp_path):
 
 @pytest.fixture
 def lab(tour, tmp_path_factory):
-    "The address of a JupyterLab that serves the folder."
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        port = s.getsockname()[1]
+    "The address of the tour in a JupyterLab that serves its folder."
     home = tmp_path_factory.mktemp('home')
-    options = [
-        '--no-browser',
-        '--allow-root',
-        '--ip=127.0.0.1',
-        f'--port={port}',
-        '--ServerApp.port_retries=0',
-        '--IdentityProvider.token=tour',
-        f'--ServerApp.root_dir={tour}',
-        '--LabApp.expose_app_in_browser=True',
-    ]
-    env = os.environ | {
-        name: str(home / name)
-        for name in (
-            'JUPYTER_CONFIG_DIR',
-            'JUPYTER_RUNTIME_DIR',
-            'JUPYTERLAB_SETTINGS_DIR',
-            'JUPYTERLAB_WORKSPACES_DIR',
-            'IPYTHONDIR',
-        )
-    }
-    env |= dict(
-        OMP_NUM_THREADS='1', HF_HUB_OFFLINE='1', DECODELAB_SCALE='pico', DECODELAB_QUICK='1'
-    )
-    quiet = (
-        home
-        / 'JUPYTERLAB_SETTINGS_DIR'
-        / '@jupyterlab'
-        / 'apputils-extension'
-        / 'notification.jupyterlab-settings'
-    )  # no question about news over the page
-    quiet.parent.mkdir(parents=True)
-    quiet.write_text('{"fetchNews": "false", "checkForUpdates": false}')
-    with open(home / 'lab.log', 'w') as log:
-        server = subprocess.Popen(
-            [sys.executable, '-m', 'jupyterlab', *options], env=env, stdout=log, stderr=log
-        )
-    try:
-        for _ in range(240):
-            try:
-                urlopen(f'http://127.0.0.1:{port}/api?token=tour').close()
-            except OSError:
-                time.sleep(0.25)
-            else:
-                break
-            assert server.poll() is None, (home / 'lab.log').read_text()
-        yield f'http://127.0.0.1:{port}/lab/tree/{TOUR}?token=tour'
-    finally:
-        server.terminate()
-        server.wait(30)
+    with serve(tour, home, DECODELAB_SCALE='pico', DECODELAB_QUICK='1') as address:
+        yield address(TOUR)
 
 
 @pytest.fixture
 def page():
-    "A page of a browser without a window."
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(
-            executable_path=BROWSER, args=['--no-sandbox'] if os.geteuid() == 0 else []
-        )
-        yield browser.new_page(viewport=dict(width=1280, height=2400))
-        browser.close()
+    with open_browser() as page:
+        yield page
 
 
 def test_the_tour_runs_and_shows_its_trace_and_its_figures(lab, tour, page):
-    page.goto(lab)
-    page.locator('.jp-Notebook .jp-CodeCell').first.wait_for(timeout=90_000)
-    page.wait_for_function(
-        "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
-        timeout=90_000,
-    )
-    cells = 'jupyterapp.shell.currentWidget.content.model.cells'
+    open_notebook(page, lab)
     assert page.evaluate(
-        f"[...{cells}].filter(c => c.type === 'code').every(c => c.outputs.length === 0 && "
+        f"[...{CELLS}].filter(c => c.type === 'code').every(c => c.outputs.length === 0 && "
         "c.executionCount === null)"
     )
     assert not page.locator('.decodelab-trace').count()  # nothing is there before it runs
     began = time.perf_counter()
-    page.get_by_role('menuitem', name='Run', exact=True).click()
-    page.get_by_text('Run All Cells', exact=True).click()
-    page.wait_for_function(
-        f"""(() => {{ const code = [...{cells}].filter(c => c.type === 'code' && c.sharedModel.getSource().trim());
-        const failed = code.some(c => c.outputs.toJSON().some(o => o.output_type === 'error'));
-        return failed || code.every(c => c.executionCount !== null) && jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle' }})()""",
-        timeout=240_000,
-    )
-    outputs = page.evaluate(
-        f"[...{cells}].filter(c => c.type === 'code').flatMap(c => c.outputs.toJSON())"
-    )
+    outputs = run_all(page)
     assert not [o for o in outputs if o['output_type'] == 'error'], outputs
     assert not [o for o in outputs if o.get('name') == 'stderr'], outputs
     took = time.perf_counter() - began

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['TINTS', 'DIRECTION_SIGNS', 'UNSEEN', 'VISIBLE_SIGNS', 'STYLE', 'ORIGIN_LABELS', 'COLORS', 'SERIES', 'PAGE', 'escape',
            'token_html', 'tint', 'tokens_with_origins', 'token_tooltips', 'strip_html', 'prompt_html', 'trace_html',
-           'token_spans', 'legend_html', 'shorten', 'axes', 'plot_tokens', 'wilson', 'steps_by_strategy',
-           'plot_acceptance', 'acceptance_curves', 'plot_speed', 'speed_row', 'ratio_scale', 'figure_html', 'part_html',
-           'save_html']
+           'token_spans', 'token_span_list', 'legend_html', 'shorten', 'axes', 'plot_tokens', 'wilson',
+           'steps_by_strategy', 'plot_acceptance', 'acceptance_curves', 'plot_speed', 'speed_row', 'ratio_scale',
+           'figure_html', 'part_html', 'save_html']
 
 # %% ../../nbs/01_core/05_plot.ipynb #e800f314
 import base64
@@ -172,7 +172,12 @@ def trace_html(trace: Trace) -> str:
 
 
 def token_spans(trace: Trace) -> str:
-    "All new tokens as spans; rejected drafts are in the tooltips."
+    "All new tokens as spans, one after the other."
+    return ''.join(token_span_list(trace))
+
+
+def token_span_list(trace: Trace) -> list[str]:
+    "A span for each new token; rejected drafts are in the tooltips."
     texts = trace.token_texts
     if len(texts) != len(trace.tokens):
         texts = [f' {token}' for token in trace.tokens]
@@ -183,7 +188,7 @@ def token_spans(trace: Trace) -> str:
         tooltips = token_tooltips(step, n, tail)
         for (_, origin), tooltip in zip(tokens_with_origins(step), tooltips):
             spans.append(token_html(next(texts), origin, tooltip, focus=origin == 'corrected'))
-    return ''.join(spans)
+    return spans
 
 
 def legend_html(trace: Trace) -> str:
