@@ -37,16 +37,19 @@ def append_row(path, record: dict):
     """Append one line to a file, and force it to disk.
 
     Where that fails, as on a full disk, the file is cut back to its rows before the error is raised.
+    An interruption after the last byte keeps the row.
     """
     line = (json.dumps(record) + '\n').encode()
     with open(path, 'ab', buffering=0) as file:
-        size = file.tell()
+        start = file.tell()
+        end = start + len(line)
         try:
             while line:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
-        except BaseException:
-            os.truncate(path, size)
+        except BaseException as error:
+            if isinstance(error, OSError) or file.tell() < end:
+                os.truncate(path, start)
             raise
 
 
