@@ -19,6 +19,7 @@ PROMPT = 'def is_even(n):\n    """Return True if n is even."""'
 def notebook(folder, cell: str):
     "A notebook with one explorer."
     nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in (SETUP, cell)])
+    nb.metadata.kernelspec = dict(name='python3', display_name='python3', language='python')
     nbformat.write(nb, folder / 'explorer.ipynb')
 
 

@@ -209,7 +209,15 @@ def joint_logits(lm, cache: SlotCache, rows: list[list[int]], begins: list[int])
 # %% ../../nbs/02_models/17_capabilities.ipynb #fc5cc1b4
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}  # of ε; some states are always float32
 TOLERANCE_16 = 0.05  # of its median, in other dtypes
-ERRORS = (ValueError, TypeError, RuntimeError, IndexError, KeyError, AttributeError)
+ERRORS = (
+    ValueError,
+    TypeError,
+    RuntimeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    AssertionError,  # of a model that does not take what it was given
+)
 READERS = dict(
     branches=read_branches, trees=read_trees, batch=read_batch, **{'early exit': read_exit}
 )

@@ -8,6 +8,7 @@ import itertools
 import time
 
 import numpy as np
+import torch
 
 from decodelab import Sample, Stop
 from decodelab.core.driver import Request, Rng, iter_steps
@@ -106,6 +107,33 @@ def distribution(case, target, processors, prompt, tokens):
     return scores[0].softmax(-1).tolist()
 
 
+@torch.no_grad()
+def own_rounding(model, ids) -> float:
+    """How far transformers' own step with a cache is from its own full forward pass, as probabilities.
+
+    Zero but for models that compute in float32 inside, whatever their weights are in: recurrent states.
+    """
+    worst = 0.0
+    past = None
+    for i, token in enumerate(ids):
+        row = torch.tensor([[token]])
+        out = model(input_ids=row, past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        full = full_logits(model, ids[: i + 1]).softmax(-1)
+        worst = max(worst, float((out.logits[0, -1].double().softmax(-1) - full).abs().max()))
+    return worst
+
+
+def worst_rounding(case: Case, target) -> float:
+    "What the model's own rounding may add to the distance of two distributions over sequences."
+    endings = itertools.product(range(VOCABULARY), repeat=case.n)
+    try:
+        step = max(own_rounding(target.model, [*case.prompts[0], *end]) for end in endings)
+    except (TypeError, ValueError, AttributeError):  # it has no such cache
+        return 0.0
+    return 2 * case.n * step
+
+
 def check(case: Case):
     "Raise `FailedError` or `RefusedError`; return whether there was anything to compare."
     world = world_of(case.architecture, VOCABULARY)
@@ -130,6 +158,6 @@ def check(case: Case):
         except TooManyPathsError:
             return False
     distance = sum(abs(law.get(t, 0) - plain.get(t, 0)) for t in law.keys() | plain.keys()) / 2
-    if distance > TOLERANCE:
+    if distance > TOLERANCE and distance > TOLERANCE + worst_rounding(case, target):
         raise FailedError(f'TV = {distance:.6f} from plain sampling, over {len(plain)} sequences')
     return True
