@@ -111,6 +111,7 @@ from .hf.generate import generate as generate
 from .hf.config_files import save_strategy as save_strategy
 from .hf.config_files import load_strategy as load_strategy
 from .hf.pipeline import pipeline as pipeline
+from .lab.decoding_explorer import explore as explore
 from .lab.experiment import Experiment as Experiment
 from .speculative.lookahead import check_lookahead as check_lookahead
 from .watermark.check import check_watermark as check_watermark

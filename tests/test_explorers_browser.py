@@ -51,14 +51,30 @@ def picture(page, name: str):
     )
 
 
+def button(page, label: str):
+    return page.locator('button.jupyter-button', has_text=label)
+
+
+def choose(page, name: str, option: str):
+    page.locator('.widget-dropdown', has_text=name).locator('select').select_option(option)
+
+
 def press(page, label: str):
     "Press a button and wait until its run has ended."
-    page.get_by_role('button', name=label).click()
+    button(page, label).click()
     page.wait_for_function(
         """() => { const stop = [...document.querySelectorAll('button')].find(b => b.textContent.includes('Stop'))
         return stop && stop.disabled }""",
         timeout=60_000,
     )
+
+
+def move(page, name: str, steps: int):
+    "Move a slider by keys."
+    handle = page.locator('.widget-slider', has_text=name).locator('.noUi-handle')
+    handle.focus()
+    for _ in range(steps):
+        handle.press('ArrowRight')
 
 
 def test_a_decode_is_explored(explorer):
@@ -68,10 +84,7 @@ def test_a_decode_is_explored(explorer):
     static = page.locator('[class^=decodelab-static]')
     assert static.count() == 1 and not static.is_visible()  # the live view is there
 
-    handle = page.get_by_role('slider', name='draft length')
-    handle.focus()
-    for _ in range(3):
-        handle.press('ArrowRight')
+    move(page, 'draft length', 3)
     press(page, 'Run')
     lm, draft = load('pico'), load('pico-draft')
     strategy = Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(7))
@@ -85,16 +98,15 @@ def test_a_decode_is_explored(explorer):
     token.first.hover()
     assert token.count() == 2 and all('dx-linked' in t.get_attribute('class') for t in token.all())
 
-    page.get_by_role('button', name='Copy as code').click()
+    button(page, 'Copy as code').click()
     code = page.locator('.decodelab-code').inner_text()
     names = {}
     exec(code, names)
     assert names['trace'].tokens == decode(lm, PROMPT, Greedy(), max_new_tokens=48).tokens
     page.picture()
 
-    page.get_by_label('temperature').last.focus()
-    page.get_by_label('method').select_option('beam search')
-    page.get_by_label('verifier').select_option('token')
+    choose(page, 'method', 'beam search')
+    choose(page, 'verifier', 'token')
     press(page, 'Run')
     assert re.search(r'target passes \d+', view.inner_text())
 
@@ -104,12 +116,12 @@ def test_an_error_is_shown_in_place_and_stop_ends_a_run(explorer):
         'from decodelab import explore\nexplore(lm, draft, max_new_tokens=400)', 'stopped'
     )
     view = page.locator('.decodelab-explorer').last
-    page.get_by_label('verifier').select_option('token')
+    choose(page, 'verifier', 'token')
     press(page, 'Run')
     assert 'weighs probabilities' in view.locator('[role=alert]').inner_text()
-    page.get_by_label('verifier').select_option('default')
-    page.get_by_label('measure speed').check()
-    page.get_by_role('button', name='Run').click()
-    page.get_by_role('button', name='Stop').click()
+    choose(page, 'verifier', 'default')
+    page.locator('.widget-checkbox', has_text='measure speed').locator('input').check()
+    button(page, 'Run').click()
+    button(page, 'Stop').click()
     page.get_by_text('stopped', exact=True).wait_for(timeout=30_000)
     page.picture()

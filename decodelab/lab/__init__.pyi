@@ -14,3 +14,4 @@ from .explorer import NumberField as NumberField
 from .explorer import StateField as StateField
 from .explorer import TextField as TextField
 from .panel import Panel as Panel
+from .decoding_explorer import explore as explore
