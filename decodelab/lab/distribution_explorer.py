@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['MAX_POSITIONS', 'PROCESSORS', 'DISTRIBUTION_STYLE', 'SHOWN_SIGNS', 'NextLogits', 'Stage', 'make_stage',
            'distribution_stages', 'add_branch', 'branch_probabilities', 'ProcessorField', 'processors_expression',
-           'DistributionResult', 'top_tokens', 'DistributionExplorer', 'token_text', 'number', 'path_key', 'stage_row',
-           'stages_html', 'bar_cell', 'explore_distribution']
+           'DistributionResult', 'top_tokens', 'DistributionExplorer', 'token_text', 'breakable', 'number', 'path_key',
+           'stage_row', 'stages_html', 'bar_cell', 'explore_distribution']
 
 # %% ../../nbs/13_lab/22_distribution_explorer.ipynb #d5428801
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -291,11 +292,14 @@ DISTRIBUTION_STYLE = """<style>
 .dx-distribution .dx-wide{overflow-x:auto}
 .dx-distribution table{margin:.5em 0}
 .dx-distribution td:first-child,.dx-distribution th:first-child{text-align:left}
-.dx-distribution .dx-bars{width:100%}
-.dx-distribution .dx-bars td{text-align:left;min-width:4.5em}
-.dx-distribution .dx-bars th{text-align:left;vertical-align:bottom}
-.dx-distribution .dx-bars td>div{white-space:nowrap;border-left:1px solid rgba(128,128,128,.6);padding-left:.3em}
-.dx-distribution .dx-forced{border-bottom:2px solid #0072b2;background:rgba(0,114,178,.18)}
+.dx-distribution .dx-bars{width:100%;table-layout:fixed}
+.dx-distribution .dx-bars td,.dx-distribution .dx-bars th{text-align:left;white-space:nowrap;overflow:hidden}
+.dx-distribution .dx-bars th{vertical-align:bottom;font-weight:400;white-space:normal;overflow-wrap:normal}
+.dx-distribution .dx-bars th:first-child{width:8em}
+.dx-distribution .dx-bars td:first-child{text-overflow:ellipsis}
+.dx-distribution .dx-bars th code{font-size:11px}
+.dx-distribution .dx-bars td>div{white-space:nowrap;border-left:1px solid;padding-left:.3em}
+.dx-distribution .dx-forced{border-bottom:2px solid #0072b2;background:rgba(86,180,233,.3)}
 .dx-distribution ul{margin:.2em 0;padding-left:1.4em}
 .dx-distribution .dx-here{font-weight:700;border-bottom:2px solid #0072b2}
 .dx-distribution small{opacity:.75}
@@ -309,6 +313,11 @@ def token_text(lm: LM, before: Sequence[int], token: int) -> str:
     if not text or '\ufffd' in text:
         return f'⟨{token}⟩'
     return escape(text.translate(SHOWN_SIGNS))
+
+
+def breakable(name: str) -> str:
+    "A processor's repr that may be broken between its words."
+    return re.sub('(?<=[a-z])(?=[A-Z])|(?=[(])', '<wbr>', escape(name))
 
 
 def number(p: float) -> str:
@@ -352,7 +361,7 @@ def bar_cell(p: float, largest: float, possible: bool, removed: bool) -> str:
         )
         return f'<td>{sign}</td>'
     width = 100 * p / largest
-    style = f'width:{width:.1f}%;background-color:rgba(0,114,178,.32)'
+    style = f'width:{width:.1f}%;background-color:rgba(86,180,233,.45)'
     return f'<td><div style="{style}">{number(p)}</div></td>'
 
 # %% ../../nbs/13_lab/22_distribution_explorer.ipynb #17187f43
@@ -372,8 +381,8 @@ def bars_html(self: DistributionExplorer, result: DistributionResult) -> str:
         text = token_text(self.lm, ids, token)
         about = f'data-pick="force:{token}" tabindex="0" title="force id {token}"'
         rows += f'<tr {about}><td><code>{text}</code></td>{cells}</tr>'
-    heads = ''.join(f'<th><code>{escape(stage.name)}</code></th>' for stage in stages)
-    table = f'<table class="dx-bars"><tr><th>token</th>{heads}</tr>{rows}</table>'
+    heads = ''.join(f'<th><code>{breakable(stage.name)}</code></th>' for stage in stages)
+    table = f'<table class="dx-bars" style="min-width:{8 + 6 * len(stages)}em"><tr><th>token</th>{heads}</tr>{rows}</table>'
     rest = stages[-1].p.sum().item() - stages[-1].p[result.top].sum().item()
     note = f'other tokens together: {number(max(0.0, rest))} after all processors'
     return f'<div class="dx-wide">{table}</div><div class="dx-settings">{note}</div>'

@@ -36,6 +36,7 @@ from decodelab.lab.explorer import (
     Explorer,
     IntField,
     NumberField,
+    StateField,
     TextField,
     evaluate,
     label,
@@ -143,10 +144,11 @@ class WatermarkExplorer(Explorer):
 
     title = 'Explore a watermark'
 
-    def __init__(self, lm: LM, prompt: str):
+    def __init__(self, lm: LM, prompt):
         self.lm = lm
+        is_text = isinstance(prompt, str)
         fields = dict(
-            prompt=TextField(prompt, rows=2),
+            prompt=TextField(prompt, rows=2) if is_text else StateField([int(i) for i in prompt]),
             scheme=ChoiceField('green list', SCHEMES),
             key=IntField(42, 1, 1000),
             gamma=NumberField(0.25, 0.05, 0.95),
@@ -221,7 +223,7 @@ SERIES = {  # row → (title, colour, style of its border, dashes of its curve)
 WATERMARK_STYLE = """<style>
 .dx-watermark table{margin:.4em 0}
 .dx-watermark td:first-child,.dx-watermark th:first-child{text-align:left}
-.dx-watermark .dx-texts{display:grid;gap:1.2em;grid-template-columns:repeat(auto-fit,minmax(19em,1fr))}
+.dx-watermark .dx-texts{display:grid;gap:1.2em}
 .dx-watermark .dx-texts>div{min-width:0}
 .dx-watermark svg{display:block;width:100%;height:auto}
 .dx-watermark svg text{font:10px system-ui,sans-serif;fill:currentColor;opacity:.8}
@@ -240,9 +242,9 @@ def p_text(p: float) -> str:
     return '&lt; 1e-300' if p < 1e-300 else f'{p:.3g}'
 
 
-def row_html(row: str, detection: Detection) -> str:
+def row_html(row: str, detection: Detection, n_prompt: int) -> str:
     "One detection as a row of the table."
-    count, n = detection.count, len(detection.ids)
+    count, n = detection.count, len(detection.ids) - n_prompt
     mean = f'{detection.total / count:.3f}' if count else '–'
     z = f'{detection.z:.2f}' if count else '–'
     verdict = 'watermarked' if detection.p <= LEVEL else 'no evidence'
@@ -262,7 +264,8 @@ def table_html(result: WatermarkResult) -> str:
     null = next(iter(result.detections.values())).null.name
     heads = '', 'scored tokens', 'mean score', 'expected', 'z', f'exact p ({null})', f'at {LEVEL:g}'
     head = ''.join(f'<th>{escape(h)}</th>' for h in heads)
-    rows = ''.join(row_html(row, detection) for row, detection in result.detections.items())
+    n = result.n_prompt
+    rows = ''.join(row_html(row, detection, n) for row, detection in result.detections.items())
     return f'<table><tr>{head}</tr>{rows}</table>'
 
 
@@ -344,7 +347,8 @@ def curves_svg(result: WatermarkResult) -> str:
     return (
         f'<div style="font-size:0"><svg fill="none" stroke="currentColor" role="img" '
         f'viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" aria-label="z at the end: {escape(ends)}">'
-        f'{scale.grid()}{paths}{columns}</svg></div>'
+        f'{scale.grid()}{paths}{columns}</svg></div><div class="dx-settings">z of the text up to each '
+        'new token; dashed grey: reached by 1 in 1000 texts without the watermark</div>'
     )
 
 
@@ -409,13 +413,14 @@ def notes_html(self: WatermarkExplorer, result: WatermarkResult) -> str:
 def result_html(self: WatermarkExplorer, result: WatermarkResult) -> str:
     "The table, the curves and the texts."
     panes = ''.join(self.pane_html(result, row) for row in result.detections)
-    legend = (
-        f'<div class="decodelab-trace"><div class="dl-legend">{legend_html([])}'
-        'curves: z up to each token; dashed grey: reached by 1 in 1000 texts without the watermark</div></div>'
-    )
+    width = (
+        24 if len(result.detections) == 4 else 19
+    )  # two or three columns of a page of 900 pixels
+    columns = f'grid-template-columns:repeat(auto-fit,minmax({width}em,1fr))'
+    legend = f'<div class="decodelab-trace"><div class="dl-legend">{legend_html([])}</div></div>'
     return (
         f'{STYLE}{WATERMARK_STYLE}<div class="dx-watermark">{self.notes_html(result)}{table_html(result)}'
-        f'{curves_svg(result)}{legend}<div class="dx-texts">{panes}</div></div>'
+        f'{curves_svg(result)}{legend}<div class="dx-texts" style="{columns}">{panes}</div></div>'
     )
 
 
@@ -456,7 +461,7 @@ def code(self: WatermarkExplorer) -> str:
 # %% ../../nbs/13_lab/20_watermark_explorer.ipynb #00b96071
 def explore_watermark(
     lm: LM,
-    prompt: str = 'def read_lines(path):\n    """Return',
+    prompt='def read_lines(path):\n    """Return',  # a string or ids
     **settings,  # first values of the form, by the names of its fields
 ) -> WatermarkExplorer:
     """Explore a watermark and its detection in JupyterLab.
