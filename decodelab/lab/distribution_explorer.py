@@ -269,7 +269,7 @@ def pick(self: DistributionExplorer, key: str) -> dict:
         return dict(branches=add_branch((), path))
     return dict(path=ids, branches=branches)
 
-
+# %% ../../nbs/13_lab/22_distribution_explorer.ipynb #4f22db26
 @patch
 def code(self: DistributionExplorer) -> str:
     "The same stages and the same tree in a fresh notebook."
@@ -300,13 +300,14 @@ DISTRIBUTION_STYLE = """<style>
 .dx-distribution .dx-bars th code{font-size:11px}
 .dx-distribution .dx-bars td>div{white-space:nowrap;border-left:1px solid;padding-left:.3em}
 .dx-distribution .dx-forced{border-bottom:2px solid #0072b2;background:rgba(86,180,233,.3)}
+.dx-distribution tr[data-pick]:hover,.dx-distribution tr[data-pick]:focus{outline-offset:-2px}
 .dx-distribution ul{margin:.2em 0;padding-left:1.4em}
 .dx-distribution .dx-here{font-weight:700;border-bottom:2px solid #0072b2}
 .dx-distribution small{opacity:.75}
 </style>"""
 SHOWN_SIGNS = str.maketrans({' ': '␣', '\n': '↵', '\t': '⇥'})
 
-
+# %% ../../nbs/13_lab/22_distribution_explorer.ipynb #c95df8d8
 def token_text(lm: LM, before: Sequence[int], token: int) -> str:
     "A token as it is shown: escaped, with visible spaces; its id where it is no whole text."
     text = detokenize(lm.decode, before, [token])[0]
@@ -382,7 +383,9 @@ def bars_html(self: DistributionExplorer, result: DistributionResult) -> str:
         about = f'data-pick="force:{token}" tabindex="0" title="force id {token}"'
         rows += f'<tr {about}><td><code>{text}</code></td>{cells}</tr>'
     heads = ''.join(f'<th><code>{breakable(stage.name)}</code></th>' for stage in stages)
-    table = f'<table class="dx-bars" style="min-width:{8 + 6 * len(stages)}em"><tr><th>token</th>{heads}</tr>{rows}</table>'
+    style = f'min-width:{8 + 6 * len(stages)}em'
+    head = f'<tr><th>token</th>{heads}</tr>'
+    table = f'<table class="dx-bars" style="{style}">{head}{rows}</table>'
     rest = stages[-1].p.sum().item() - stages[-1].p[result.top].sum().item()
     note = f'other tokens together: {number(max(0.0, rest))} after all processors'
     return f'<div class="dx-wide">{table}</div><div class="dx-settings">{note}</div>'
@@ -397,10 +400,11 @@ def sequence_html(self: DistributionExplorer, result: DistributionResult) -> str
     for k, text in enumerate(texts, 1):
         key = path_key(result.forced[:k])
         p, before = result.branches[result.forced[:k]]
+        visible = escape(text).replace('\n', '↵\n')
         about = f'title="{number(p)}, under the model alone {number(before)}"'
         html += (
             f'<span class="dx-forced" data-pick="{key}" data-link="{key}" tabindex="0" {about}>'
-            f'{escape(text)}</span>'
+            f'{visible or "·"}</span>'
         )
     return f'{fold}<pre>{html}▏</pre>'
 

@@ -225,11 +225,12 @@ WATERMARK_STYLE = """<style>
 .dx-watermark td:first-child,.dx-watermark th:first-child{text-align:left}
 .dx-watermark .dx-texts{display:grid;gap:1.2em}
 .dx-watermark .dx-texts>div{min-width:0}
+.dx-watermark .dx-edited{border-top:2px solid currentColor}
 .dx-watermark svg{display:block;width:100%;height:auto}
 .dx-watermark svg text{font:10px system-ui,sans-serif;fill:currentColor;opacity:.8}
 </style>"""
 
-
+# %% ../../nbs/13_lab/20_watermark_explorer.ipynb #6b4c49b4
 def title_html(row: str) -> str:
     "The title of a row, underlined as its curve is drawn."
     title, colour, style, _ = SERIES[row]
@@ -351,7 +352,7 @@ def curves_svg(result: WatermarkResult) -> str:
         'new token; dashed grey: reached by 1 in 1000 texts without the watermark</div>'
     )
 
-
+# %% ../../nbs/13_lab/20_watermark_explorer.ipynb #52e11570
 def column_svg(scale: Scale, i: int, link: str) -> str:
     "An invisible column over a token, linked to it."
     x, width = scale.x(i), scale.x(i + 1) - scale.x(i)
@@ -362,9 +363,14 @@ def column_svg(scale: Scale, i: int, link: str) -> str:
 
 # %% ../../nbs/13_lab/20_watermark_explorer.ipynb #23c6e403
 def tokens_html(
-    detection: Detection, pieces: list[str], n_prompt: int, link: str, pick: bool
+    detection: Detection,
+    pieces: list[str],  # behind the prompt
+    n_prompt: int,
+    link: str,  # what the same token elsewhere is linked by
+    pick: bool,  # can a token be picked?
+    edited: frozenset = frozenset(),  # tokens that an attack wrote, counted behind the prompt
 ) -> str:
-    "The new tokens in their colours, linked to the same token elsewhere."
+    "The tokens behind the prompt in their colours."
     scores = detection.token_scores
     every = [''] * n_prompt + pieces
     spans = highlighted_spans(every, scores.values, scores.scored, detection.null, scores.contexts)
@@ -373,6 +379,8 @@ def tokens_html(
         attributes = f'data-link="{link}{i}"'
         if pick:
             attributes += f' data-pick="{i + 1}" tabindex="{-1 if i else 0}"'
+        if i in edited:
+            attributes += ' class="dx-edited"'
         html += f'<span {attributes}>{span}</span>'
     return html
 
@@ -385,7 +393,10 @@ def pane_html(self: WatermarkExplorer, result: WatermarkResult, row: str) -> str
     prompt, tokens = detection.ids[:n], detection.ids[n:]
     link = {'watermarked': 'w', 'unwatermarked': 'o'}.get(row, result.link)
     pieces = detokenize(self.lm.decode, prompt, tokens)
-    text = tokens_html(detection, pieces, n, link, row == 'watermarked')
+    edited = frozenset()
+    if row == 'attacked':
+        edited = frozenset(i for i, at in enumerate(result.attacked.origin[n:]) if at < 0)
+    text = tokens_html(detection, pieces, n, link, row == 'watermarked', edited)
     _, context = prompt_html(self.lm.decode(prompt), 240)
     return (
         f'<div>{title_html(row)} · p <b>{p_text(detection.p)}</b><div class="decodelab-trace">'
@@ -405,7 +416,10 @@ def notes_html(self: WatermarkExplorer, result: WatermarkResult) -> str:
         notes.append(f'without effect here ({chosen}): {", ".join(unused)}')
     if result.attacked is not None:
         edits = len(result.attacked.edits)
-        notes.append(f'the attack edited {result.attacked.share:.1%} of the text in {edits} runs')
+        notes.append(
+            f'the attack edited {result.attacked.share:.1%} of the text in {edits} runs '
+            '(a line above a token: written by the attack)'
+        )
     return ''.join(f'<div class="dx-settings">{escape(note)}</div>' for note in notes)
 
 
