@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TINTS', 'WIDTH', 'HEIGHT', 'LEFT_MARGIN', 'FOOT_HEIGHT', 'STYLE', 'UNSCORED_LEGEND', 'CRITICAL_LEVEL', 'running_z',
            'token_intensity', 'token_span', 'tooltip_text', 'axis_ticks', 'strip_svg', 'window_rect', 'level_line',
-           'legend_html', 'summary_html', 'window_ranges', 'check_highlight', 'highlight_tokens', 'critical_z',
-           'plot_running_z']
+           'legend_html', 'summary_html', 'window_ranges', 'check_highlight', 'highlighted_spans', 'highlight_tokens',
+           'critical_z', 'plot_running_z']
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #cf47a1b3
 import math
@@ -198,6 +198,27 @@ def check_highlight(pieces, values, scored, contexts):
     if isinstance(pieces, str):
         raise ValueError('pieces is one string: give the text of each token')
 
+# %% ../../nbs/11_detection/03_highlight.ipynb #490f7a4b
+def highlighted_spans(
+    pieces: Sequence[str],  # (n,) the text of each token
+    values: np.ndarray,  # (n,) its score
+    scored: np.ndarray,  # (n,) bool: does it count?
+    null: NullDistribution,  # the distribution of one score without the watermark
+    contexts: Sequence | None = None,  # (n,) what decided each score
+    windows: Sequence = (),  # (begin, end) in tokens
+) -> list[str]:
+    "Each token as a span with its colour and its tooltip."
+    at, z = running_z(values, scored, null)
+    intensity = token_intensity(values, scored, null)
+    z_at = dict(zip(at.tolist(), z.tolist()))
+    inside = {i for a, b in windows for i in range(a, b)}
+    contexts = [None] * len(values) if contexts is None else contexts
+    spans = []
+    for i, text in enumerate(pieces):
+        tooltip = tooltip_text(i, values[i], scored[i], contexts[i], z_at.get(i))
+        spans.append(token_span(text, intensity[i], scored[i], tooltip, i in inside))
+    return spans
+
 # %% ../../nbs/11_detection/03_highlight.ipynb #56b41809
 def highlight_tokens(
     pieces: Sequence[str],  # (n,) the text of each token
@@ -217,16 +238,10 @@ def highlight_tokens(
     scored = np.asarray(scored, bool)
     windows = window_ranges(window, len(pieces))
     at, z = running_z(values, scored, null)
-    intensity = token_intensity(values, scored, null)
-    z_at = dict(zip(at.tolist(), z.tolist()))
-    inside = {i for a, b in windows for i in range(a, b)}
-    contexts = [None] * len(values) if contexts is None else contexts
-    spans = ''
-    for i, text in enumerate(pieces):
-        tooltip = tooltip_text(i, values[i], scored[i], contexts[i], z_at.get(i))
-        spans += token_span(text, intensity[i], scored[i], tooltip, i in inside)
+    spans = ''.join(highlighted_spans(pieces, values, scored, null, contexts, windows))
     strip = ''
     if len(at):  # JupyterLab drops an svg it does not trust, but not the text of its labels
+        intensity = token_intensity(values, scored, null)
         strip = f'<div style="font-size:0">{strip_svg(at, z, intensity, windows)}</div>'
     return (
         f'{STYLE}<div class="decodelab-trace"><div class="dl-head">{escape(title)}</div>'

@@ -15,3 +15,8 @@ from .explorer import StateField as StateField
 from .explorer import TextField as TextField
 from .panel import Panel as Panel
 from .decoding_explorer import explore as explore
+from .watermark_explorer import explore_watermark as explore_watermark
+from .distribution_explorer import explore_distribution as explore_distribution
+from .distribution_explorer import NextLogits as NextLogits
+from .distribution_explorer import distribution_stages as distribution_stages
+from .distribution_explorer import branch_probabilities as branch_probabilities

@@ -83,7 +83,11 @@ function render({model, el}) {
   const draw = () => {
     const key = box.contains(document.activeElement) ? document.activeElement.dataset.pick : undefined
     box.innerHTML = model.get('html')
-    if (key !== undefined) pickable().find(e => e.dataset.pick === key)?.focus({preventScroll: true})
+    if (key === undefined) return
+    const kind = key.split(':')[0]  // 'force:12': what was picked may be gone, others of its kind are there
+    const next = pickable().find(e => e.dataset.pick === key) ??
+      pickable().find(e => e.dataset.pick.startsWith(kind + ':'))
+    next?.focus({preventScroll: true})
   }
   const pick = target => {
     const e = target.closest?.('[data-pick]')
