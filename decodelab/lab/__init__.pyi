@@ -14,3 +14,6 @@ from .explorer import NumberField as NumberField
 from .explorer import StateField as StateField
 from .explorer import TextField as TextField
 from .panel import Panel as Panel
+from .round_explorer import step_rounds as step_rounds
+from .round_explorer import round_at as round_at
+from .lookahead_explorer import explore_lookahead as explore_lookahead
