@@ -192,10 +192,10 @@ def curve_svg(view: LookaheadView) -> str:
     if view.oracle is not None:
         parts.append(line_svg(view.oracle, low, high, 'stroke="#009E73" stroke-dasharray="6 4"'))
     path = ' '.join(f'{x:.1f},{y:.1f}' for x, y in points)
-    parts.append(f'<polyline points="{path}" fill="none" stroke="#0072B2" stroke-width="2"/>')
+    parts.append(f'<polyline points="{path}" fill="none" stroke="#3A8FCA" stroke-width="2"/>')
     for (x, y), (value, s) in zip(points, view.curve):
         now = abs(value - view.at) < 1e-9
-        color, radius = ('#D55E00', 6) if now else ('#0072B2', 3.5)
+        color, radius = ('#D55E00', 6) if now else ('#3A8FCA', 3.5)
         parts.append(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}" tabindex="0" '
             f'data-pick="{view.axis}:{value:g}"><title>{view.axis} {value:g}: {s:.2f}×</title></circle>'
@@ -231,7 +231,12 @@ def span(text: str, color: str, attributes: str = '', style: str = '') -> str:
     return f'<span style="background-color:{color};{style}" {attributes}>{shown}</span>'
 
 
-def sequence_html(rounds: list[ReplayedRound], texts: list[str], prompt_text: str) -> str:
+def sequence_html(
+    rounds: list[ReplayedRound],
+    texts: list[str],  # of the sequence's tokens
+    prompt_text: str,
+    picked: int,  # number of the round that is open; 0: none
+) -> str:
     "The tokens of a sequence in the colours of their rounds' outcomes."
     spans = []
     for n, r in enumerate(rounds):
@@ -242,8 +247,10 @@ def sequence_html(rounds: list[ReplayedRound], texts: list[str], prompt_text: st
             attributes = f'data-pick="round:{n + 1}" data-link="{n}" title="{title}"'
             if i == 0:
                 attributes += ' tabindex="0"'
-            spans.append(span(text, OUTCOME_COLORS[kind], attributes))
-    prompt = f'<span style="opacity:.65">{escape(prompt_text[-200:])}</span>'
+            style = 'border-bottom:2px solid currentColor;' if n + 1 == picked else ''
+            spans.append(span(text, OUTCOME_COLORS[kind], attributes, style))
+    shown = prompt_text if len(prompt_text) <= 200 else '…' + prompt_text[-200:]
+    prompt = f'<span style="opacity:.65">{escape(shown)}</span>'
     return f'<pre style="{escape(CODE_FONT)}">{prompt}{"".join(spans)}</pre>'
 
 
@@ -376,15 +383,15 @@ def result_html(self: LookaheadExplorer, result: LookaheadView) -> str:
     table = self.table
     rounds = [r for n, s in enumerate(result.steps) for r in replayed_rounds(table, n, s)]
     which = self.settings['prompt'] - 1
+    number = int(self.settings['round'] or 0)
     prompt, sequence = table.prompts[which], table.sequences[which]
     before = ''.join(self.texts([], prompt)) if self.lm is None else self.lm.decode(prompt)
     parts = [
         figures_html(result, rounds),
         curve_html(result),
         legend_html(),
-        sequence_html(result.rounds, self.texts(prompt, sequence), before),
+        sequence_html(result.rounds, self.texts(prompt, sequence), before, number),
     ]
-    number = int(self.settings['round'] or 0)
     if 1 <= number <= len(result.rounds):
         r = result.rounds[number - 1]
         ids = prompt + sequence[: r.position]

@@ -6,8 +6,8 @@
 __all__ = ['Q_COLOR', 'P_COLOR', 'RESIDUAL_COLOR', 'TRACK', 'BAR', 'CHIP', 'MONO', 'REJECTED', 'NO_RECORD', 'TraceRound',
            'round_at', 'TokenTexts', 'visible', 'figures', 'bar', 'threshold_bar', 'chip', 'background', 'outcome',
            'comparison', 'chain_row', 'chain_html', 'node_html', 'tree_html', 'nested_html', 'distribution_html',
-           'row_after', 'position_html', 'last_html', 'rejected_node', 'sentence', 'detail_html', 'text_html',
-           'time_html', 'arrow', 'navigation_html', 'head_html', 'RoundExplorer', 'step_rounds']
+           'row_after', 'drawn_title', 'position_html', 'last_html', 'rejected_node', 'sentence', 'detail_html',
+           'text_html', 'time_html', 'arrow', 'navigation_html', 'head_html', 'RoundExplorer', 'step_rounds']
 
 # %% ../../nbs/13_lab/17_round_explorer.ipynb #4835122c
 from collections.abc import Callable
@@ -107,7 +107,7 @@ RESIDUAL_COLOR = '#D55E00'
 TRACK = 'rgba(128,128,128,.22)'
 BAR = 'display:inline-block;vertical-align:middle;height:.75em;border-radius:2px;'
 CHIP = 'display:inline-block;padding:0 .4em;border-radius:3px;white-space:pre;'
-MONO = 'font-family:ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;'
+MONO = "font-family:ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
 REJECTED = 'background-color:rgba(128,128,128,.2);text-decoration:line-through;'
 
 
@@ -268,6 +268,15 @@ def row_after(record: dict, node: int) -> list[list]:
     return next((row['top'] for row in record['rows'] if row['after'] == node), [])
 
 # %% ../../nbs/13_lab/17_round_explorer.ipynb #9997f75d
+def drawn_title(
+    name: str,  # of the distribution
+    last: dict,  # the record of the target's own token
+    texts: TokenTexts,
+) -> str:
+    "A distribution, the token that was drawn from it, and its probability."
+    return f'{name}; drawn: {texts.text(last["token"])} ({figures(last["prob"])})'
+
+
 def position_html(found: TraceRound, node: int, texts: TokenTexts) -> str:
     "q and p of a judged token; the residual, too, if the next token was drawn there."
     item, record = found.items()[node], found.record
@@ -278,7 +287,7 @@ def position_html(found: TraceRound, node: int, texts: TokenTexts) -> str:
     if item.get('q_top'):
         parts.insert(0, distribution_html('q, the drafter', item['q_top'], Q_COLOR, texts, token))
     if last['residual'] and last['after'] == before and item['accepted'] is False:
-        title = 'the residual, drawn from'
+        title = drawn_title('the residual', last, texts)
         parts.append(distribution_html(title, last['top'], RESIDUAL_COLOR, texts, last['token']))
     return f'<div class="dx-panes" style="margin:.3em 0">{"".join(parts)}</div>'
 
@@ -286,7 +295,8 @@ def position_html(found: TraceRound, node: int, texts: TokenTexts) -> str:
 def last_html(found: TraceRound, texts: TokenTexts) -> str:
     "The distribution from which the target's own token was drawn, after a whole draft."
     last = found.record['last']
-    title = 'p after the draft, drawn from' if found.step.drafted else 'p, drawn from'
+    name = 'p after the draft' if found.step.drafted else 'p'
+    title = drawn_title(name, last, texts)
     part = distribution_html(title, last['top'], P_COLOR, texts, last['token'])
     return f'<div class="dx-panes" style="margin:.3em 0">{part}</div>'
 

@@ -200,11 +200,12 @@ def last_token(
     top: int,
 ) -> dict:
     "The target's own token, and the distribution that it was drawn from."
-    result = dict(token=verified.result.token, after=verified.last, residual=False, top=[])
+    token = verified.result.token
+    result = dict(token=token, prob=None, after=verified.last, residual=False, top=[])
     if verified.rng.weights:
         drawn = probabilities(verified.rng.weights[-1], scores)
         same = torch.allclose(drawn, rows[verified.last])
-        result |= dict(residual=not same, top=top_probs(drawn, top))
+        result |= dict(prob=drawn[token].item(), residual=not same, top=top_probs(drawn, top))
     return result
 
 # %% ../../nbs/07_speculative/07_recorder.ipynb #f08c9810
