@@ -141,7 +141,7 @@ class LookaheadView:
     at: float  # the present value on it
     curve: list[tuple[float, float]] = field(default_factory=list)  # `(value, speed)`
 
-
+# %% ../../nbs/13_lab/21_lookahead_explorer.ipynb #9535e273
 def figures_html(view: LookaheadView, all_rounds: list[ReplayedRound]) -> str:
     "The predicted speed and the counts, over all sequences."
     steps = [r.step for r in all_rounds]
@@ -205,7 +205,7 @@ def curve_svg(view: LookaheadView) -> str:
     style = 'style="max-width:100%;height:auto;overflow:visible"'
     return f'<svg {size} {style} role="img" aria-label="{title}">{"".join(parts)}</svg>'
 
-
+# %% ../../nbs/13_lab/21_lookahead_explorer.ipynb #022e34f5
 def curve_html(view: LookaheadView) -> str:
     "The curve with the ends of its axes."
     if len(view.curve) < 2:
@@ -398,7 +398,7 @@ def result_html(self: LookaheadExplorer, result: LookaheadView) -> str:
         parts.append(proposal_html(number, r, self.texts(ids, r.proposed)))
     return ''.join(parts)
 
-
+# %% ../../nbs/13_lab/21_lookahead_explorer.ipynb #a0dd33fd
 @patch
 def code(self: LookaheadExplorer) -> str:
     "The call that predicts the speed."
@@ -417,7 +417,7 @@ def pick(self: LookaheadExplorer, key: str) -> dict:
         return dict(round=value)
     return {kind: int(value) if kind == 'k' else float(value)}
 
-
+# %% ../../nbs/13_lab/21_lookahead_explorer.ipynb #45f46289
 def explore_lookahead(
     table: DraftTable,  # `DraftTable.build(lm, AssistantDrafter(draft), prompts)`
     lm: Any = None,  # the target, for texts; None: tokens are shown by their ids

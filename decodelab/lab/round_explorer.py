@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['Q_COLOR', 'P_COLOR', 'RESIDUAL_COLOR', 'TRACK', 'BAR', 'CHIP', 'MONO', 'REJECTED', 'NO_RECORD', 'TraceRound',
-           'round_at', 'TokenTexts', 'visible', 'figures', 'bar', 'threshold_bar', 'chip', 'background', 'outcome',
+           'round_at', 'TokenTexts', 'visible', 'figures', 'bar', 'threshold_bar', 'chip', 'token_style', 'outcome',
            'comparison', 'chain_row', 'chain_html', 'node_html', 'tree_html', 'nested_html', 'distribution_html',
-           'row_after', 'drawn_title', 'position_html', 'last_html', 'rejected_node', 'sentence', 'detail_html',
-           'text_html', 'time_html', 'arrow', 'navigation_html', 'head_html', 'RoundExplorer', 'step_rounds']
+           'row_after', 'drawn_title', 'position_html', 'last_html', 'rejected_node', 'is_against_rest', 'sentence',
+           'shown_node', 'detail_html', 'text_html', 'time_html', 'arrow', 'navigation_html', 'head_html',
+           'RoundExplorer', 'step_rounds']
 
 # %% ../../nbs/13_lab/17_round_explorer.ipynb #4835122c
 from collections.abc import Callable
@@ -65,7 +66,7 @@ class TraceRound:
             items.append(item | known.get(node, {}))
         return items
 
-
+# %% ../../nbs/13_lab/17_round_explorer.ipynb #4154c2e5
 def round_at(
     trace: Trace,
     number: int,  # from 1
@@ -112,8 +113,10 @@ REJECTED = 'background-color:rgba(128,128,128,.2);text-decoration:line-through;'
 
 
 def figures(x: float | None) -> str:
-    "A number in three figures, a dash for None."
-    return '–' if x is None else f'{x:.3f}'
+    "A probability in three digits, a small one with its exponent; a dash for None."
+    if x is None:
+        return '–'
+    return f'{x:.3f}' if x >= 0.0005 or x == 0 else f'{x:.0e}'
 
 
 def bar(
@@ -155,11 +158,15 @@ def chip(
     return f'<span style="{CHIP}{MONO}{style}" {attributes}>{escape(text)}</span>'
 
 
-def background(accepted: bool | None) -> str:
+def token_style(
+    accepted: bool | None,  # None: not judged
+    shown: bool,  # are its distributions shown?
+) -> str:
     "The style of a drafted token by its outcome."
+    frame = 'box-shadow:0 0 0 2px currentColor;' if shown else ''
     if accepted is None:
-        return 'opacity:.6;'
-    return f'background-color:{TINTS["accepted"]};' if accepted else REJECTED
+        return frame + 'opacity:.6;'
+    return frame + (f'background-color:{TINTS["accepted"]};' if accepted else REJECTED)
 
 
 def outcome(item: dict) -> str:
@@ -180,11 +187,11 @@ def comparison(item: dict) -> str:
     return ''
 
 # %% ../../nbs/13_lab/17_round_explorer.ipynb #ff367201
-def chain_row(item: dict, texts: TokenTexts, number: int, weights: bool) -> str:
+def chain_row(item: dict, texts: TokenTexts, number: int, weights: bool, shown: bool) -> str:
     "A drafted token as a row of the table."
     pick = f'data-pick="node:{number}:{item["node"]}" data-link="{item["token"]}" tabindex="0"'
     cells = [
-        chip(texts.text(item['token']), background(item['accepted']), pick),
+        chip(texts.text(item['token']), token_style(item['accepted'], shown), pick),
         f'{bar(item["q"], Q_COLOR)} {figures(item["q"])}',
         f'{bar(item["p"], P_COLOR)} {figures(item["p"])}',
     ]
@@ -196,47 +203,57 @@ def chain_row(item: dict, texts: TokenTexts, number: int, weights: bool) -> str:
     return f'<tr>{aligned}</tr>'
 
 
-def chain_html(found: TraceRound, texts: TokenTexts) -> str:
+def chain_html(
+    found: TraceRound,
+    texts: TokenTexts,
+    shown: int | None,  # the node whose distributions are shown
+) -> str:
     "The drafted tokens of a chain as a table."
     items = found.items()
     weights = any('weight' in item for item in items)
     names = ['drafted', 'q(x)', 'p(x)', *['weight'] * weights]
-    names += ['u | within its threshold?', '', '']
+    names += ['u within its threshold?', '', '']
     if all(item['u'] is None for item in items):
         names[-3] = ''
     head = ''.join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
-    rows = ''.join(chain_row(item, texts, found.number, weights) for item in items)
+    rows = ''.join(
+        chain_row(item, texts, found.number, weights, item['node'] == shown) for item in items
+    )
     return f'<div style="overflow-x:auto"><table><tr>{head}</tr>{rows}</table></div>'
 
 # %% ../../nbs/13_lab/17_round_explorer.ipynb #bdc75bca
-def node_html(item: dict, texts: TokenTexts, number: int) -> str:
+def node_html(item: dict, texts: TokenTexts, number: int, shown: bool) -> str:
     "A node of a tree: its token, and the comparison that decided about it."
     pick = f'data-pick="node:{number}:{item["node"]}" data-link="{item["token"]}" tabindex="0"'
     title = f'{outcome(item)}: q {figures(item["q"])}, p {figures(item["p"])}'
-    box = chip(texts.text(item['token']), background(item['accepted']), f'{pick} title="{title}"')
+    style = token_style(item['accepted'], shown)
+    box = chip(texts.text(item['token']), style, f'{pick} title="{title}"')
     note = comparison(item)
     return f'{box} <span style="font-size:11px;opacity:.8">{note}</span>' if note else box
 
 
-def tree_html(found: TraceRound, texts: TokenTexts) -> str:
+def tree_html(
+    found: TraceRound,
+    texts: TokenTexts,
+    shown: int | None,  # the node whose distributions are shown
+) -> str:
     "The drafted tokens of a tree as nested lists."
-    items = found.items()
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(found.tree['parents']):
         children.setdefault(parent, []).append(node)
-    listed = nested_html(-1, children, items, texts, found.number)
-    return f'<div style="overflow-x:auto;white-space:nowrap">{listed}</div>'
+    boxes = [node_html(item, texts, found.number, item['node'] == shown) for item in found.items()]
+    listed = nested_html(-1, children, boxes)
+    return f'<div style="overflow-x:auto;white-space:nowrap;padding:2px">{listed}</div>'
 
 
 def nested_html(
-    node: int, children: dict[int, list[int]], items: list[dict], texts: TokenTexts, number: int
+    node: int,
+    children: dict[int, list[int]],  # of each node
+    boxes: list[str],  # the HTML of each node
 ) -> str:
     "The branches after a node."
     following = children.get(node, [])
-    parts = []
-    for child in following:
-        rest = nested_html(child, children, items, texts, number)
-        parts.append(node_html(items[child], texts, number) + ' ' + rest)
+    parts = [f'{boxes[child]} {nested_html(child, children, boxes)}' for child in following]
     if len(following) == 1 and node >= 0:
         return f'→ {parts[0]}'
     style = 'style="margin:.1em 0;padding-left:1.4em"'
@@ -313,13 +330,21 @@ def rejected_node(found: TraceRound) -> int | None:
     return rejected[-1] if rejected else None
 
 
+def is_against_rest(found: TraceRound, item: dict) -> bool:
+    "Was a node of a tree judged after another child of its parent was rejected?"
+    parents = found.tree['parents']
+    before = [n for n in range(item['node']) if parents[n] == parents[item['node']]]
+    return found.is_tree and bool(before)
+
+# %% ../../nbs/13_lab/17_round_explorer.ipynb #8f1d437f
 def sentence(found: TraceRound, item: dict, texts: TokenTexts) -> str:
     "What happened to a judged token, in a sentence."
     name = texts.text(item['token'])
     if item['u'] is not None and 'weight' not in item:
         relation = 'is below' if item['accepted'] else 'is not below'
+        left = ' (of what the tokens before it left of p)' if is_against_rest(found, item) else ''
         return (
-            f'u = {figures(item["u"])} {relation} the threshold {figures(item["threshold"])}: '
+            f'u = {figures(item["u"])} {relation} the threshold {figures(item["threshold"])}{left}: '
             f'{name} is {outcome(item)}.'
         )
     if 'weight' in item:
@@ -345,15 +370,20 @@ NO_RECORD = (
 )
 
 
+def shown_node(found: TraceRound, picked: int | None) -> int | None:
+    "The picked node, if it was judged; else the one whose rejection ended the round, if one did."
+    if found.record is None:
+        return None
+    judged = {item['node'] for item in found.record['judged']}
+    return picked if picked in judged else rejected_node(found)
+
+
 def detail_html(found: TraceRound, node: int | None, texts: TokenTexts) -> str:
     "The sentence and the distributions of one position; without a record, how to get one."
     if not found.step.drafted and found.record is None:
         return '<p>Nothing was drafted in this round: the target chose its token alone.</p>'
     if found.record is None:
         return f'<p>{escape(NO_RECORD)}</p>'
-    judged = {item['node'] for item in found.record['judged']}
-    if node not in judged:
-        node = rejected_node(found)
     if node is None:
         own = texts.text(found.record['last']['token'])
         kind = (
@@ -400,15 +430,22 @@ def time_html(found: TraceRound, longest: float) -> str:
         f'<span style="color:{color}">■</span> {name} {1000 * seconds:.1f} ms'
         for name, seconds, color in parts
     )
-    return f'<div style="margin:.3em 0;white-space:nowrap;overflow:hidden">{bars}</div><div style="font-size:12px">{words}</div>'
+    return (
+        f'<div style="margin:.5em 0 .2em;white-space:nowrap;overflow:hidden">{bars}</div>'
+        f'<div style="font-size:12px">{words}</div>'
+    )
 
 # %% ../../nbs/13_lab/17_round_explorer.ipynb #5381c4ca
-def arrow(text: str, number: int, last: int) -> str:
+def arrow(
+    text: str,
+    key: str,  # `previous` or `next`
+    possible: bool,  # is there such a round?
+) -> str:
     "A pickable arrow to a round; dim where there is none."
-    style = 'border:1px solid currentColor;margin-right:.4em;'
-    if not 1 <= number <= last:
-        return chip(text, style + 'opacity:.35;')
-    return chip(text, style, f'data-pick="round:{number}" tabindex="0" role="button"')
+    style = 'border:1px solid currentColor;margin-right:.4em;' + (
+        '' if possible else 'opacity:.35;'
+    )
+    return chip(text, style, f'data-pick="{key}" tabindex="0" role="button"')
 
 
 def navigation_html(found: TraceRound, trace: Trace) -> str:
@@ -421,7 +458,8 @@ def navigation_html(found: TraceRound, trace: Trace) -> str:
         if n == found.number:
             style += 'outline:2px solid currentColor;font-weight:700;'
         boxes.append(chip(str(n), style, f'data-pick="round:{n}" tabindex="0" role="button"'))
-    arrows = arrow('◀ previous', found.number - 1, last) + arrow('next ▶', found.number + 1, last)
+    arrows = arrow('◀ previous', 'previous', found.number > 1)
+    arrows += arrow('next ▶', 'next', found.number < last)
     return f'<div style="line-height:1.9">{arrows}{"".join(boxes)}</div>'
 
 
@@ -464,12 +502,13 @@ class RoundExplorer(Explorer):
     def result_html(self, result: TraceRound) -> str:
         "Text, draft, distributions and time of a round."
         draft = tree_html if result.is_tree else chain_html
+        node = shown_node(result, self.picked_node(result))
         parts = [
             navigation_html(result, self.trace),
             head_html(result, self.trace),
             text_html(result, self.texts, self.trace),
-            draft(result, self.texts) if result.tree['tokens'] else '',
-            detail_html(result, self.picked_node(result), self.texts),
+            draft(result, self.texts, node) if result.tree['tokens'] else '',
+            detail_html(result, node, self.texts),
             time_html(result, self.longest),
         ]
         return ''.join(parts)
@@ -486,9 +525,13 @@ class RoundExplorer(Explorer):
     def pick(self, key: str) -> dict:
         "An arrow or a box chooses a round, a token its distributions."
         kind, _, value = key.partition(':')
-        return dict(round=int(value), node='') if kind == 'round' else dict(node=value)
+        if kind == 'node':
+            return dict(node=value)
+        present, last = self.settings['round'], len(self.trace.steps)
+        steps = dict(previous=max(present - 1, 1), next=min(present + 1, last))
+        return dict(round=steps[kind] if kind in steps else int(value), node='')
 
-
+# %% ../../nbs/13_lab/17_round_explorer.ipynb #50c27917
 def step_rounds(
     trace: Trace,  # of a speculative strategy, best a `recorded` one
     lm: Any = None,  # the target, for the texts of rejected tokens and other candidates

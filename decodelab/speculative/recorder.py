@@ -174,7 +174,7 @@ def top_probs(
     probs: torch.Tensor,  # `(V,)`
     n: int,
 ) -> list[list]:
-    "The `n` most probable tokens, `[token, probability]`, rounded to six places."
+    "The `n` most probable tokens, `[token, probability]`, rounded to 1e-6."
     values, ids = probs.topk(min(n, len(probs)))
     pairs = [[i, round(x, 6)] for i, x in zip(ids.tolist(), values.tolist())]
     return [pair for pair in pairs if pair[1] > 0]
@@ -192,7 +192,7 @@ def drafter_probs(
     confidence = float(draft.draft_probs[node]) if draft.draft_probs else None
     return dict(q=confidence, q_top=[])
 
-
+# %% ../../nbs/07_speculative/07_recorder.ipynb #8bc53707
 def last_token(
     verified: VerifiedRound,
     rows: dict[int, torch.Tensor],  # node → probabilities `(V,)` after it
@@ -276,7 +276,7 @@ class RecordingVerifier(Verifier):
         draft.info = draft.info | dict(verification=record)
         return result
 
-
+# %% ../../nbs/07_speculative/07_recorder.ipynb #0287b087
 def recorded(
     strategy: Speculative,
     top: int = 8,  # most probable tokens to record of each distribution
