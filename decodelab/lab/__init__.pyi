@@ -20,3 +20,6 @@ from .distribution_explorer import explore_distribution as explore_distribution
 from .distribution_explorer import NextLogits as NextLogits
 from .distribution_explorer import distribution_stages as distribution_stages
 from .distribution_explorer import branch_probabilities as branch_probabilities
+from .round_explorer import step_rounds as step_rounds
+from .round_explorer import round_at as round_at
+from .lookahead_explorer import explore_lookahead as explore_lookahead

@@ -1,6 +1,7 @@
 # The names of this part, imported when they are first used; also what editors and type checkers read.
 from .replay import DraftTable as DraftTable
 from .replay import OracleLookahead as OracleLookahead
+from .replay import predicted_speedup as predicted_speedup
 from .cost_model import measure_costs as measure_costs
 from .cost_model import verification_cost_curve as verification_cost_curve
 from .cost_model import predict_speedups as predict_speedups
