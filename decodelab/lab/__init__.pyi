@@ -14,3 +14,8 @@ from .explorer import NumberField as NumberField
 from .explorer import StateField as StateField
 from .explorer import TextField as TextField
 from .panel import Panel as Panel
+from .beam_explorer import PathFilter as PathFilter
+from .beam_explorer import merge_searches as merge_searches
+from .beam_explorer import explore_beams as explore_beams
+from .layer_explorer import layer_table as layer_table
+from .layer_explorer import explore_layers as explore_layers

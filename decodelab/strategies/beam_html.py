@@ -44,6 +44,7 @@ def edge_svg(
     inner: bool,  # do others follow?
     first: bool,  # can the Tab key reach it?
     still: bool,  # without the attributes of the interactive page
+    pick: bool = False,  # can it be picked in an explorer?
 ) -> str:
     "The line and the texts of one edge."
     y = TOP + ROW * e.y
@@ -58,6 +59,8 @@ def edge_svg(
     if still:
         return f'<g class="{e.classes}">{path}{texts}</g>'
     node = f'data-n="{e.node}" data-p="{e.parent}"'
+    if pick:
+        node += f' data-pick="node {e.node}" data-link="node {e.node}"'
     role = f'role="treeitem" aria-level="{e.step}" tabindex="{0 if first else -1}"'
     title = f'<title>{escape(e.tooltip)}</title>'
     return f'<g class="{e.classes}" {node} {role}>{title}{path}{texts}</g>'
@@ -68,6 +71,7 @@ def tree_svg(
     label: str,  # for screen readers
     ruler: bool = True,  # number the steps on top
     still: bool = False,  # to be shown as an image, with its own style
+    pick: bool = False,  # can nodes be picked, as in an explorer?
 ) -> str:
     "The picture of a tree."
     ends = {e.node: (e.end, TOP + ROW * e.y) for e in edges}
@@ -82,7 +86,8 @@ def tree_svg(
     line = f'<path d="M4 {root[1]:.0f}H{root[0]:.0f}"/>'
     body += f'<g class="dl-root">{line}{text_svg(6, root[1] - 5, "prompt")}</g>'
     for e in edges:
-        body += edge_svg(e, *ends.get(e.parent, root), e.node in inner, e is best, still)
+        end = ends.get(e.parent, root)
+        body += edge_svg(e, *end, e.node in inner, e is best, still, pick)
     width = max(e.end for e in edges) + 8
     height = TOP + ROW * max(e.y for e in edges) + 22
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
