@@ -113,7 +113,7 @@ def merge_searches(
     texts = winner.prompt_text, winner.token_texts
     return Trace(winner.prompt, steps, winner.stopped, 0.0, traces[0].metadata, *texts)
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #2443e5de
 def merged_steps(nodes: dict[tuple, dict]) -> list[Step]:
     "Steps without tokens and passes, with the nodes of all paths."
     order = sorted(nodes, key=len)  # parents before their children
@@ -145,7 +145,7 @@ class EditsField(StateField):
             edits.append((action, tuple(path)))
         return tuple(edits)
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #b3ed906b
 def edited_paths(edits: tuple, action: str) -> list[list[int]]:
     "The paths of all edits of one kind."
     return [list(path) for name, path in edits if name == action]
@@ -217,7 +217,7 @@ def constraint_words(settings: dict) -> list[str]:
     "The words or phrases that must occur."
     return [word.strip() for word in settings['must_contain'].split(',') if word.strip()]
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #85103b43
 def strategy_expressions(settings: dict, forced: list[int]) -> dict[str, str]:
     "Expressions of the strategy and of its parts, by name, for a search that begins with a path."
     expressions = {}
@@ -241,7 +241,7 @@ def strategy_expressions(settings: dict, forced: list[int]) -> dict[str, str]:
     arguments.append(f'num_return_sequences={settings["num_beams"]}')
     return expressions | dict(strategy=f'{name}({", ".join(arguments)})')
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #d4e79624
 def searches_of(settings: dict) -> list[tuple[dict[str, str], int]]:
     "Expressions and budgets of all searches: the one from the prompt, then the extensions."
     n = settings['max_new_tokens']
@@ -276,7 +276,7 @@ def compute(self: BeamExplorer, settings: dict, show: Callable) -> BeamTree:
     self.results = dict(list(self.results.items())[-MAX_RESULTS:])
     return BeamTree(done)
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #c0cb547e
 @patch
 def search(self: BeamExplorer, prompt: str, strategy, max_new_tokens: int, show: Callable) -> Trace:
     "The trace of one search; `show` gets it after each step."
@@ -306,7 +306,7 @@ def pick(self: BeamExplorer, key: str) -> dict:
         edits = self.edited(name)
     return dict(edits=edits, history=(*history, self.settings['edits']), selected=())
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #2342e85e
 @patch
 def node_path(self: BeamExplorer, node: int) -> tuple[int, ...]:
     "The path to a node of the tree on screen."
@@ -331,7 +331,7 @@ border-radius:.4em;padding:0 .7em}
 .decodelab-explorer .dx-bar .dx-off{opacity:.5}
 .decodelab-explorer .dx-texts{margin:.3em 0;max-width:100%}
 .decodelab-explorer .dx-texts td:last-child,.decodelab-explorer .dx-texts th:last-child{text-align:left}
-.decodelab-explorer .dx-texts code{margin:0}
+.decodelab-explorer .dx-texts code{margin:0;line-height:1.3}
 .decodelab-explorer .decodelab-beams .dl-scroll{max-height:60vh}
 .decodelab-explorer .decodelab-beams .dl-n:hover,.decodelab-explorer .decodelab-beams .dl-n:focus,
 .decodelab-explorer .decodelab-beams .dl-n.dx-linked{outline:none}
@@ -344,12 +344,12 @@ BEAM_LEGEND = (
     'sum of log-probabilities. Click a node, or Tab, arrow keys and Enter.'
 )
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #897b0ca8
 @patch
 def head_html(self: BeamExplorer) -> str:
     "The selected node, the actions, and the edits so far."
     selected, edits = self.settings['selected'], self.settings['edits']
-    text = self.path_html(selected) if selected else 'no node selected'
+    text = f'selected {self.path_html(selected)}' if selected else 'no node selected'
     able = dict.fromkeys(ACTIONS, bool(selected))
     able |= dict(undo=bool(self.settings['history']), reset=bool(edits))
     titles = ACTIONS | dict(undo='The edits before the last change', reset='No edits')
@@ -381,15 +381,18 @@ def result_html(self: BeamExplorer, result: BeamTree) -> str:
     frame = labelled_frame(result.trace, self.lm)
     visible = frame if self.settings['show_pruned'] else frame[frame.kind != 'pruned']
     edges = layout_columns(visible, 12)
+    inner = {e.parent for e in edges}
     selected = self.settings['selected']
     for e in edges:
         path = result.path(e.node)
         if selected[: len(path)] == path:
             e.classes += ' dl-on'
+        if e.end_label and e.node in inner:  # an extended hypothesis: its line goes on
+            e.caption, e.end_label = f'{e.caption} {e.end_label}', ''
     live = tree_svg(edges, 'search tree', pick=True)
     return f'{self.table_html(result.trace, frame)}{picture_html(live)}'
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #e3d7295b
 def picture_html(svg: str) -> str:
     "The tree; without style sheets, as in a notebook that is not yet trusted, nothing of it is shown."
     live = f'<div class="dl-live" style="display: none"><div class="dl-scroll">{svg}</div>'
@@ -421,7 +424,7 @@ def rows_html(names: list[str], rows: list[list[str]]) -> str:
     body = ''.join(f'<tr>{"".join(f"<td>{c}</td>" for c in cells)}</tr>' for cells in rows)
     return f'<table class="dx-texts"><tr>{head}</tr>{body}</table>'
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #5202ae51
 @patch
 def progress_html(self: BeamExplorer, result: BeamTree) -> str:
     "The beams of a search that has not ended, best first."
@@ -453,7 +456,7 @@ def code(self: BeamExplorer) -> str:
         lines.append(f'trace = merge_searches([{", ".join(names)}])')
     return with_imports('\n'.join([*lines, 'hypotheses(trace)']))
 
-
+# %% ../../nbs/13_lab/18_beam_explorer.ipynb #f406c25a
 def explore_beams(
     lm: LM,
     prompt: str = 'def is_even(n):\n    """Return True if',

@@ -216,7 +216,7 @@ class Explorer:
         raise NotImplementedError
 
     def head_html(self) -> str:
-        "What stands above the result, and above an error in its place."
+        "What stands above the result, also after an error."
         return ''
 
     def code(self) -> str:

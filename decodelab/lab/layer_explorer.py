@@ -90,7 +90,7 @@ def lens_part(
         n_plausible=scores.isfinite().sum(-1).tolist(),
     )
 
-
+# %% ../../nbs/13_lab/19_layer_explorer.ipynb #7bd31613
 def joined(a, b):
     "Two values of `lens_part`, one after the other."
     return torch.cat([a, b], 1) if isinstance(a, torch.Tensor) else a + b
@@ -121,7 +121,7 @@ def layer_tables(
         n += m
         yield LayerTable(ids[:n], texts[:n], candidates, **values)
 
-
+# %% ../../nbs/13_lab/19_layer_explorer.ipynb #74494bce
 def layer_table(
     lm: LM,
     text: str | Sequence[int],  # or ids
@@ -190,7 +190,7 @@ class LayerExplorer(Explorer):
         lines += [f'table = layer_table(lm, text, {options})', 'table.agreement()']
         return with_imports('\n'.join(lines))
 
-
+# %% ../../nbs/13_lab/19_layer_explorer.ipynb #10b18041
 def table_arguments(settings: dict) -> dict:
     "The arguments of `layer_table`, as the form has them."
     names = ('norm', 'divergence', 'relative_top')
@@ -221,6 +221,8 @@ padding:0 .4em;font:12px/1.7 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",mono
 background:var(--jp-layout-color0,var(--pst-color-background,var(--color-background-primary,Canvas)))}
 .decodelab-explorer .dx-lens .dx-next{font-weight:700;text-decoration:underline}
 .decodelab-explorer .dx-lens .dx-chosen{box-shadow:inset 0 0 0 2px #d55e00}
+.decodelab-explorer .dx-lens [data-pick]:hover,.decodelab-explorer .dx-lens [data-pick]:focus,
+.decodelab-explorer .dx-lens .dx-linked{outline-offset:-2px}
 .decodelab-explorer .dx-lens .dx-on{border-left:2px solid currentColor;border-right:2px solid currentColor}
 .decodelab-explorer .dx-live{display:block!important}
 .decodelab-explorer .dx-legend{opacity:.75;font-size:12px}
@@ -233,7 +235,7 @@ LAYER_LEGEND = (
     'Click a column, or Tab, arrow keys and Enter, for its rank by layer.'
 )
 
-
+# %% ../../nbs/13_lab/19_layer_explorer.ipynb #036a20ab
 @patch
 def token_html(self: LayerExplorer, token: int) -> str:
     "The text of a token, at most ten columns wide."
@@ -270,7 +272,8 @@ def cell_html(self: LayerExplorer, table: LayerTable, layer: int, i: int) -> str
     "One cell of a layer's row."
     text, colour = self.cell_content(table, layer, i)
     classes = []
-    if table.top[layer, i, 0] == table.ids[i + 1]:
+    first_choice = self.settings['view'] == 'first choice'
+    if first_choice and table.top[layer, i, 0] == table.ids[i + 1]:
         classes.append('dx-next')
     if layer == table.dola_layer[i]:
         classes.append('dx-chosen')
@@ -290,7 +293,7 @@ def layer_row(self: LayerExplorer, table: LayerTable, layer: int, agreement: flo
     cells = ''.join(self.cell_html(table, layer, i) for i in range(len(table)))
     return f'<tr>{head}{cells}</tr>'
 
-
+# %% ../../nbs/13_lab/19_layer_explorer.ipynb #e244516a
 @patch
 def head_row(self: LayerExplorer, table: LayerTable) -> str:
     "The tokens of the text, which can be picked."
@@ -300,7 +303,7 @@ def head_row(self: LayerExplorer, table: LayerTable) -> str:
         title = escape(f'token {i}, id {token}, after {display_text(table.texts[i - 1], 20)}')
         attributes = f'data-pick="{i}" data-link="{i}" tabindex="0" aria-selected="{on}"'
         cells += f'<th scope="col" {attributes} title="{title}">{self.token_html(token)}</th>'
-    return f'<tr><th>layer</th>{cells}</tr>'
+    return f'<tr><th>layer · agrees</th>{cells}</tr>'
 
 
 @patch
@@ -366,7 +369,7 @@ def curve_svg(
     size = f'width="{right + 20}" height="{UP + HEIGHT + 28}"'
     return f'<svg {size} role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
 
-
+# %% ../../nbs/13_lab/19_layer_explorer.ipynb #97c8d708
 @patch
 def token_view(self: LayerExplorer, table: LayerTable, position: int) -> str:
     "The curve of a token, and its numbers."

@@ -36,7 +36,7 @@ def text_svg(x: float, y: float, text: str, kind: str = '') -> str:
         fit = f' textLength="{7.2 * display_width(text):.0f}" lengthAdjust="spacingAndGlyphs"'
     return f'<text{kind} x="{x:.0f}" y="{y:.0f}"{fit}>{escape(text)}</text>'
 
-
+# %% ../../nbs/04_strategies/08_beam_html.ipynb #f7af4f3c
 def edge_svg(
     e: Edge,
     px: float,  # where its parent ends
@@ -61,6 +61,8 @@ def edge_svg(
     node = f'data-n="{e.node}" data-p="{e.parent}"'
     if pick:
         node += f' data-pick="node {e.node}" data-link="node {e.node}"'
+        size = f'x="{e.x:.0f}" y="{y - 18:.0f}" width="{e.size:.0f}" height="34"'
+        path += f'<rect {size} fill="none" pointer-events="all"/>'
     role = f'role="treeitem" aria-level="{e.step}" tabindex="{0 if first else -1}"'
     title = f'<title>{escape(e.tooltip)}</title>'
     return f'<g class="{e.classes}" {node} {role}>{title}{path}{texts}</g>'
