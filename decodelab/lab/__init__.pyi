@@ -23,3 +23,8 @@ from .distribution_explorer import branch_probabilities as branch_probabilities
 from .round_explorer import step_rounds as step_rounds
 from .round_explorer import round_at as round_at
 from .lookahead_explorer import explore_lookahead as explore_lookahead
+from .beam_explorer import PathFilter as PathFilter
+from .beam_explorer import merge_searches as merge_searches
+from .beam_explorer import explore_beams as explore_beams
+from .layer_explorer import layer_table as layer_table
+from .layer_explorer import explore_layers as explore_layers

@@ -215,6 +215,10 @@ class Explorer:
         "The result as HTML without scripts; an element with `data-pick` can be picked."
         raise NotImplementedError
 
+    def head_html(self) -> str:
+        "What stands above the result, also after an error."
+        return ''
+
     def code(self) -> str:
         "Code that gives the result of the present settings in a fresh notebook."
         raise NotImplementedError
@@ -273,10 +277,11 @@ def settings_html(settings: dict) -> str:
 
 
 def view_html(explorer: Explorer) -> str:
-    "The error, if there is one, and the result, as the live view shows them."
+    "The error, if there is one, the head and the result, as the live view shows them."
     body = ''
     if explorer.error:
         body = f'<div class="dx-error" role="alert">{escape(explorer.error)}</div>'
+    body += explorer.head_html()
     if explorer.result is not None:
         body += explorer.result_html(explorer.result)
     return f'{VIEW_STYLE}<div class="decodelab-explorer">{body}</div>'
@@ -286,6 +291,11 @@ def static_html(explorer: Explorer) -> str:
     "The explorer as a saved notebook shows it: title, settings, result and code."
     code = '' if explorer.error else escape(explorer.code())
     head = f'<b>{escape(explorer.title)}</b>'
-    settings = f'<div class="dx-settings">{settings_html(explorer.settings)}</div>'
+    visible = {
+        name: value
+        for name, value in explorer.settings.items()
+        if not isinstance(explorer.fields[name], StateField)
+    }
+    settings = f'<div class="dx-settings">{settings_html(visible)}</div>'
     fold = f'<details><summary>code</summary><pre>{code}</pre></details>'
     return f'<div class="decodelab-explorer">{head}{settings}</div>{view_html(explorer)}{fold}'

@@ -36,7 +36,7 @@ def text_svg(x: float, y: float, text: str, kind: str = '') -> str:
         fit = f' textLength="{7.2 * display_width(text):.0f}" lengthAdjust="spacingAndGlyphs"'
     return f'<text{kind} x="{x:.0f}" y="{y:.0f}"{fit}>{escape(text)}</text>'
 
-
+# %% ../../nbs/04_strategies/08_beam_html.ipynb #f7af4f3c
 def edge_svg(
     e: Edge,
     px: float,  # where its parent ends
@@ -44,6 +44,7 @@ def edge_svg(
     inner: bool,  # do others follow?
     first: bool,  # can the Tab key reach it?
     still: bool,  # without the attributes of the interactive page
+    pick: bool = False,  # can it be picked in an explorer?
 ) -> str:
     "The line and the texts of one edge."
     y = TOP + ROW * e.y
@@ -58,6 +59,10 @@ def edge_svg(
     if still:
         return f'<g class="{e.classes}">{path}{texts}</g>'
     node = f'data-n="{e.node}" data-p="{e.parent}"'
+    if pick:
+        node += f' data-pick="node {e.node}" data-link="node {e.node}"'
+        size = f'x="{e.x:.0f}" y="{y - 18:.0f}" width="{e.size:.0f}" height="34"'
+        path += f'<rect {size} fill="none" pointer-events="all"/>'
     role = f'role="treeitem" aria-level="{e.step}" tabindex="{0 if first else -1}"'
     title = f'<title>{escape(e.tooltip)}</title>'
     return f'<g class="{e.classes}" {node} {role}>{title}{path}{texts}</g>'
@@ -68,6 +73,7 @@ def tree_svg(
     label: str,  # for screen readers
     ruler: bool = True,  # number the steps on top
     still: bool = False,  # to be shown as an image, with its own style
+    pick: bool = False,  # can nodes be picked, as in an explorer?
 ) -> str:
     "The picture of a tree."
     ends = {e.node: (e.end, TOP + ROW * e.y) for e in edges}
@@ -82,7 +88,8 @@ def tree_svg(
     line = f'<path d="M4 {root[1]:.0f}H{root[0]:.0f}"/>'
     body += f'<g class="dl-root">{line}{text_svg(6, root[1] - 5, "prompt")}</g>'
     for e in edges:
-        body += edge_svg(e, *ends.get(e.parent, root), e.node in inner, e is best, still)
+        end = ends.get(e.parent, root)
+        body += edge_svg(e, *end, e.node in inner, e is best, still, pick)
     width = max(e.end for e in edges) + 8
     height = TOP + ROW * max(e.y for e in edges) + 22
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
