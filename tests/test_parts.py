@@ -34,6 +34,7 @@ CIRCLES = [
         'core.metrics',
         'core.plot',
     },  # a trace knows its metrics and its picture, which are functions of traces
+    {'lab.explorer', 'lab.panel'},  # an explorer shows itself in its panel, the form over explorers
 ]
 DEVELOPMENT = 'nbdev', 'IPython', 'execnb', 'pytest'  # what only developers have
 MODULES = {module_name(p): p for p in notebooks()}

@@ -16,6 +16,8 @@ from threading import Event
 from time import perf_counter
 from typing import Any
 
+from fastcore.basics import patch
+
 from ..core.checks import check_bool, check_choice, check_int, check_number
 from ..core.component import Component
 from ..core.plot import escape, shorten
@@ -144,7 +146,7 @@ def with_imports(code: str) -> str:
     ]
     return '\n'.join([*lines, '', code]) if lines else code
 
-
+# %% ../../nbs/13_lab/14_explorer.ipynb #582124f2
 def evaluate(
     expression: str,  # from an explorer's table
     objects: dict[str, Any],  # the reader's: models, tables, traces
@@ -207,41 +209,55 @@ class Explorer:
         if self.stop_event.is_set():
             raise StoppedError
 
-    def compute(self, settings: dict, show: Callable[[Any], None]):
-        "The result of checked settings; `show(partial)` displays it as it grows."
-        raise NotImplementedError
+# %% ../../nbs/13_lab/14_explorer.ipynb #237ab786
+@patch
+def compute(self: Explorer, settings: dict, show: Callable[[Any], None]):
+    "The result of checked settings; `show(partial)` displays it as it grows."
+    raise NotImplementedError
 
-    def result_html(self, result) -> str:
-        "The result as HTML without scripts; an element with `data-pick` can be picked."
-        raise NotImplementedError
 
-    def head_html(self) -> str:
-        "What stands above the result, also after an error."
-        return ''
+@patch
+def result_html(self: Explorer, result) -> str:
+    "The result as HTML without scripts; an element with `data-pick` can be picked."
+    raise NotImplementedError
 
-    def code(self) -> str:
-        "Code that gives the result of the present settings in a fresh notebook."
-        raise NotImplementedError
 
-    def pick(self, key: str) -> dict:
-        "The settings that change when the element with `data-pick=key` is picked."
-        return {}
+@patch
+def head_html(self: Explorer) -> str:
+    "What stands above the result, also after an error."
+    return ''
 
-    def _ipython_display_(self):
-        "Compute, if nothing was computed yet, and show the panel."
-        from decodelab.lab.panel import Panel
 
-        if self.result is None:
-            self.try_run()
-        Panel(self).display()
+@patch
+def code(self: Explorer) -> str:
+    "Code that gives the result of the present settings in a fresh notebook."
+    raise NotImplementedError
 
-    def try_run(self):
-        "Compute with the present settings; an error is kept, to be shown in place of the result."
-        try:
-            self.recompute(self.show)
-        except Exception as error:
-            self.result = None
-            self.error = error_text(error)
+
+@patch
+def pick(self: Explorer, key: str) -> dict:
+    "The settings that change when the element with `data-pick=key` is picked."
+    return {}
+
+# %% ../../nbs/13_lab/14_explorer.ipynb #054eb077
+@patch
+def _ipython_display_(self: Explorer):
+    "Compute, if nothing was computed yet, and show the panel."
+    from decodelab.lab.panel import Panel
+
+    if self.result is None:
+        self.try_run()
+    Panel(self).display()
+
+
+@patch
+def try_run(self: Explorer):
+    "Compute with the present settings; an error is kept, to be shown instead of the result."
+    try:
+        self.recompute(self.show)
+    except Exception as error:
+        self.result = None
+        self.error = error_text(error)
 
 
 def error_text(error: Exception) -> str:
@@ -269,7 +285,7 @@ margin-right:.6em;font-size:12px}
 .decodelab-explorer .dx-linked{outline:2px solid #0072b2;outline-offset:1px}
 </style>'''
 
-
+# %% ../../nbs/13_lab/14_explorer.ipynb #a55c586e
 def settings_html(settings: dict) -> str:
     "The settings in one line."
     values = ((label(name), shorten(str(value))) for name, value in settings.items())
