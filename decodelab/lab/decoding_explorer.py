@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VERIFIERS', 'LOOKAHEADS', 'SEARCHES', 'NOTHING', 'drafters', 'base_expression', 'speculative_expression',
-           'Comparison', 'measure_speed', 'DecodingExplorer', 'pane_html', 'badges_html', 'explore']
+           'Comparison', 'measure_speed', 'decoding_fields', 'DecodingExplorer', 'pane_html', 'badges_html', 'explore']
 
 # %% ../../nbs/13_lab/16_decoding_explorer.ipynb #d5cd7958
 from collections.abc import Callable, Iterator
@@ -20,6 +20,7 @@ from ..evaluate.bench import run_row, to_frame
 from decodelab.lab.explorer import (
     ChoiceField,
     Explorer,
+    Field,
     FlagField,
     IntField,
     NumberField,
@@ -126,6 +127,23 @@ def measure_speed(runs: list[Callable[[], Trace]], show: Callable, repeats: int 
     return speedup(to_frame(rows, {}), '0', '1')
 
 # %% ../../nbs/13_lab/16_decoding_explorer.ipynb #8545bc66
+def decoding_fields(prompt: str, methods: list[str]) -> dict[str, Field]:
+    "The fields of the form; the first method is beside the plain base."
+    return dict(
+        prompt=TextField(prompt, rows=3),
+        method=ChoiceField(methods[0], methods),
+        beside=ChoiceField('plain', [*methods, NOTHING]),
+        temperature=NumberField(0.0, 0.0, 2.0),
+        top_p=NumberField(1.0, 0.05, 1.0),
+        verifier=ChoiceField('default', VERIFIERS),
+        lookahead=ChoiceField('fixed', LOOKAHEADS),
+        draft_length=IntField(4, 1, 20),
+        max_new_tokens=IntField(48, 1, 512),
+        seed=IntField(0, 0, 9999),
+        measure_speed=FlagField(False),
+    )
+
+# %% ../../nbs/13_lab/16_decoding_explorer.ipynb #95f2e528
 class DecodingExplorer(Explorer):
     "A strategy on a prompt, beside another one."
 
@@ -135,21 +153,7 @@ class DecodingExplorer(Explorer):
         self.lm = lm
         self.draft = draft
         self.drafters = drafters(lm, draft)
-        methods = [*self.drafters, 'plain', *SEARCHES]
-        fields = dict(
-            prompt=TextField(prompt, rows=3),
-            method=ChoiceField(methods[0], methods),
-            beside=ChoiceField('plain', [*methods, NOTHING]),
-            temperature=NumberField(0.0, 0.0, 2.0),
-            top_p=NumberField(1.0, 0.05, 1.0),
-            verifier=ChoiceField('default', VERIFIERS),
-            lookahead=ChoiceField('fixed', LOOKAHEADS),
-            draft_length=IntField(4, 1, 20),
-            max_new_tokens=IntField(48, 1, 512),
-            seed=IntField(0, 0, 9999),
-            measure_speed=FlagField(False),
-        )
-        super().__init__(fields)
+        super().__init__(decoding_fields(prompt, [*self.drafters, 'plain', *SEARCHES]))
 
     def objects(self) -> dict[str, Any]:
         "The reader's objects that expressions name."

@@ -189,25 +189,31 @@ class Explorer:
         changed = {name: self.fields[name].check(name, value) for name, value in settings.items()}
         return self.settings | changed
 
-    def run(self, **settings):
-        "Compute with these settings, and return the result; errors are raised."
-        self.settings = self.check(**settings)
-        return self.recompute(self.show)
+# %% ../../nbs/13_lab/14_explorer.ipynb #96d69535
+@patch
+def run(self: Explorer, **settings):
+    "Compute with these settings, and return the result; errors are raised."
+    self.settings = self.check(**settings)
+    return self.recompute(self.show)
 
-    def recompute(self, show: Callable[[Any], None]):
-        "Compute with the present settings; `show` is called with partial results."
-        self.stop_event.clear()
-        self.error = ''
-        start = perf_counter()
-        self.result = self.compute(self.settings, show)
-        self.seconds = perf_counter() - start
-        return self.result
 
-    def show(self, partial):
-        "Called with what is there so far; raises `StoppedError` once the reader has pressed Stop."
-        self.result = partial
-        if self.stop_event.is_set():
-            raise StoppedError
+@patch
+def recompute(self: Explorer, show: Callable[[Any], None]):
+    "Compute with the present settings; `show` is called with partial results."
+    self.stop_event.clear()
+    self.error = ''
+    start = perf_counter()
+    self.result = self.compute(self.settings, show)
+    self.seconds = perf_counter() - start
+    return self.result
+
+
+@patch
+def show(self: Explorer, partial):
+    "Called with what is there so far; raises `StoppedError` once the reader has pressed Stop."
+    self.result = partial
+    if self.stop_event.is_set():
+        raise StoppedError
 
 # %% ../../nbs/13_lab/14_explorer.ipynb #237ab786
 @patch

@@ -49,6 +49,7 @@ def control(field, name: str):
 
 @control.register
 def text_control(field: TextField, name: str):
+    "A line, or a box of several lines."
     if field.rows == 1:
         return ipywidgets.Text(field.value, continuous_update=False, **look(name))
     return ipywidgets.Textarea(field.value, rows=field.rows, **look(name))
@@ -56,22 +57,26 @@ def text_control(field: TextField, name: str):
 
 @control.register
 def choice_control(field: ChoiceField, name: str):
+    "A list to choose from."
     return ipywidgets.Dropdown(options=field.choices, value=field.value, **look(name))
 
 
 @control.register
 def flag_control(field: FlagField, name: str):
+    "A box to tick."
     return ipywidgets.Checkbox(field.value, indent=True, **look(name))
 
 
 @control.register
 def int_control(field: IntField, name: str):
+    "A slider over integers."
     ends = dict(min=field.minimum, max=field.maximum)
     return ipywidgets.IntSlider(field.value, continuous_update=False, **ends, **look(name))
 
 
 @control.register
 def number_control(field: NumberField, name: str):
+    "A slider over numbers."
     ends = dict(min=field.minimum, max=field.maximum, step=field.step, readout_format='.3g')
     return ipywidgets.FloatSlider(field.value, continuous_update=False, **ends, **look(name))
 
