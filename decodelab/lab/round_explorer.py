@@ -355,13 +355,9 @@ def sentence(found: TraceRound, item: dict, texts: TokenTexts) -> str:
     if 'p_threshold' in item:
         return f'{name} is {outcome(item)}: the verifier compares p with its own threshold.'
     own = texts.text(found.record['last']['token'])
-    if item['accepted'] is False:
-        return f'The target’s own choice is {own}, so {name} is rejected.'
-    return (
-        f'The target’s own choice is {name}, too.'
-        if item['accepted']
-        else f'{name} was not judged.'
-    )
+    if item['accepted']:
+        return f'The target’s own choice is {name}, too.'
+    return f'The target’s own choice is {own}, so {name} is rejected.'
 
 # %% ../../nbs/13_lab/17_round_explorer.ipynb #11fd9b79
 NO_RECORD = (
@@ -371,11 +367,10 @@ NO_RECORD = (
 
 
 def shown_node(found: TraceRound, picked: int | None) -> int | None:
-    "The picked node, if it was judged; else the one whose rejection ended the round, if one did."
+    "The picked node, if there is one; else the one whose rejection ended the round, if one did."
     if found.record is None:
         return None
-    judged = {item['node'] for item in found.record['judged']}
-    return picked if picked in judged else rejected_node(found)
+    return picked if picked in range(len(found.tree['tokens'])) else rejected_node(found)
 
 
 def detail_html(found: TraceRound, node: int | None, texts: TokenTexts) -> str:
@@ -384,6 +379,10 @@ def detail_html(found: TraceRound, node: int | None, texts: TokenTexts) -> str:
         return '<p>Nothing was drafted in this round: the target chose its token alone.</p>'
     if found.record is None:
         return f'<p>{escape(NO_RECORD)}</p>'
+    if node is not None and found.items()[node]['accepted'] is None:
+        name = texts.text(found.tree['tokens'][node])
+        rest = detail_html(found, rejected_node(found), texts)
+        return f'<p>{escape(name)} was not judged.</p>{rest}'
     if node is None:
         own = texts.text(found.record['last']['token'])
         kind = (
