@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'ACTIONS', 'EARLY_STOPPING', 'MAX_RESULTS', 'BEAM_STYLE', 'BEAM_LEGEND', 'PathFilter', 'nodes_by_path',
-           'merge_searches', 'merged_steps', 'EditsField', 'edited_paths', 'add_edit', 'BeamTree', 'BeamExplorer',
-           'constraint_words', 'strategy_expressions', 'searches_of', 'picture_html', 'rows_html', 'explore_beams']
+           'merge_searches', 'merged_steps', 'EditsField', 'edited_paths', 'contradicts', 'add_edit', 'BeamTree',
+           'BeamExplorer', 'constraint_words', 'strategy_expressions', 'searches_of', 'picture_html', 'rows_html',
+           'explore_beams']
 
 # %% ../../nbs/13_lab/18_beam_explorer.ipynb #f13bed92
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +39,6 @@ from decodelab.strategies.beam_plot import (
     display_text,
     labelled_frame,
     layout_columns,
-    path_to,
 )
 from ..strategies.beam_search import hypotheses
 from ..strategies.streaming import Stream, make_request
@@ -151,15 +151,21 @@ def edited_paths(edits: tuple, action: str) -> list[list[int]]:
     return [list(path) for name, path in edits if name == action]
 
 
+def contradicts(old: str, old_path: tuple, action: str, path: tuple) -> bool:
+    "Is an old edit left out after a new one?"
+    below = old_path[: len(path)] == path  # does the old path begin with the new one?
+    if action == 'prune':
+        return below
+    if action == 'extend':
+        return (old, old_path) == (action, path)
+    above = path[: len(old_path)] == old_path
+    return dict(force=True, prune=above, extend=not below)[old]
+
+
 def add_edit(edits: tuple, action: str, path: tuple[int, ...]) -> tuple:
     "The edits with one more; those that contradict it are left out."
-    n = len(path)
-    contradicted = {
-        'force': lambda name, p: name == 'force' or p[: len(path)] != path,
-        'prune': lambda name, p: p[:n] == path,
-        'extend': lambda name, p: (name, p) == (action, path),
-    }[action]
-    return (*(e for e in edits if not contradicted(*e)), (action, path))
+    rest = [edit for edit in edits if not contradicts(*edit, action, path)]
+    return (*rest, (action, path))
 
 # %% ../../nbs/13_lab/18_beam_explorer.ipynb #6c484b43
 @dataclass(eq=False)
@@ -179,13 +185,20 @@ class BeamTree:
         "All searches as one trace."
         return self.searches[0] if len(self.searches) == 1 else merge_searches(self.searches)
 
+    @cached_property
+    def nodes(self) -> list[dict]:
+        "The nodes of the tree, as in the info of its steps."
+        return [node for step in self.trace.steps for node in step.info['nodes']]
+
     def path(self, node: int) -> tuple[int, ...]:
         "The ids on the way to a node; raises `ValueError` for a node that is not there."
-        nodes = [n for step in self.trace.steps for n in step.info['nodes']]
-        if not self.complete or not 0 <= node < len(nodes):
+        if not self.complete or not 0 <= node < len(self.nodes):
             raise ValueError(f'node {node} is not in the tree: pick one of the tree as it is now')
-        parents = [n['parent'] for n in nodes]
-        return tuple(nodes[i]['token'] for i in path_to(parents, node))
+        tokens = []
+        while node >= 0:
+            tokens.append(self.nodes[node]['token'])
+            node = self.nodes[node]['parent']
+        return tuple(tokens[::-1])
 
 # %% ../../nbs/13_lab/18_beam_explorer.ipynb #82210dcb
 class BeamExplorer(Explorer):

@@ -320,4 +320,5 @@ def static_html(explorer: Explorer) -> str:
     }
     settings = f'<div class="dx-settings">{settings_html(visible)}</div>'
     fold = f'<details><summary>code</summary><pre>{code}</pre></details>'
-    return f'<div class="decodelab-explorer">{head}{settings}</div>{view_html(explorer)}{fold}'
+    box = '<div class="decodelab-explorer">{}</div>'
+    return box.format(head + settings) + view_html(explorer) + box.format(fold)
