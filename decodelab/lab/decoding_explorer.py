@@ -254,7 +254,7 @@ def pane_html(name: str, trace: Trace, difference: int | None) -> str:
         f'<div class="dl-legend">{legend_html(trace)}</div></div></div>'
     )
 
-
+# %% ../../nbs/13_lab/16_decoding_explorer.ipynb #e4027bd0
 def badges_html(result: Comparison, greedy: bool) -> str:
     "Whether the texts are equal, and the speed."
     if len(result.traces) < 2:
