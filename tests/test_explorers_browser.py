@@ -1,72 +1,98 @@
-"""The explorers in JupyterLab, driven as a reader drives them: by slider, button and key.
+"""The explorers in JupyterLab, driven as a reader drives them: by slider, list, button, click and key.
 
-Their numbers are compared with a direct call, and a picture of each is kept, light and dark.
+What a page shows at the end is what the same explorer computes here, without a browser, from the same settings.
+A picture of each is kept, light and dark.
 """
 
 import re
+import time
 
 import nbformat
 import pytest
 
-from decodelab import AssistantDrafter, FixedLookahead, Greedy, Speculative, decode, load
+from decodelab import AssistantDrafter, DraftTable, Greedy, Sample, Speculative, Temperature
+from decodelab import builtin_prompts, decode, explore, load
+from decodelab.lab import (
+    explore_beams,
+    explore_distribution,
+    explore_layers,
+    explore_lookahead,
+    explore_watermark,
+    step_rounds,
+)
+from decodelab.lab.explorer import view_html
+from decodelab.speculative import recorded
 from jupyter_browser import ARTEFACTS, BROWSER, open_browser, open_notebook, run_all, serve
 
+bs4 = pytest.importorskip('bs4', reason='comes with nbconvert, of [lab]')
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
-SETUP = 'from decodelab import load\nlm, draft = load("pico"), load("pico-draft")'
 PROMPT = 'def is_even(n):\n    """Return True if n is even."""'
+SETUP = f"""
+from decodelab import AssistantDrafter, DraftTable, Sample, Speculative, Temperature
+from decodelab import builtin_prompts, decode, explore, load
+from decodelab.lab import (
+    explore_beams, explore_distribution, explore_layers, explore_lookahead, explore_watermark, step_rounds,
+)
+from decodelab.speculative import recorded
+lm, draft = load('pico'), load('pico-draft')
+prompt = {PROMPT!r}
+"""
+ROUNDS = """
+sampled = recorded(Speculative(AssistantDrafter(draft), Sample([Temperature(0.8)])))
+step_rounds(decode(lm, prompt, sampled, max_new_tokens=32), lm)
+"""
+LOOKAHEAD = """
+table = DraftTable.build(lm, AssistantDrafter(draft), builtin_prompts()[:1], 24, k=6)
+explore_lookahead(table, lm)
+"""
+CELLS = dict(
+    decoding='explore(lm, draft)',
+    rounds=ROUNDS,
+    beams='explore_beams(lm, max_new_tokens=4)',
+    layers='explore_layers(lm, prompt)',
+    watermark='explore_watermark(lm, length=40)',
+    lookahead=LOOKAHEAD,
+    distribution='explore_distribution(lm, prompt, top_k=12)',
+)
 
 
-def notebook(folder, cell: str):
-    "A notebook with one explorer."
-    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in (SETUP, cell)])
-    nb.metadata.kernelspec = dict(name='python3', display_name='python3', language='python')
-    nbformat.write(nb, folder / 'explorer.ipynb')
-
-
-@pytest.fixture(params=['Light', 'Dark'])
-def explorer(request, tmp_path):
+@pytest.fixture(scope='module', params=['Light', 'Dark'])
+def lab(request, tmp_path_factory):
     "A function that opens an explorer and returns the page, 900 pixels wide."
     theme = request.param
-    home, folder = tmp_path / 'home', tmp_path / 'notebooks'
-    home.mkdir()
-    folder.mkdir()
-    with serve(folder, home, theme) as address, open_browser(900, 1400) as page:
+    home, folder = (tmp_path_factory.mktemp(name) for name in ('home', 'notebooks'))
+    for name, cell in CELLS.items():
+        nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in (SETUP, cell)])
+        nb.metadata.kernelspec = dict(name='python3', display_name='python3', language='python')
+        nbformat.write(nb, folder / f'{name}.ipynb')
+    with serve(folder, home, theme) as address:
+        yield address, theme.lower()
 
-        def open_cell(cell: str, name: str):
-            notebook(folder, cell)
-            open_notebook(page, address('explorer.ipynb'))
+
+@pytest.fixture
+def opened(lab):
+    address, theme = lab
+    with open_browser(900, 1600) as page:
+
+        def open_cell(name: str):
+            open_notebook(page, address(f'{name}.ipynb') + '&reset')
             outputs = run_all(page)
             assert not [o for o in outputs if o['output_type'] == 'error'], outputs
-            page.picture = lambda: picture(page, f'{name}_{theme.lower()}')
+            static = page.locator('[class^=decodelab-static]')
+            page.locator('.widget-vbox .decodelab-explorer').wait_for(timeout=60_000)
+            assert static.count() == 1 and not static.is_visible()  # the live view is there
+            page.keep = lambda: keep(page, f'{name}_{theme}')
             return page
 
         yield open_cell
 
 
-def picture(page, name: str):
-    "Keep a picture of the explorer's output."
+def keep(page, name: str):
+    "Keep a picture of the explorer; nothing sticks out sideways."
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    page.locator('.jp-OutputArea-child:has(.widget-vbox)').last.screenshot(
-        path=ARTEFACTS / f'explorer_{name}.png'
-    )
-
-
-def button(page, label: str):
-    return page.locator('button.jupyter-button', has_text=label)
-
-
-def choose(page, name: str, option: str):
-    page.locator('.widget-dropdown', has_text=name).locator('select').select_option(option)
-
-
-def press(page, label: str):
-    "Press a button and wait until its run has ended."
-    button(page, label).click()
-    page.wait_for_function(
-        """() => { const stop = [...document.querySelectorAll('button')].find(b => b.textContent.includes('Stop'))
-        return stop && stop.disabled }""",
-        timeout=60_000,
-    )
+    box = page.locator('.jp-OutputArea-child:has(.widget-vbox)').last
+    assert box.evaluate('e => e.scrollWidth - e.clientWidth') < 24
+    box.screenshot(path=ARTEFACTS / f'explorer_{name}.png')
 
 
 def move(page, name: str, steps: int):
@@ -77,51 +103,153 @@ def move(page, name: str, steps: int):
         handle.press('ArrowRight')
 
 
-def test_a_decode_is_explored(explorer):
-    page = explorer('from decodelab import explore\nexplore(lm, draft)', 'decoding')
-    view = page.locator('.decodelab-explorer').last
-    view.get_by_text('same tokens').wait_for(timeout=30_000)
-    static = page.locator('[class^=decodelab-static]')
-    assert static.count() == 1 and not static.is_visible()  # the live view is there
+def button(page, label: str):
+    return page.locator('button.jupyter-button', has_text=label)
 
+
+def choose(page, name: str, option: str):
+    page.locator('.widget-dropdown', has_text=name).locator('select').select_option(option)
+
+
+def pick(page, key: str):
+    "Pick an element by key."
+    element = page.locator(f'.widget-vbox [data-pick="{key}"]').first
+    element.focus()
+    element.press('Enter')
+
+
+def text_of(html: str) -> str:
+    "The text of a view; times vary from run to run."
+    text = bs4.BeautifulSoup(html, 'html.parser').select_one('.decodelab-explorer').get_text(' ')
+    text = re.sub(r'tokens/s\s+[\d.]+|[\d.,]+ m?s\b', '', text)
+    return re.sub(r'\s+', ' ', text).strip()
+
+
+def wait_for(page, explorer):
+    "Wait until the page shows what the explorer computed here."
+    expected = text_of(view_html(explorer))
+    view = page.locator('.widget-vbox .decodelab-explorer')
+    end = time.monotonic() + 60
+    while (
+        seen := text_of(view.evaluate('e => e.outerHTML'))
+    ) != expected and time.monotonic() < end:
+        page.wait_for_timeout(200)
+    assert seen == expected and len(expected) > 60
+
+
+def after_pick(explorer, key: str):
+    explorer.settings = explorer.check(**explorer.pick(key))
+    explorer.recompute(explorer.show)
+
+
+@pytest.fixture(scope='module')
+def models():
+    return load('pico'), load('pico-draft')
+
+
+def test_a_decode(opened, models):
+    lm, draft = models
+    page = opened('decoding')
+    view = page.locator('.widget-vbox .decodelab-explorer')
     move(page, 'draft length', 3)
-    press(page, 'Run')
-    lm, draft = load('pico'), load('pico-draft')
-    strategy = Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(7))
-    metrics = decode(lm, PROMPT, strategy, max_new_tokens=48).metrics()
-    text = view.inner_text()
-    assert f'target passes {metrics["target_passes"]}' in text
-    assert f'accepted {metrics["accepted"]} of {metrics["drafted"]} drafted' in text
-    assert view.locator('.dl-accepted').count() >= metrics['accepted']
-
+    button(page, 'Run').click()
+    explorer = explore(lm, draft)
+    explorer.run(draft_length=7)
+    wait_for(page, explorer)
+    assert 'same tokens' in view.inner_text()
     token = view.locator('[data-link="5"]')
     token.first.hover()
     assert token.count() == 2 and all('dx-linked' in t.get_attribute('class') for t in token.all())
 
     button(page, 'Copy as code').click()
-    code = page.locator('.decodelab-code').inner_text()
     names = {}
-    exec(code, names)
+    exec(page.locator('.decodelab-code').inner_text(), names)
     assert names['trace'].tokens == decode(lm, PROMPT, Greedy(), max_new_tokens=48).tokens
-    page.picture()
+    page.keep()
 
-    choose(page, 'method', 'beam search')
     choose(page, 'verifier', 'token')
-    press(page, 'Run')
-    assert re.search(r'target passes \d+', view.inner_text())
-
-
-def test_an_error_is_shown_in_place_and_stop_ends_a_run(explorer):
-    page = explorer(
-        'from decodelab import explore\nexplore(lm, draft, max_new_tokens=400)', 'stopped'
-    )
-    view = page.locator('.decodelab-explorer').last
-    choose(page, 'verifier', 'token')
-    press(page, 'Run')
-    assert 'weighs probabilities' in view.locator('[role=alert]').inner_text()
+    button(page, 'Run').click()
+    alert = view.locator('[role=alert]')
+    alert.wait_for(timeout=30_000)
+    assert 'weighs probabilities' in alert.inner_text()
     choose(page, 'verifier', 'default')
     page.locator('.widget-checkbox', has_text='measure speed').locator('input').check()
+    move(page, 'max new tokens', 200)
     button(page, 'Run').click()
     button(page, 'Stop').click()
-    page.get_by_text('stopped', exact=True).wait_for(timeout=30_000)
-    page.picture()
+    page.get_by_text('stopped', exact=True).wait_for(timeout=60_000)
+
+
+def test_rounds(opened, models):
+    lm, draft = models
+    page = opened('rounds')
+    sampled = recorded(Speculative(AssistantDrafter(draft), Sample([Temperature(0.8)])))
+    explorer = step_rounds(decode(lm, PROMPT, sampled, max_new_tokens=32), lm)
+    explorer.run()
+    wait_for(page, explorer)
+    pick(page, 'next')
+    after_pick(explorer, 'next')
+    wait_for(page, explorer)
+    assert explorer.settings['round'] == 2
+    page.keep()
+
+
+def test_beams(opened, models):
+    page = opened('beams')
+    explorer = explore_beams(models[0], max_new_tokens=4)
+    move(page, 'num beams', 1)
+    button(page, 'Run').click()
+    explorer.run(num_beams=explorer.settings['num_beams'] + 1)
+    wait_for(page, explorer)
+    for key in ('node 1', 'force'):
+        pick(page, key)
+        after_pick(explorer, key)
+        wait_for(page, explorer)
+    page.keep()
+
+
+def test_layers(opened, models):
+    page = opened('layers')
+    explorer = explore_layers(models[0], PROMPT)
+    explorer.run()
+    pick(page, '6')
+    after_pick(explorer, '6')
+    wait_for(page, explorer)
+    page.keep()
+
+
+def test_a_watermark(opened, models):
+    page = opened('watermark')
+    explorer = explore_watermark(models[0], length=40)
+    choose(page, 'scheme', 'Gumbel')
+    choose(page, 'attack', 'replace tokens')
+    button(page, 'Run').click()
+    explorer.run(scheme='Gumbel', attack='replace tokens')
+    wait_for(page, explorer)
+    page.keep()
+
+
+def test_a_lookahead_rule(opened, models):
+    lm, draft = models
+    page = opened('lookahead')
+    table = DraftTable.build(lm, AssistantDrafter(draft), builtin_prompts()[:1], 24, k=6)
+    explorer = explore_lookahead(table, lm)
+    step = explorer.fields['threshold'].step
+    move(page, 'threshold', 2)
+    explorer.run(threshold=explorer.settings['threshold'] + 2 * step)
+    wait_for(page, explorer)
+    page.keep()
+
+
+def test_the_next_token(opened, models):
+    page = opened('distribution')
+    explorer = explore_distribution(models[0], PROMPT, top_k=12)
+    explorer.run()
+    key = f'force:{explorer.result.top[1]}'
+    pick(page, key)
+    after_pick(explorer, key)
+    wait_for(page, explorer)
+    move(page, 'temperature', 1)
+    explorer.run(temperature=explorer.settings['temperature'] + explorer.fields['temperature'].step)
+    wait_for(page, explorer)
+    page.keep()
