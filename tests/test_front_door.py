@@ -349,7 +349,7 @@ KEPT_STYLES = '''background-color border border-bottom border-collapse border-to
 def sanitised(page: str) -> str:
     "A page as a notebook shows it that is not trusted: no style sheet, no script, no SVG, but its text."
     return nh3.clean(
-        page,
+        re.sub(r'</?(?:svg|g|path|rect|line|text)\b[^>]*>', '', page),
         tags=KEPT_TAGS,
         clean_content_tags={'style', 'script'},
         attributes=KEPT_ATTRIBUTES,
@@ -399,7 +399,8 @@ def test_nothing_that_is_looked_at_depends_on_a_style_sheet(shown, name):
     html = shown[name]._repr_html_()
     before, after = Page(re.sub(r'<style>.*?</style>', '', html, flags=re.S)), Page(sanitised(html))
     assert after.text == before.text
-    assert [len(s) > 0 for s in after.styles] == [len(s) > 0 for s in before.styles]
+    count = lambda page: sum(s.count(':') for s in page.styles)  # of declarations
+    assert 0 < count(after) == count(before)
 
 
 def test_html_survives_json(shown):

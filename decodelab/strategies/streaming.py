@@ -20,7 +20,14 @@ from greenlet import GreenletExit, greenlet
 from ..core.checks import check_instance, check_int
 from ..models.batching import Batcher, Queue
 from .beam_search import BeamSearch
-from ..core.driver import Request, Rng, add_token_texts, empty_trace, encode_prompt
+from decodelab.core.driver import (
+    Request,
+    Rng,
+    add_token_texts,
+    check_lm,
+    empty_trace,
+    encode_prompt,
+)
 from ..core.driver import iter_steps, to_stop
 from ..core.trace import Trace
 from ..core.plot import trace_html
@@ -96,6 +103,7 @@ class Stream:
     "Pieces of text as they are generated; `trace` grows with them. Closing it stops the work."
 
     def __init__(self, request: Request, strategy):
+        self.request = request
         self.trace = empty_trace(request, strategy)
         self.closed = False
         self.chunks = stream_steps(self, request, strategy)
@@ -113,6 +121,16 @@ class Stream:
         "Stop the work; the tokens so far stay in the trace."
         self.closed = True
         self.chunks.close()
+
+    def __repr__(self) -> str:
+        "The strategy, the state, and the text so far."
+        state = self.trace.stopped or ('closed' if self.closed else 'running')
+        n = len(self.trace.tokens)
+        return f'Stream({self.trace.metadata["strategy"]}, {state}: {n} tokens so far, {self.trace.text!r})'
+
+    def _repr_html_(self) -> str:
+        "The text so far, in the colours of its origins."
+        return trace_html(partial_trace(self.trace, self.request))
 
     def __enter__(self):
         return self
@@ -158,6 +176,8 @@ def make_request(
             f'{strategy!r} is not sure of its text until it ends: use decode(), or pass '
             'agreed_only=True to get the tokens that all beams share'
         )
+    check_lm('lm', lm)
+    check_instance('strategy', strategy, 'decode', 'Greedy()')
     ids = encode_prompt(lm, prompt, max_new_tokens)
     rng = Rng(seed, lm.device)
     return Request(lm, ids, max_new_tokens, rng, to_stop(stop), batcher=batcher)
@@ -362,17 +382,18 @@ def display_live(
             now = request.clock()
             if now - last >= interval:
                 last = now
-                show(trace_html(partial_trace(pieces.trace, request, now)))
+                show(trace_html(partial_trace(pieces.trace, request)))
     show(trace_html(pieces.trace))
     return pieces.trace
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #af7b3c16
-def partial_trace(trace: Trace, request: Request, now: float) -> Trace:
+def partial_trace(trace: Trace, request: Request) -> Trace:
     "A trace to be shown while it grows: tokens that may not be shown yet without text."
     texts = trace.token_texts + [''] * (len(trace.tokens) - len(trace.token_texts))
     seconds = sum(s.seconds for s in trace.steps)
     prompt = request.lm.decode(trace.metadata.get('encoder_ids') or trace.prompt)
-    return Trace(trace.prompt, trace.steps, 'not yet', seconds, trace.metadata, prompt, texts)
+    stopped = trace.stopped or 'not yet'
+    return Trace(trace.prompt, trace.steps, stopped, seconds, trace.metadata, prompt, texts)
 
 
 def cell_display() -> Callable[[str], None]:
