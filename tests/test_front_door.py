@@ -221,8 +221,8 @@ def test_every_model_without_a_download_is_listed():
     for name in shipped - {'pico-medusa', 'pico-eagle'}:
         assert load(name, device='cpu').n_params == table.parameters[name]
     assert all(table.use.str.len() > 10)
-    if not any(row == 'in the package' for row in table.place[list(NANO)]):
-        assert table.place['nano'] == 'decodelab zoo train nano'
+    if not any(row == 'in the package' for row in table.source[list(NANO)]):
+        assert table.source['nano'] == 'decodelab zoo train nano'
 
 
 def test_the_sizes_of_the_nano_models_are_those_of_their_configurations():

@@ -203,7 +203,7 @@ def check_lm(
     name: str,  # the argument, as the caller knows it
     lm,
 ):
-    "`lm`, if it is a model with sessions; raises `TypeError` that says how to make one of what it is."
+    "`lm`, if it is a model with sessions; raises `TypeError` with what to give instead."
     if isinstance(lm, str):
         raise TypeError(f'{name} is the string {lm!r}: load the model first, as in load({lm!r})')
     if isinstance(lm, type) or not callable(getattr(lm, 'session', None)):

@@ -83,7 +83,7 @@ def tint(
         declarations.append(f'border-bottom: {UNDERLINES[origin]}')
     return f' style="{"; ".join(declarations)}"' if declarations else ''
 
-
+# %% ../../nbs/01_core/05_plot.ipynb #aaa6d4d0
 def tokens_with_origins(step: Step) -> Iterator[tuple[int, str]]:
     "Pairs of a token of the step and its origin."
     return zip_longest(step.tokens, step.origins(), fillvalue='plain')
@@ -179,7 +179,7 @@ def strip_html(trace: Trace) -> str:
     figures['ended by'] = trace.stopped or 'the strategy'
     return ' · '.join(f'{name} <b>{escape(str(value))}</b>' for name, value in figures.items())
 
-
+# %% ../../nbs/01_core/05_plot.ipynb #dd3b33b1
 def prompt_html(
     text: str,
     max_chars: int = 800,  # of a longer prompt only the last half of this is open
@@ -437,7 +437,7 @@ def rows_html(
     n = len(rows) - max_rows
     return table + (block_html('small', f'and {n} more') if n > 0 else '')
 
-
+# %% ../../nbs/01_core/05_plot.ipynb #b2c962d3
 def facts_html(
     title: str,
     facts: dict,  # name → value; None: left out

@@ -126,7 +126,7 @@ def strip_svg(at: np.ndarray, z: np.ndarray, intensity: np.ndarray, windows: lis
         '</svg>'
     )
 
-
+# %% ../../nbs/11_detection/03_highlight.ipynb #89345232
 def strip_image(at: np.ndarray, z: np.ndarray, intensity: np.ndarray, windows: list) -> str:
     "The strip as an image inside the page; empty where no token is scored."
     if not len(at):

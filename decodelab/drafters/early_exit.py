@@ -101,7 +101,7 @@ def decoder_layers(lm: LM) -> tuple[str, ModuleList]:
         'could exit: use another drafter'
     )
 
-
+# %% ../../nbs/08_drafters/04_early_exit.ipynb #5f096c9e
 def first_layers(lm: LM, layer: int) -> LM:
     """An encoder–decoder with the first `layer` layers of its decoder; every weight is shared.
 

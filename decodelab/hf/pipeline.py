@@ -170,7 +170,7 @@ def pipeline(
 ) -> StrategyPipeline:
     """transformers' pipeline with a strategy.
 
-    Raises what `with_strategy` raises, `TypeError` for a model in place of the task, and
+    Raises what `with_strategy` raises, `TypeError` for a model instead of the task, and
     `ValueError` for a second assistant.
     """
     if not isinstance(task, str):

@@ -58,7 +58,7 @@ def env_setting(name: str) -> str | None:
     "The environment variable DECODELAB_`name`; None where it is unset or empty."
     return os.environ.get(f'DECODELAB_{name}') or None
 
-
+# %% ../../nbs/13_lab/02_experiment.ipynb #e99ee723
 class Experiment:
     """A notebook's scale, models, data and results.
 

@@ -98,7 +98,7 @@ def load_error(name: str, error: Exception) -> str:
         f'give an embedded model ({", ".join(names)}), a local folder or a Hub name'
     )
 
-
+# %% ../../nbs/02_models/01_loading.ipynb #4aeb0857
 def check_name(name: str, revision: str | None):
     """Check, without the network, for a name that no model can have.
 
@@ -141,7 +141,7 @@ MODEL_USES = {  # name → kind, and what it is for
     'nano-alt': ('language model', 'drafts for nano with a tokenizer of its own'),
 }
 
-
+# %% ../../nbs/02_models/01_loading.ipynb #12becda8
 def count_parameters(path) -> int:
     "The numbers in a safetensors file, by its header."
     with open(path, 'rb') as file:
@@ -150,16 +150,16 @@ def count_parameters(path) -> int:
 
 
 def embedded_models():
-    "DataFrame: kind, parameters, use and place of each model that `load` or `load_heads` has by name."
+    "DataFrame: kind, parameters, use and source of each model that `load` or `load_heads` has by name."
     import pandas as pd
 
     rows = []
     for name, (kind, use) in MODEL_USES.items():
         files = list((EMBEDDED / name).glob('*.safetensors'))
         n = count_parameters(files[0]) if files else NANO_PARAMETERS[name]
-        place = 'in the package' if files else f'decodelab zoo train {name}'
-        rows.append((name, kind, n, use, place))
-    return pd.DataFrame(rows, columns=['name', 'kind', 'parameters', 'use', 'place']).set_index(
+        source = 'in the package' if files else f'decodelab zoo train {name}'
+        rows.append((name, kind, n, use, source))
+    return pd.DataFrame(rows, columns=['name', 'kind', 'parameters', 'use', 'source']).set_index(
         'name'
     )
 

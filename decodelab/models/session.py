@@ -598,7 +598,7 @@ def tokenizer_difference(a: LM, b: LM) -> str:
         return 'the same tokens, but the two split text differently'
     return ''
 
-
+# %% ../../nbs/02_models/11_session.ipynb #466bb8c5
 def check_same_tokenizer(
     target: LM,
     draft: LM,  # proposes tokens for `target`

@@ -58,7 +58,7 @@ def dola_layers(
         )
     return candidates
 
-
+# %% ../../nbs/04_strategies/11_dola.ipynb #c0f9aa67
 def explicit_layers(lm: LM, layers: Sequence[int]) -> list[int]:
     """Layers given by number, each once.
 

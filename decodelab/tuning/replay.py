@@ -383,7 +383,7 @@ def _repr_html_(self: DraftTable) -> str:
     }
     return facts_html('Draft table', facts)
 
-
+# %% ../../nbs/09_tuning/01_replay.ipynb #729a4204
 @patch
 def check_matches(self: DraftTable, lm, drafter):
     "Raise `ValueError` where a table was made with another target or drafter."
