@@ -222,7 +222,7 @@ def token_spans(trace: Trace) -> str:
             spans.append(token_html(next(texts), origin, tooltip, focus=origin == 'corrected'))
     return ''.join(spans)
 
-
+# %% ../../nbs/01_core/05_plot.ipynb #45d88dc9
 def legend_html(trace: Trace) -> str:
     "The prompt and the origins that occur in a trace, in their colours."
     seen = {origin for step in trace.steps for _, origin in tokens_with_origins(step)}

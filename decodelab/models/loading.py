@@ -116,11 +116,11 @@ def check_name(name: str, revision: str | None):
 
 def is_cached(name: str, revision: str | None) -> bool:
     "Is a model of the Hub in the local cache?"
-    from huggingface_hub import try_to_load_from_cache
+    from transformers.utils.hub import cached_file
 
     try:
-        return isinstance(try_to_load_from_cache(name, 'config.json', revision=revision), str)
-    except ValueError:  # nothing on the Hub can have this name
+        return bool(cached_file(name, 'config.json', revision=revision, local_files_only=True))
+    except (OSError, ValueError):  # it is not, or nothing on the Hub can have this name
         return False
 
 # %% ../../nbs/02_models/01_loading.ipynb #cf9e52fe
