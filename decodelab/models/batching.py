@@ -27,7 +27,6 @@ from decodelab.core.driver import (
     to_stop,
     trace_request,
 )
-from ..core.plot import facts_html, rows_html
 from ..core.trace import Trace
 from .capabilities import SEQUENCE
 from .early_exit import bare_head
@@ -417,6 +416,8 @@ def to_frame(self: Batch):
 @patch
 def _repr_html_(self: Batch) -> str:
     "The first line of the repr, the costs of each model, and the texts."
+    from decodelab.core.plot import facts_html, rows_html
+
     summary, *lines = repr(self).splitlines()
     frame = self.to_frame()
     names = ['prompt', 'text', 'new_tokens', 'target_passes', 'stopped']

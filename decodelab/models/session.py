@@ -17,7 +17,6 @@ from fastcore.basics import patch
 import torch
 
 from ..core.checks import check_int
-from ..core.plot import facts_html
 from .capabilities import CapabilitiesMixin
 from decodelab.models.kv_cache import (
     EncodedInput,
@@ -77,6 +76,8 @@ class LM(CompileMixin, CapabilitiesMixin):
 
     def _repr_html_(self) -> str:
         "The model's sizes, and how its passes are computed."
+        from decodelab.core.plot import facts_html
+
         ends = ', '.join(map(str, self.eos)) or 'none'
         facts = {
             'architecture': type(self.model).__name__,

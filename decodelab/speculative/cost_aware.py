@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from fastcore.basics import patch
 
-from ..core.plot import facts_html, rows_html
 from ..core.trace import Step
 from ..core.checks import check_fraction, check_int, check_number
 from .protocol import LookaheadRule, check_finite
@@ -78,6 +77,8 @@ def of(self: RoundCosts, steps: Iterable[Step]) -> float:
 @patch
 def _repr_html_(self: RoundCosts) -> str:
     "The costs of the passes, each also in units of T(1)."
+    from decodelab.core.plot import facts_html, rows_html
+
     one = self.target_pass(1)
     facts = {
         'draft pass': f'{self.draft:.4g} = {self.draft / one:.2f} T(1)',
