@@ -23,6 +23,7 @@ from .core.driver import decode as decode
 from .models.session import LM as LM
 from .models.session import Session as Session
 from .models.session import load as load
+from .models.loading import embedded_models as embedded_models
 from .models.batching import decode_batch as decode_batch
 from .models.quantize import quantize as quantize
 from .models.audio import audio_features as audio_features

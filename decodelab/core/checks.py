@@ -102,6 +102,14 @@ def check_instance(name: str, value, method: str, example: str) -> object:
 
     Raises `TypeError` otherwise, with an example of what to give.
     """
-    if isinstance(value, type) or not callable(getattr(value, method, None)):
-        raise TypeError(f'{name} is {value!r}: give an object such as {example}')
+    if isinstance(value, type):
+        raise TypeError(
+            f'{name} is the class {value.__name__}: give an object such as {example}, '
+            'with parentheses'
+        )
+    if not callable(getattr(value, method, None)):
+        shown = repr(value)
+        if len(shown) > 100 or '\n' in shown:
+            shown = f'of the class {type(value).__name__}'
+        raise TypeError(f'{name} is {shown}: give an object such as {example}')
     return value

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['write_atomic', 'append_row', 'read_rows', 'read_run_rows', 'merge_rows', 'lock_file', 'is_same_file', 'may_be_alive',
-           'WriterLock', 'short_hash']
+           'WriterLock', 'parse_json', 'short_hash']
 
 # %% ../../nbs/01_core/03_files.ipynb #a46d3029
 import hashlib
@@ -223,6 +223,24 @@ def refusal(self: WriterLock, work: str) -> str:
     if writer['host'] != socket.gethostname():
         help_ += f'; if it has died there, delete {self.path}'
     return f'{name} {work} since {writer["since"]}: {help_}'
+
+# %% ../../nbs/01_core/03_files.ipynb #f15a4ac1
+def parse_json(
+    text: str,
+    name: str,  # what it should be, as in 'a trace'
+):
+    """The value of JSON text.
+
+    Raises `ValueError` for what is no JSON, or has too many lists and objects inside one another.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(
+            f'this is not {name}: its lists and objects are nested too deeply to be read'
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f'this is not JSON, so it is not {name}: {error}') from None
 
 # %% ../../nbs/01_core/03_files.ipynb #a65bf049
 def short_hash(data: str) -> str:

@@ -9,10 +9,12 @@ __all__ = ['CONTEXT', 'UNFINISHED', 'TRACE_VERSION', 'Step', 'detokenize', 'Trac
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 
 from fastcore.basics import patch
 
 from .checks import check_choice
+from .files import parse_json, write_atomic
 
 # %% ../../nbs/01_core/01_trace.ipynb #afdd7140
 @dataclass
@@ -165,17 +167,50 @@ def from_json(cls: Trace, text: str) -> Trace:
 
     Raises `ValueError` for what is no JSON, no trace of this version, or incomplete.
     """
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as e:
-        raise ValueError(f'this is not JSON: {e}') from None
+    data = parse_json(text, 'a trace')
     version = data.pop('decodelab_trace', None) if isinstance(data, dict) else None
     if version != TRACE_VERSION:
+        shown = version if isinstance(version, (int, str)) else None
         raise ValueError(
-            f'this is not a trace of version {TRACE_VERSION} (its version is {version}): '
+            f'this is not a trace of version {TRACE_VERSION} (its version is {shown}): '
             'write it with Trace.to_json'
         )
-    if set(data) != {f.name for f in fields(Trace)}:
+    if set(data) != {f.name for f in fields(Trace)} or not _are_steps(data['steps']):
         raise ValueError('the trace is damaged: fields are missing or unknown')
     steps = [Step(**step) for step in data['steps']]
     return cls(**data | dict(steps=steps))
+
+
+def _are_steps(steps) -> bool:
+    "Is this a list of objects with the fields of `Step`?"
+    names = {f.name for f in fields(Step)}
+    return isinstance(steps, list) and all(
+        isinstance(step, dict) and 'tokens' in step and set(step) <= names for step in steps
+    )
+
+# %% ../../nbs/01_core/01_trace.ipynb #ea446719
+@patch
+def save(
+    self: Trace,
+    path,  # of the file; its folder must exist
+):
+    "Write the trace to a file, whole or not at all; raises `ValueError` where there is no such folder."
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise ValueError(f'{path.parent} is no folder: make it first, or give another path')
+    write_atomic(path, self.to_json() + '\n')
+
+
+@patch(cls_method=True)
+def load(
+    cls: Trace,
+    path,  # of a file that `save` wrote
+) -> Trace:
+    "The trace in a file; raises `ValueError` where there is none."
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f'there is no file {path}: give one that Trace.save wrote')
+    try:
+        return cls.from_json(path.read_text(encoding='utf-8'))
+    except ValueError as error:
+        raise ValueError(f'{path} holds no trace: {error}') from None

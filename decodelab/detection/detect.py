@@ -21,7 +21,7 @@ import torch
 from fastcore.basics import patch
 from scipy import stats
 
-from ..core.checks import check_choice, check_int
+from ..core.checks import check_choice, check_instance, check_int
 from ..core.files import write_atomic
 from ..core.trace import detokenize
 from .highlight import highlight_tokens
@@ -125,6 +125,7 @@ def encode_if_text(text, tokenizer) -> list[int]:
                 'the text is a string: '
                 'give the tokenizer of the model that wrote it, or its token ids'
             )
+        check_instance('tokenizer', tokenizer, '__call__', 'lm.tokenizer')
         return list(tokenizer(text, add_special_tokens=False, verbose=False)['input_ids'])
     ids = text.tolist() if torch.is_tensor(text) or isinstance(text, np.ndarray) else list(text)
     if ids and isinstance(ids[0], (list, tuple, str)):

@@ -22,7 +22,7 @@ from ..core.driver import Request
 from .assistant import DraftHeads, RoundScorer
 from ..models.early_exit import upcast
 from ..models.kv_cache import common_prefix
-from ..models.loading import EMBEDDED
+from ..models.loading import EMBEDDED, as_name
 from ..models.session import LM
 from ..strategies.sampling import Base
 
@@ -288,7 +288,7 @@ def load_heads(
     """
     from safetensors.torch import load_file
 
-    folder = heads_folder(name_or_folder)
+    folder = heads_folder(as_name('name_or_folder', name_or_folder))
     config = json.loads((folder / 'heads.json').read_text(encoding='utf-8'))
     name = config.pop('kind', None)
     kinds = kinds_of_heads()

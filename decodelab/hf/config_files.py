@@ -19,6 +19,7 @@ from transformers import GenerationConfig
 from ..core.checks import check_int, check_number
 from .generation_config import from_generation_config, to_generation_config
 from .settings import NUMBERS, check_unknown_fields, config_names, short_repr
+from ..models.loading import as_name
 from ..models.session import LM, load
 from ..watermark.base import Watermark
 from ..watermark.transformers_green_list import watermark_from_config
@@ -228,6 +229,7 @@ def load_strategy(
 
     Raises `ValueError` that names the file, or `OSError` where there is none on the Hub.
     """
+    name = as_name('name', name)
     path = file_of(name, config_file_name)
     if Path(name).is_dir():
         _check_in_folder(path, revision)

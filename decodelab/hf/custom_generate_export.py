@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['VIEW_MODULES', 'PACKAGE', 'GENERATE_PY', 'README', 'ISOLATED_SCRIPT', 'source_of', 'own_module', 'imports_of',
            'required_modules', 'flat_name', 'portable_source', 'late_imports', 'portable_import', 'to_expression',
-           'non_default_arguments', 'is_same', 'settable_arguments', 'parameter_comments', 'generate_py',
-           'requirements', 'readme', 'export_custom_generate', 'run_without_decodelab']
+           'non_default_arguments', 'parameters_of', 'is_same', 'settable_arguments', 'parameter_comments',
+           'generate_py', 'requirements', 'readme', 'export_custom_generate', 'run_without_decodelab']
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #c953cdcf
 import ast
@@ -25,6 +25,7 @@ from types import FunctionType
 from ..core.checks import check_instance
 from ..logits.processor_list import LogitsProcessorList
 from ..models.session import LM
+from ..strategies.sampling import Base
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #902730ea
 VIEW_MODULES = frozenset({'core.metrics', 'core.plot'})  # needed only to look at a trace
@@ -170,7 +171,7 @@ def non_default_arguments(value) -> dict:
     if is_dataclass(value):
         defaults = {f.name: f.default for f in fields(value) if f.init}
     else:
-        parameters = inspect.signature(type(value)).parameters.values()
+        parameters = parameters_of(value)
         for p in parameters:
             named = p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
             if not named or not hasattr(value, p.name):
@@ -179,6 +180,12 @@ def non_default_arguments(value) -> dict:
         defaults = {p.name: p.default for p in parameters}
     arguments = {name: getattr(value, name) for name in defaults}
     return {name: v for name, v in arguments.items() if not is_same(v, defaults[name])}
+
+
+def parameters_of(value) -> list[inspect.Parameter]:
+    "The parameters of an object's class; a base keeps all its processors under the name of the first."
+    parameters = list(inspect.signature(type(value)).parameters.values())
+    return parameters[:1] if type(value).__init__ is Base.__init__ else parameters
 
 
 def is_same(a, b) -> bool:
@@ -192,7 +199,7 @@ def is_same(a, b) -> bool:
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #b1531bdf
 def settable_arguments(strategy) -> dict:
     "The arguments of a strategy that a caller may set: those that JSON could hold."
-    names = inspect.signature(type(strategy)).parameters
+    names = [p.name for p in parameters_of(strategy)]
     arguments = {name: getattr(strategy, name) for name in names}
     return {name: v for name, v in arguments.items() if v is not None and _is_plain(v)}
 

@@ -23,6 +23,7 @@ from types import FunctionType, ModuleType
 import torch
 
 from ..core.checks import check_bool
+from ..models.loading import as_name
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #ccb8d4d4
 def installed_version(package: str) -> str | None:
@@ -245,7 +246,7 @@ def load_custom_generate(
     Raises `ValueError` where it is not trusted, not pinned, not there, or misses requirements.
     """
     check_bool('trust_remote_code', trust_remote_code)
-    name = str(folder_or_name)
+    name = as_name('folder_or_name', folder_or_name)
     folder, revision = resolve_folder(name, revision)
     if folder and (folder / 'requirements.txt').is_file():
         check_requirements(name, (folder / 'requirements.txt').read_text(encoding='utf-8'))

@@ -170,8 +170,14 @@ def pipeline(
 ) -> StrategyPipeline:
     """transformers' pipeline with a strategy.
 
-    Raises what `with_strategy` raises, and `ValueError` for a second assistant.
+    Raises what `with_strategy` raises, `TypeError` for a model instead of the task, and
+    `ValueError` for a second assistant.
     """
+    if not isinstance(task, str):
+        raise TypeError(
+            f'task is of the class {type(task).__name__}: give the task first, as in '
+            'pipeline("text-generation", lm, strategy)'
+        )
     assistant = options.get('assistant_model')
     _check_options(strategy, assistant, options.get('assistant_tokenizer'))
     if isinstance(model, LM):

@@ -16,6 +16,7 @@ from pathlib import Path
 from fastcore.basics import patch
 
 from ..core.files import write_atomic
+from ..core.plot import facts_html
 from ..evaluate.jobs import machine_info, process_rank
 from ..models.loading import EMBEDDED, NANO, default_device, trained_model_folder
 from ..models.session import load as load_model
@@ -57,7 +58,7 @@ def env_setting(name: str) -> str | None:
     "The environment variable DECODELAB_`name`; None where it is unset or empty."
     return os.environ.get(f'DECODELAB_{name}') or None
 
-
+# %% ../../nbs/13_lab/02_experiment.ipynb #e99ee723
 class Experiment:
     """A notebook's scale, models, data and results.
 
@@ -84,6 +85,19 @@ class Experiment:
     def __repr__(self):
         form = 'short form' if self.quick else 'whole run'
         return f'Experiment({self.name!r}, scale {self.scale}, {form})'
+
+    def _repr_html_(self) -> str:
+        "The scale, what it needs, and where the rows go."
+        need = self.needs[self.scale]
+        facts = {
+            'scale': f'{self.scale}, of {", ".join(self.needs)}',
+            'form': 'short, as in tests' if self.quick else 'whole run',
+            'models': ', '.join(need['models']) or 'none',
+            'data': ', '.join(need['data']) or 'none',
+            'needs': f'{need["memory_gb"]} GB of memory, {need["minutes"]} minutes',
+            'results': env_setting('RESULTS') or 'results',
+        }
+        return facts_html(f'Experiment {self.name}', facts)
 
 # %% ../../nbs/13_lab/02_experiment.ipynb #2e9ba553
 def locate_model(name: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 from .session import LM as LM
 from .session import Session as Session
 from .session import load as load
+from .loading import embedded_models as embedded_models
 from .session import check_same_tokenizer as check_same_tokenizer
 from .batching import decode_batch as decode_batch
 from .batching import Batch as Batch

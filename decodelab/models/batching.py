@@ -12,13 +12,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from traceback import clear_frames
+from types import MappingProxyType
 
 from fastcore.basics import patch
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from ..core.checks import check_choice, check_int
-from ..core.driver import Request, Rng, encode_prompt, to_stop, trace_request
+from ..core.checks import check_choice, check_instance, check_int
+from decodelab.core.driver import (
+    Request,
+    Rng,
+    check_lm,
+    encode_prompt,
+    to_stop,
+    trace_request,
+)
 from ..core.trace import Trace
 from .capabilities import SEQUENCE
 from .early_exit import bare_head
@@ -353,13 +361,18 @@ class Batch(list):
 
     seconds = 0.0
     cache_bytes = 0  # the most memory that the caches took
-    costs: list[dict]  # for each model: passes, rows, tokens, padded
-    unbatched: dict[str, str]  # models that ran sequence by sequence, and why
+    costs: list[dict] = ()  # for each model: passes, rows, tokens, padded
+    unbatched: dict[str, str] = MappingProxyType({})  # models that ran one by one, and why
 
     @property
     def errors(self) -> dict[int, Exception]:
         "The errors of the prompts that failed, by their numbers."
         return {i: trace.error for i, trace in enumerate(self) if trace.error is not None}
+
+    @property
+    def texts(self) -> list[str]:
+        "The new text of each sequence."
+        return [trace.text for trace in self]
 
     def __repr__(self):
         tokens = sum(len(t.tokens) for t in self)
@@ -381,6 +394,40 @@ class Batch(list):
             words = f'{len(self.errors)} of them failed, the first is number {i}'
             lines.append(f'{words} ({type(error).__name__}: {error})')
         return '\n'.join(lines)
+
+# %% ../../nbs/02_models/13_batching.ipynb #bd47e18b
+@patch
+def to_frame(self: Batch):
+    "DataFrame: a row a sequence with its prompt, its text, its counts, its end and its error, if any."
+    import pandas as pd
+
+    rows = []
+    for trace in self:
+        counts = trace.metrics()
+        names = ('new_tokens', 'target_passes', 'drafted', 'accepted')
+        row = dict(prompt=trace.prompt_text, text=trace.text) | {
+            name: counts[name] for name in names
+        }
+        error = '' if trace.error is None else f'{type(trace.error).__name__}: {trace.error}'
+        rows.append(row | dict(stopped=trace.stopped, error=error))
+    return pd.DataFrame(rows)
+
+
+@patch
+def _repr_html_(self: Batch) -> str:
+    "The first line of the repr, the costs of each model, and the texts."
+    from decodelab.core.plot import facts_html, rows_html
+
+    summary, *lines = repr(self).splitlines()
+    frame = self.to_frame()
+    names = ['prompt', 'text', 'new_tokens', 'target_passes', 'stopped']
+    rows = (
+        frame[names].assign(prompt=frame.prompt.str[-60:]).to_numpy().tolist() if len(frame) else []
+    )
+    facts = {f'model {i}': line for i, line in enumerate(lines, 1)}
+    return facts_html(
+        summary, facts, rows_html(['', *names], [[i, *row] for i, row in enumerate(rows)])
+    )
 
 # %% ../../nbs/02_models/13_batching.ipynb #90e3e257
 @dataclass
@@ -508,6 +555,8 @@ def decode_batch(
 
     Raises what a sequence raises, with the number of its prompt in a note.
     """
+    check_lm('lm', lm)
+    check_instance('strategy', strategy, 'decode', 'Greedy()')
     check_int('batch_size', batch_size)
     check_choice('on_error', on_error, ('raise', 'keep'))
     if isinstance(prompts, str):

@@ -30,6 +30,7 @@ from .compile import CompileMixin, TransformersGraphs
 from .early_exit import EarlyExitMixin, upcast
 from decodelab.models.loading import (
     EMBEDDED,  # noqa: F401 - imported from here elsewhere
+    as_name,
     auto_class,
     device_of,
     hub_commit,
@@ -72,6 +73,27 @@ class LM(CompileMixin, CapabilitiesMixin):
 
     def __repr__(self):
         return f'LM({self.name!r}, {self.n_params:,} parameters, {self.dtype}, {self.device})'
+
+    def _repr_html_(self) -> str:
+        "The model's sizes, and how its passes are computed."
+        from decodelab.core.plot import facts_html
+
+        ends = ', '.join(map(str, self.eos)) or 'none'
+        facts = {
+            'architecture': type(self.model).__name__,
+            'parameters': f'{self.n_params:,}',
+            'layers': self.depth,
+            'vocabulary': f'{self.vocab_size:,} tokens',
+            'context': f'{self.max_length:,} tokens' if self.max_length else 'no limit',
+            'tokenizer': 'none: prompts are ids'
+            if self.tokenizer is None
+            else type(self.tokenizer).__name__,
+            'end of a sequence': f'ids {ends}',
+            'weights': f'{self.dtype} on {self.device}',
+            'revision': self.revision,
+            'forward pass': "transformers' own" if self.native is None else 'native',
+        }
+        return facts_html(f'LM {self.name}', facts)
 
 # %% ../../nbs/02_models/11_session.ipynb #cab29bcc
 @patch
@@ -534,14 +556,14 @@ def load(
 ) -> LM:
     """Load a causal, encoder–decoder or speech model and its tokenizer.
 
-    Raises `ValueError` for an unknown name.
+    Raises `ValueError` for an unknown name, `TypeError` for what is no name.
     """
-    from transformers import AutoConfig, AutoTokenizer
-
-    name = str(name_or_path)
+    name = as_name('name_or_path', name_or_path)
     device, placement = resolve_placement(device, device_map, tp_plan)
     dtype = dtype or _default_dtype(device)
     folder = locate(name, revision, trust_remote_code)
+    from transformers import AutoConfig, AutoTokenizer
+
     hub = dict(revision=revision, trust_remote_code=trust_remote_code)
     options = dict(dtype=dtype, use_safetensors=True, **placement, **hub)
     try:
@@ -560,10 +582,12 @@ PROBE = 'def f(x):\n    return "naïve café 日本語 🙂", 12345  # comment\n
 
 def tokenizer_difference(a: LM, b: LM) -> str:
     "How two tokenizers differ, in words; an empty string if they agree."
-    if a.tokenizer is None or b.tokenizer is None:
-        if a.tokenizer is b.tokenizer and a.vocab_size == b.vocab_size:
-            return ''
-        return 'a tokenizer is missing or the vocabulary sizes differ'
+    without = [lm.name for lm in (a, b) if lm.tokenizer is None]
+    if len(without) == 1:
+        return f'{without[0]} has none here'
+    if without:
+        same = a.vocab_size == b.vocab_size
+        return '' if same else f'{a.vocab_size} tokens against {b.vocab_size}'
     vocab_a, vocab_b = a.tokenizer.get_vocab(), b.tokenizer.get_vocab()
     if len(vocab_a) != len(vocab_b):
         return f'{len(vocab_a)} tokens against {len(vocab_b)}'
@@ -575,13 +599,20 @@ def tokenizer_difference(a: LM, b: LM) -> str:
         return 'the same tokens, but the two split text differently'
     return ''
 
-
+# %% ../../nbs/02_models/11_session.ipynb #466bb8c5
 def check_same_tokenizer(
     target: LM,
     draft: LM,  # proposes tokens for `target`
 ) -> tuple[LM, LM]:
     "`(target, draft)`; raises `ValueError` if their tokenizers differ in any id."
-    if difference := tokenizer_difference(target, draft):
+    difference = tokenizer_difference(target, draft)
+    if difference.endswith('has none here'):
+        raise ValueError(
+            f'{draft.name} cannot draft for {target.name} before their tokenizers are compared, and '
+            f'{difference}: give it, as in LM(model, tokenizer) or '
+            'as_custom_generate(strategy, tokenizer=tokenizer)'
+        )
+    if difference:
         raise ValueError(
             f'{draft.name} cannot draft for {target.name}: their tokenizers differ '
             f'({difference}). Use UniversalDrafter for a draft with another tokenizer'

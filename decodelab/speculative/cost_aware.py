@@ -73,6 +73,24 @@ def of(self: RoundCosts, steps: Iterable[Step]) -> float:
         total += (step.target_passes - 1) * self.target_pass(1)
     return total
 
+# %% ../../nbs/07_speculative/06_cost_aware.ipynb #822d93b0
+@patch
+def _repr_html_(self: RoundCosts) -> str:
+    "The costs of the passes, each also in units of T(1)."
+    from decodelab.core.plot import facts_html, rows_html
+
+    one = self.target_pass(1)
+    facts = {
+        'draft pass': f'{self.draft:.4g} = {self.draft / one:.2f} T(1)',
+        'first draft pass': None
+        if self.first is None
+        else f'{self.first:.4g} = {self.first / one:.2f} T(1)',
+        'the rest of a round': f'{self.rest:.4g} = {self.rest / one:.2f} T(1)',
+    }
+    rows = [(n, f'{t:.4g}', f'{t / one:.2f}') for n, t in enumerate(self.target, 1)]
+    table = rows_html(['n', 'T(n)', 'T(n) / T(1)'], rows)
+    return facts_html('Costs of a round, T(n) a target pass over n tokens', facts, table)
+
 # %% ../../nbs/07_speculative/06_cost_aware.ipynb #5c65d72c
 class BanditLookahead(LookaheadRule):
     """Learn in each sequence which of a few lengths gives most tokens per cost.

@@ -9,7 +9,7 @@ __all__ = ['DIVERGENCES', 'MAX_LOGITS', 'dola_layers', 'explicit_layers', 'log_p
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #b6b2fd0b
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from fastcore.basics import patch
 import torch
@@ -34,6 +34,11 @@ def dola_layers(
 
     Raises `ValueError` where there are none.
     """
+    if not isinstance(layers, (str, Collection)):
+        raise ValueError(
+            f"the layers of DoLa (dola_layers) are {layers!r}: give 'low', 'high' or a list of layers, "
+            f'as in [{layers!r}]'
+        )
     if not isinstance(layers, str):
         return explicit_layers(lm, layers)
     check_choice('layers', layers, ('low', 'high'))
@@ -53,7 +58,7 @@ def dola_layers(
         )
     return candidates
 
-
+# %% ../../nbs/04_strategies/11_dola.ipynb #c0f9aa67
 def explicit_layers(lm: LM, layers: Sequence[int]) -> list[int]:
     """Layers given by number, each once.
 

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 
-from ..core.checks import check_int
+from ..core.checks import check_instance, check_int
 from ..core.driver import Request, Rng, Stop, decode, encode_prompt
-from ..core.plot import write_atomic
+from ..core.plot import facts_html, write_atomic
 from ..core.trace import Step
 from ..evaluate.bench import fingerprint, stable_repr
 from ..models.session import LM
@@ -241,6 +241,7 @@ class DraftTable:
         from tqdm import tqdm
 
         base = base or Greedy()
+        check_instance('drafter', drafter, 'start', 'AssistantDrafter(draft)')
         check_int('k', k)
         check_table_stop(stop)
         ids = table_prompts(lm, prompts, max_new_tokens)
@@ -284,7 +285,8 @@ def sequence_ends(lm, stop: Stop) -> list[int]:
 
 
 def table_metadata(lm, drafter) -> dict:
-    "The models and the drafter of a table."
+    "The models and the drafter of a table; raises `TypeError` for what is no drafter."
+    check_instance('drafter', drafter, 'start', 'AssistantDrafter(draft)')
     return dict(
         lm=lm.name,
         weights=fingerprint(lm.model),
@@ -363,6 +365,25 @@ def __repr__(self: DraftTable) -> str:
     )
 
 
+@patch
+def _repr_html_(self: DraftTable) -> str:
+    "Its size, its models, and how far the drafts match the target's output."
+    a = self.metadata
+    matches = [r.match for records in self.records for r in records]
+    positions = max(1, len(matches))
+    facts = {
+        'prompts': len(self),
+        'positions': len(matches),
+        'drafted at each': f'{a["k"]} tokens at most',
+        'target': a['lm'],
+        'drafter': a['drafter'],
+        'base': a['base'],
+        'first token right': f'{sum(m > 0 for m in matches) / positions:.0%} of the positions',
+        'right in a row': f'{sum(matches) / positions:.2f} tokens on average',
+    }
+    return facts_html('Draft table', facts)
+
+# %% ../../nbs/09_tuning/01_replay.ipynb #729a4204
 @patch
 def check_matches(self: DraftTable, lm, drafter):
     "Raise `ValueError` where a table was made with another target or drafter."

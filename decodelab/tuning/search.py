@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from fastcore.basics import patch
 from sklearn.base import BaseEstimator
 
 from ..core.driver import encode_prompt
 from ..core.metrics import Interval, speedup
-from ..core.plot import write_atomic
+from ..core.plot import facts_html, rows_html, write_atomic
 from ..drafters.assistant import AssistantDrafter, DraftHeads
 from ..drafters.prompt_lookup import PromptLookupDrafter
 from ..evaluate.bench import bench, stable_repr
@@ -484,3 +485,30 @@ def format_tuning(tuned: TuningResult) -> str:
         text = settings if isinstance(settings, str) else json.dumps(settings)
         lines.append(f'{tool}: {text}')
     return '\n'.join(lines)
+
+# %% ../../nbs/09_tuning/06_search.ipynb #0a1c3165
+@patch
+def __repr__(self: TuningResult) -> str:
+    "`format_tuning`, or the rule alone where there is no table of candidates."
+    if self.table is None:
+        return f'TuningResult({self.rule!r}, predicted {self.predicted:.2f}×)'
+    return format_tuning(self)
+
+
+@patch
+def _repr_html_(self: TuningResult) -> str:
+    "The speeds, the candidates, and the rule in other tools."
+    facts = {
+        'predicted, by replay': f'{self.predicted:.2f}× plain decoding',
+        'measured': None if self.measured is None else f'{self.measured} × plain decoding',
+        f'measured, {self.fixed.k} tokens always': self.measured_fixed,
+        'drafter': repr(self.drafter),
+    }
+    rows = []
+    if self.table is not None:
+        rows = self.table[['candidate', 'predicted', 'rule']].round(2).to_numpy().tolist()
+    slower = self.measured is not None and self.measured.value < 1
+    table = rows_html(['candidate', 'predicted', 'rule'], rows)
+    facts |= {tool: str(settings) for tool, settings in export_settings(self).items()}
+    title = f'{self.rule}' + (': slower than plain decoding here' if slower else '')
+    return facts_html(title, facts, table, tone='corrected' if slower else 'bonus')

@@ -124,6 +124,7 @@ def from_json(cls: Watermark, text: str) -> Watermark:
     scheme = config.pop('scheme', None)
     watermark_type = cls if cls.__name__ == scheme else watermark_class(scheme)
     if watermark_type is None:
+        scheme = scheme if isinstance(scheme, str) else None
         raise ValueError(
             f"the scheme is {scheme!r}: give the JSON that a watermark's to_json wrote"
         )
@@ -144,7 +145,7 @@ def parse_configuration(text: str) -> dict:
     """
     try:
         config = json.loads(text)
-    except (TypeError, json.JSONDecodeError):
+    except (TypeError, ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         start = str(text)[:40]
