@@ -26,7 +26,6 @@ from .models.session import load as load
 from .models.loading import embedded_models as embedded_models
 from .models.batching import decode_batch as decode_batch
 from .models.quantize import quantize as quantize
-from .models.audio import audio_features as audio_features
 from .logits.warpers import Temperature as Temperature
 from .logits.warpers import TopK as TopK
 from .logits.warpers import TopP as TopP

@@ -487,7 +487,7 @@ def test_whisper_gives_back_what_its_own_generate_gives_back():
 
     The embedded model, and a random one that knows languages and times.
     """
-    from decodelab import audio_features
+    from decodelab.models.audio import audio_features
     from decodelab.zoo.signals import sample
 
     lm = load('pico-whisper', device='cpu')

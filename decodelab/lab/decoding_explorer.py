@@ -204,7 +204,7 @@ def partial_traces(self: DecodingExplorer, settings: dict, strategy) -> Iterator
     request = make_request(self.lm, settings['prompt'], strategy, *sizes, None, agreed_only=True)
     with Stream(request, strategy) as flow:
         for _ in flow.chunks:
-            yield partial_trace(flow.trace, request, 0.0)
+            yield partial_trace(flow.trace, request)
     yield flow.trace
 
 
