@@ -105,6 +105,8 @@ def returned(item):
 
 def document(app, what, name, item, options, lines):
     "The docstring of a function or class with its parameters as a table."
+    if what == 'data':  # its docstring is that of its type
+        lines.clear()
     text = '\n'.join(lines).partition('Parameters\n----------')[0].rstrip()
     lines[:] = [*plain_markup(text).splitlines(), '']
     if what in ('class', 'exception', 'function', 'method'):

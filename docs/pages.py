@@ -85,7 +85,11 @@ class Site:
         every = [part_of(p) for p in sorted((ROOT / 'nbs').glob('[0-9]*')) if p.is_dir()]
         self.parts = every if self.parts is None else self.parts
         docs = [p for p in (ROOT / 'docs').rglob('*.md') if '_build' not in p.parts]
-        self.pages = {p: p.relative_to(ROOT / 'docs').as_posix() for p in docs}
+        made = ['glossary.md', 'book/index.md', 'api/index.md', 'experiments/index.md']
+        made += [f'book/{folder.name}/index.md' for folder in self.folders]
+        made += [f'api/{part}.md' for part in self.parts]
+        self.pages = {ROOT / 'docs' / name: name for name in made}
+        self.pages |= {p: p.relative_to(ROOT / 'docs').as_posix() for p in docs}
         self.pages |= {p: f'book/{p.relative_to(ROOT / "nbs").as_posix()}' for p in self.notebooks}
         self.pages |= {p: f'experiments/{p.name}' for p in self.experiments}
         self.pages[ROOT / 'experiments' / 'README.md'] = 'experiments/index.md'
@@ -309,7 +313,7 @@ def sources(site):
     pages = {
         name: site.relink(path.read_text(), path)
         for path, name in site.pages.items()
-        if path.suffix == '.md' and path.is_relative_to(ROOT / 'docs')
+        if path.suffix == '.md' and path.is_relative_to(ROOT / 'docs') and path.exists()
     }
     pages['index.md'] = pages['index.md'].replace('%% FIRST SCREEN', first_screen(site))
     pages |= {site.pages[p]: notebook_page(site, p) for p in [*site.notebooks, *site.experiments]}
