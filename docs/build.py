@@ -1,5 +1,6 @@
-"""Builds the site: `python docs/build.py`, from stored outputs, into docs/_build/html. Any warning and any dead link
-between its pages fails it. Needs `pip install -c constraints.txt '.[site]'`."""
+"""Builds the site, from stored outputs, into docs/_build/html: `python docs/build.py`.
+
+Any warning and any dead link between its pages fails it. Needs `pip install -c constraints.txt '.[site]'`."""
 
 import argparse
 import shutil
@@ -21,7 +22,17 @@ def build(out, site=None, jobs=2):
 
     source, html = Path(out) / 'source', Path(out) / 'html'
     pages.write(site or pages.Site(), source)
-    options = ['-W', '--keep-going', '-q', '-j', str(jobs), '-c', str(HERE), '-d', f'{out}/doctrees']
+    options = [
+        '-W',
+        '--keep-going',
+        '-q',
+        '-j',
+        str(jobs),
+        '-c',
+        str(HERE),
+        '-d',
+        f'{out}/doctrees',
+    ]
     code = main([*options, '-b', 'html', str(source), str(html)])
     checked, dead = links.check(html)
     return code, dead, checked
@@ -38,6 +49,8 @@ if __name__ == '__main__':
     start = time.perf_counter()
     code, dead, checked = build(options.out, jobs=options.jobs)
     print(*dead, sep='\n')
-    print(f'{checked} links between pages, {len(dead)} of them dead; {time.perf_counter() - start:.0f} s')
+    print(
+        f'{checked} links between pages, {len(dead)} of them dead; {time.perf_counter() - start:.0f} s'
+    )
     print(f'open {options.out}/html/index.html')
     sys.exit(bool(code or dead or not checked))

@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers show without a script: the converter of docutils as Sphinx's renderer of formulas."""
+"Formulas as MathML, which browsers show without a script: docutils' converter as Sphinx's renderer."
 
 import re
 

@@ -1,8 +1,8 @@
 """The sources of the site, written from the repository: what Sphinx reads is made here, before it starts.
 
-Notebooks lose what is not for readers (hidden cells, directives), links between files of the repository become
-links between pages, and the pages of the parts, of the API and of the glossary are made from what the package
-says of itself. Nothing is executed. Needs nbformat, not Sphinx."""
+Notebooks lose what is not for readers (hidden cells, directives), links between files of the repository
+become links between pages, and the pages of the parts, of the API and of the glossary are made from the
+package. No cell is executed. Needs nbformat, not Sphinx."""
 
 import ast
 import os
@@ -212,9 +212,9 @@ def book_page(site):
         n = sum(p.parent == folder for p in site.notebooks)
         rows.append(f'1. [{part_of(folder)}]({folder.name}/index.md) ({n} notebooks): {about}')
     head = (
-        '# The book\n\nEvery module of decodelab is a notebook: the problem, the equation, the code, a demonstration, '
-        'an assertion. The parts follow each other as they build on each other; a cell with a coloured edge is '
-        'what the module holds.\n\n'
+        '# The book\n\nEvery module of decodelab is a notebook: the problem, the equation, the code, '
+        'a demonstration, an assertion. Each part builds on those before it. A cell with a coloured '
+        'edge is part of the module.\n\n'
     )
     tree = toctree([f'{folder.name}/index.md' for folder in site.folders], hidden='', maxdepth=2)
     return f'{head}{chr(10).join(rows)}\n\n{tree}'
@@ -231,7 +231,9 @@ def experiments_page(site):
 def glossary_page():
     "The glossary of the package, so that pages can refer to its words."
     words = runpy.run_path(ROOT / 'decodelab' / 'core' / 'glossary.py')['GLOSSARY']
-    rows = [f'{word}\n  {meaning} ({source})\n' for word, (meaning, source) in sorted(words.items())]
+    rows = [
+        f'{word}\n  {meaning} ({source})\n' for word, (meaning, source) in sorted(words.items())
+    ]
     return '# Glossary\n\n:::{glossary}\n' + '\n'.join(rows) + ':::\n'
 
 
@@ -254,19 +256,23 @@ def api_names(part):
     return dict(sorted(homes.items(), key=lambda item: order.index(item[0].split('.')[1])))
 
 
-def kind_of(module, name):
-    "How autodoc calls a name: a class, a function or a value."
+def definition(module, name):
+    "The statement that defines a name; None for a value."
     tree = ast.parse((ROOT / 'decodelab' / f'{module.replace(".", "/")}.py').read_text())
-    for node in tree.body:
-        if getattr(node, 'name', None) == name:
-            return 'class' if isinstance(node, ast.ClassDef) else 'function'
-    return 'data'
+    return next((node for node in tree.body if getattr(node, 'name', None) == name), None)
 
 
 def api_entry(module, name, full):
-    options = '   :members:\n   :show-inheritance:\n' if kind_of(module, name) == 'class' else ''
-    options = '   :no-value:\n' if kind_of(module, name) == 'data' else options
-    return f'```{{eval-rst}}\n.. auto{kind_of(module, name)}:: {full}\n{options}```\n'
+    "The directive of autodoc for a class, a function or a value."
+    node = definition(module, name)
+    if isinstance(node, ast.ClassDef):
+        bases = '   :show-inheritance:\n' if node.bases else ''
+        directive = f'.. autoclass:: {full}\n   :members:\n{bases}'
+    elif node:
+        directive = f'.. autofunction:: {full}\n'
+    else:
+        directive = f'.. autodata:: {full}\n   :no-value:\n'
+    return f'```{{eval-rst}}\n{directive}```\n'
 
 
 def api_page(site, part):
@@ -285,8 +291,8 @@ def api_page(site, part):
 def api_index(site):
     "The names at the root, part by part."
     rows = [
-        '# API reference\n\nThe names that a user types. `help(decodelab.decode)` prints the same text, parameters '
-        'included: both are made from the comments beside the parameters.\n'
+        '# API reference\n\nThe names that a user types. `help(decodelab.decode)` prints the same text, '
+        'parameters included: both are made from the comments beside the parameters.\n'
     ]
     for part in site.parts:
         names = [full for group in api_names(part).values() for _, full in group]

@@ -53,11 +53,17 @@ def test_methods_show_theirs():
             if inspect.isfunction(method) and method.__doc__ and method.__name__[0] != '_':
                 rows = parameters(method)
                 n += len(rows)
-                missing += [f'{name}.{method.__name__}: {r.name}' for r in rows if str(r) not in method.__doc__]
+                missing += [
+                    f'{name}.{method.__name__}: {r.name}'
+                    for r in rows
+                    if str(r) not in method.__doc__
+                ]
     assert missing == [] and n > 100
 
 
-@pytest.mark.parametrize('name', ['decode', 'Speculative', 'GreenList', 'load', 'generate', 'detect'])
+@pytest.mark.parametrize(
+    'name', ['decode', 'Speculative', 'GreenList', 'load', 'generate', 'detect']
+)
 def test_help_prints_the_comments(name):
     item = getattr(decodelab, name)
     page = pydoc.plain(pydoc.render_doc(item))

@@ -41,9 +41,7 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
             new_markdown_cell('# Title\n\n> What it is about.'),
             new_code_cell('#| hide\nsecret = 1'),
             new_code_cell('#| export\ndef shown(): ...'),
-            new_code_cell(
-                '#| slow\nshown()', outputs=[new_output('display_data', data=html)]
-            ),
+            new_code_cell('#| slow\nshown()', outputs=[new_output('display_data', data=html)]),
             new_markdown_cell('[a](../07_speculative/04_loop.ipynb#The-Loop) `[x](y)`'),
         ]
     )
@@ -53,7 +51,11 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
     site.pages[path] = 'book/13_lab/99_explore.ipynb'
     monkeypatch.setattr(pages.Site, 'relink', lambda site, text, home: text)
     page = nbformat.reads(pages.notebook_page(site, path), 4)
-    assert [c.source.splitlines()[0] for c in page.cells[:3]] == ['# Title', 'def shown(): ...', 'shown()']
+    assert [c.source.splitlines()[0] for c in page.cells[:3]] == [
+        '# Title',
+        'def shown(): ...',
+        'shown()',
+    ]
     assert page.cells[1].metadata.tags == ['module'] and 'tags' not in page.cells[2].metadata
     assert set(page.cells[2].outputs[0].data) == {'text/html'}
     assert '`decodelab.lab.explore`' in page.cells[0].source
@@ -87,7 +89,9 @@ def test_every_public_name_is_in_the_reference(site):
     entries = '\n'.join(pages.api_page(site, part) for part in PARTS)
     for part in ['', *PARTS]:
         for name in offered(ROOT / 'decodelab' / part):
-            assert re.search(rf'\.\. auto\w+:: decodelab(\.\w+)?\.{name}$', entries, flags=re.M), name
+            assert re.search(rf'\.\. auto\w+:: decodelab(\.\w+)?\.{name}$', entries, flags=re.M), (
+                name
+            )
 
 
 def test_the_glossary_page_has_every_word(site):
