@@ -13,7 +13,7 @@ import lazy_loader
 
 # %% ../../nbs/01_core/09_parameter_docs.ipynb #033dd172
 class Parameter:
-    "A parameter of a function or of a class: what its signature says, and the comment beside it."
+    "A parameter of a function or of a class: its signature, and the comment beside it."
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ def keyword_comment(
     match = re.search(rf"\*\*{name}\b[^\n#]*#(.*)", inspect.getsource(item))
     return match.group(1) if match else ""
 
-
+# %% ../../nbs/01_core/09_parameter_docs.ipynb #10d772f1
 def short_annotation(
     annotation,  # as `inspect.signature` gives it
 ) -> str:
