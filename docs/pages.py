@@ -220,12 +220,40 @@ def book_page(site):
     return f'{head}{chr(10).join(rows)}\n\n{tree}'
 
 
+def verdict_sections(table):
+    "The table of all claims as one table for each source, which fits a page."
+    for line in table.splitlines()[2:]:
+        source, notebook, *claim = re.split(r'(?<!\\)\|', line)[1:-1]
+        if source.strip():
+            name = re.search(r'\[(.+?)\]', notebook).group(1)
+            title, _ = page_title(ROOT / 'experiments' / f'{name}.ipynb')
+            yield f'\n## {title}\n\n{source.strip()} · notebook: {notebook.strip()}\n'
+            yield '| claim | source | measured | verdict |\n|---|---|---|---|'
+        yield f'|{"|".join(claim)}|'
+
+
 def experiments_page(site):
     "The claims of all sources with their verdicts, and the notebooks that measure them."
     home = ROOT / 'experiments' / 'README.md'
     text = re.sub(r'<!--.*?-->\n', '', home.read_text())
+    head, _, table = text.partition('\n| source |')
+    table = site.relink(f'| source |{table}', home)
     names = [p.name for p in site.experiments]
-    return f'{site.relink(text, home)}\n{toctree(names, hidden="") if names else ""}'
+    sections = '\n'.join(verdict_sections(table))
+    return f'{head}\n{sections}\n\n{toctree(names, hidden="") if names else ""}'
+
+
+def slug(title):
+    "The anchor of a heading."
+    return re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-')
+
+
+def task_list(text):
+    "The headings of a page as links, a paragraph for each section."
+    for section in re.split(r'^## ', text, flags=re.M)[1:]:
+        tasks = re.findall(r'^### (.+)$', section, flags=re.M)
+        linked = ' · '.join(f'[{task}](#{slug(task)})' for task in tasks)
+        yield f'**{section.splitlines()[0]}**: {linked}\n'
 
 
 def glossary_page():
@@ -322,6 +350,8 @@ def sources(site):
         if path.suffix == '.md' and path.is_relative_to(ROOT / 'docs') and path.exists()
     }
     pages['index.md'] = pages['index.md'].replace('%% FIRST SCREEN', first_screen(site))
+    tasks = '\n'.join(task_list(pages['howto.md']))
+    pages['howto.md'] = pages['howto.md'].replace('%% TASKS', tasks)
     pages |= {site.pages[p]: notebook_page(site, p) for p in [*site.notebooks, *site.experiments]}
     pages |= {f'book/{f.name}/index.md': part_page(site, f) for f in site.folders}
     pages |= {f'api/{part}.md': api_page(site, part) for part in site.parts}

@@ -1,7 +1,7 @@
 """Runs the Python blocks of the pages in docs/ and compares, or writes, what they print.
 
 `python tests/docs_blocks.py docs/howto.md …` writes it below each block; `test_docs` compares. Blocks of a page share
-their names; a last line that is a value counts as printed, unless it ends with a semicolon."""
+their names; a last line that is a value counts as printed, unless it is None."""
 
 import ast
 import contextlib
@@ -16,7 +16,7 @@ BLOCK = re.compile(r'^```python\n(.*?)^```\n(?:\n```text\n.*?^```\n)?', flags=re
 def printed(source, names):
     "What a block prints, and the repr of its last line where it is a value."
     tree, value = ast.parse(source), None
-    if isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(';'):
+    if isinstance(tree.body[-1], ast.Expr):
         value = ast.Expression(tree.body.pop().value)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
