@@ -1,4 +1,4 @@
 "Watermarks, and watermarked speculation."
-import lazy_loader
+from decodelab.core.parameter_docs import attach_stub
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,56 @@
+"""Builds the site, from stored outputs, into docs/_build/html: `python docs/build.py`.
+
+Any warning and any dead link between its pages fails it. Needs `pip install -c constraints.txt '.[site]'`."""
+
+import argparse
+import shutil
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+
+import links
+import pages
+
+HERE = Path(__file__).resolve().parent
+
+
+def build(out, site=None, jobs=2):
+    "Build a site into the folder `out`; its exit code, a line a problem, and the number of links."
+    from sphinx.cmd.build import main
+
+    source, html = Path(out) / 'source', Path(out) / 'html'
+    pages.write(site or pages.Site(), source)
+    options = [
+        '-W',
+        '--keep-going',
+        '-q',
+        '-j',
+        str(jobs),
+        '-c',
+        str(HERE),
+        '-d',
+        f'{out}/doctrees',
+    ]
+    code = main([*options, '-b', 'html', str(source), str(html)])
+    checked, dead = links.check(html)
+    return code, dead, checked
+
+
+if __name__ == '__main__':
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('--out', default=str(HERE / '_build'), help='the folder to build in')
+    parser.add_argument('--clean', action='store_true', help='forget what was built before')
+    parser.add_argument('--jobs', type=int, default=2)
+    options = parser.parse_args()
+    if options.clean:
+        shutil.rmtree(options.out, ignore_errors=True)
+    start = time.perf_counter()
+    code, dead, checked = build(options.out, jobs=options.jobs)
+    print(*dead, sep='\n')
+    print(
+        f'{checked} links between pages, {len(dead)} of them dead; {time.perf_counter() - start:.0f} s'
+    )
+    print(f'open {options.out}/html/index.html')
+    sys.exit(bool(code or dead or not checked))

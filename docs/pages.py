@@ -1,0 +1,378 @@
+"""The sources of the site, written from the repository: what Sphinx reads is made here, before it starts.
+
+Notebooks lose what is not for readers (hidden cells, directives), links between files of the repository
+become links between pages, and the pages of the parts, of the API and of the glossary are made from the
+package. No cell is executed. Needs nbformat, not Sphinx."""
+
+import ast
+import os
+import re
+import runpy
+from configparser import ConfigParser
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r'(?<=\]\()(?![a-z][a-z+.-]*:|#|<)([^)\s#]+)(#[^)\s]*)?(?=[)\s])')
+FENCE = re.compile(r'^(`{3,}|~{3,}).*?^\1[`~]*$', flags=re.M | re.S)
+KERNEL = dict(
+    kernelspec=dict(name='python3', display_name='Python 3', language='python'),
+    language_info=dict(name='python', pygments_lexer='ipython3'),
+)
+
+
+# What there is
+
+
+def notebooks(folder):
+    "The numbered notebooks of a folder and of the folders in it, in order."
+    paths = sorted((ROOT / folder).rglob('[0-9]*.ipynb'))
+    return [p for p in paths if '.ipynb_checkpoints' not in p.parts]
+
+
+def repository():
+    "The address of the repository."
+    settings = ConfigParser()
+    settings.read(ROOT / 'settings.ini')
+    return settings['DEFAULT']['git_url']
+
+
+def part_of(folder):
+    "The part of a folder of notebooks: `07_speculative` -> `speculative`."
+    return folder.name.partition('_')[2]
+
+
+def first_docstring(path):
+    return ast.get_docstring(ast.parse(path.read_text())) or ''
+
+
+def offered(package):
+    "Name -> module that a stub offers, modules aside: `decode` -> `core.driver` at the root."
+    tree = ast.parse((ROOT / 'decodelab' / package / '__init__.pyi').read_text())
+    return {
+        alias.name: f'{package}.{node.module}'.strip('.')
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+
+
+def page_title(path):
+    "`(title, subtitle)` of a notebook: its first heading, and the quotation below it."
+    cells = nbformat.read(path, 4).cells
+    text = next(c.source for c in cells if c.cell_type == 'markdown')
+    title = re.search(r'^# (.+)$', text, flags=re.M)
+    subtitle = re.search(r'^> (.+)$', text, flags=re.M)
+    return title.group(1), subtitle.group(1) if subtitle else ''
+
+
+# Links
+
+
+@dataclass
+class Site:
+    "The pages of a site: file of the repository -> its page, and texts of pages that no file holds."
+
+    notebooks: list[Path] = field(default_factory=lambda: notebooks('nbs'))
+    experiments: list[Path] = field(default_factory=lambda: notebooks('experiments'))
+    parts: list[str] | None = None  # parts with an API page; None: all
+
+    def __post_init__(self):
+        self.repository = repository()
+        self.folders = sorted({p.parent for p in self.notebooks})
+        every = [part_of(p) for p in sorted((ROOT / 'nbs').glob('[0-9]*')) if p.is_dir()]
+        self.parts = every if self.parts is None else self.parts
+        docs = [p for p in (ROOT / 'docs').rglob('*.md') if '_build' not in p.parts]
+        made = ['glossary.md', 'book/index.md', 'api/index.md', 'experiments/index.md']
+        made += [f'book/{folder.name}/index.md' for folder in self.folders]
+        made += [f'api/{part}.md' for part in self.parts]
+        self.pages = {ROOT / 'docs' / name: name for name in made}
+        self.pages |= {p: p.relative_to(ROOT / 'docs').as_posix() for p in docs}
+        self.pages |= {p: f'book/{p.relative_to(ROOT / "nbs").as_posix()}' for p in self.notebooks}
+        self.pages |= {p: f'experiments/{p.name}' for p in self.experiments}
+        self.pages[ROOT / 'experiments' / 'README.md'] = 'experiments/index.md'
+        self.pages[ROOT / 'nbs' / 'index.ipynb'] = self.pages[ROOT / 'README.md'] = 'index.md'
+
+    def link(self, target, home):
+        "A link of the file `home` as a link of its page; a file that has no page is one of the repository."
+        path = Path(os.path.normpath(home.parent / target))
+        if path in self.pages:
+            here = os.path.dirname(self.pages[home])
+            return os.path.relpath(self.pages[path], here or '.')
+        if path.suffix in ('.svg', '.png') and path.exists():
+            return '/' + path.relative_to(ROOT / 'docs').as_posix()
+        if not path.exists():
+            raise FileNotFoundError(f'{home.relative_to(ROOT)} links to {target}')
+        kind = 'tree' if path.is_dir() else 'blob'
+        return f'{self.repository}/{kind}/main/{path.relative_to(ROOT).as_posix()}'
+
+    def relink(self, text, home):
+        "A Markdown text of `home` with the links of its page; fenced code stays as it is."
+
+        def replace(match):
+            anchor = (match.group(2) or '').lower()
+            return self.link(match.group(1), home) + anchor
+
+        pieces, end = [], 0
+        for fence in FENCE.finditer(text):
+            pieces += [LINK.sub(replace, text[end : fence.start()]), fence.group()]
+            end = fence.end()
+        return ''.join([*pieces, LINK.sub(replace, text[end:])])
+
+
+# Notebooks
+
+
+def directives(source):
+    "The first words of a cell's `#|` lines."
+    return {l[2:].split()[0] for l in source.splitlines() if l.startswith('#|') and l[2:].split()}
+
+
+def readable_cell(cell):
+    "Is a cell for readers? Hidden ones, the name of the module and empty ones are not."
+    return bool(cell.source.strip()) and not directives(cell.source) & {'hide', 'default_exp'}
+
+
+def visible_output(output):
+    "An output without views of widgets where there is something to see without a kernel."
+    data = output.get('data', {})
+    if len(data) > 1:
+        for kind in [k for k in data if k.startswith('application/vnd.jupyter.')]:
+            del data[kind]
+    return output
+
+
+def code_cell(cell):
+    "A cell of code without its directives; those of the module are tagged."
+    kinds = directives(cell.source)
+    lines = [line for line in cell.source.splitlines() if not line.startswith('#|')]
+    cell.source = '\n'.join(lines).strip('\n')
+    tags = ['module'] if any(kind.startswith('export') for kind in kinds) else []
+    cell.metadata = nbformat.from_dict(dict(tags=tags) if tags else {})
+    cell.outputs = [visible_output(o) for o in cell.outputs if o.get('name') != 'stderr']
+    return cell
+
+
+def origin_line(site, path):
+    "Where a page comes from: its module, and its notebook to open."
+    inside = path.relative_to(ROOT).as_posix()
+    notebook = f'[{inside}]({site.repository}/blob/main/{inside})'
+    if path in site.notebooks:
+        name = '.'.join(re.sub(r'^\d+_', '', n) for n in (path.parent.name, path.stem))
+        return f'`decodelab.{name}` · {notebook}'
+    return notebook
+
+
+def notebook_page(site, path):
+    "A notebook as a page: what is for readers, with links that lead to pages."
+    nb = nbformat.read(path, 4)
+    nb.cells = [c for c in nb.cells if readable_cell(c)]
+    nb.metadata = nbformat.from_dict(KERNEL)
+    for cell in nb.cells:
+        if cell.cell_type == 'markdown':
+            cell.metadata = nbformat.from_dict({})
+            cell.source = site.relink(cell.source, path)
+        else:
+            code_cell(cell)
+    first = next(c for c in nb.cells if c.cell_type == 'markdown')
+    head, _, rest = first.source.partition('\n')
+    first.source = f'{head}\n\n{{.origin}}\n{origin_line(site, path)}\n{rest}'
+    return nbformat.writes(nb)
+
+
+# Pages of lists
+
+
+def toctree(targets, **options):
+    rows = '\n'.join(f':{name}: {value}'.rstrip() for name, value in options.items())
+    return f'```{{toctree}}\n{rows}\n\n' + '\n'.join(targets) + '\n```\n'
+
+
+def part_page(site, folder):
+    "The page of a part: what it is, and its notebooks in order."
+    about = first_docstring(ROOT / 'decodelab' / part_of(folder) / '__init__.py')
+    members = [p for p in site.notebooks if p.parent == folder]
+    rows = [f'- [{title}]({p.name}): {text}' for p in members for title, text in [page_title(p)]]
+    api = f'The names it offers: [API of {part_of(folder)}](../../api/{part_of(folder)}.md).'
+    return (
+        f'# {part_of(folder)}\n\n{about}\n\n'
+        + '\n'.join(rows)
+        + (f'\n\n{api}\n\n' if part_of(folder) in site.parts else '\n\n')
+        + toctree([p.name for p in members], hidden='')
+    )
+
+
+def book_page(site):
+    "The table of contents of the book: the parts in the order in which they build on each other."
+    rows = []
+    for folder in site.folders:
+        about = first_docstring(ROOT / 'decodelab' / part_of(folder) / '__init__.py')
+        n = sum(p.parent == folder for p in site.notebooks)
+        rows.append(f'1. [{part_of(folder)}]({folder.name}/index.md) ({n} notebooks): {about}')
+    head = (
+        '# The book\n\nEvery module of decodelab is a notebook: the problem, the equation, the code, '
+        'a demonstration, an assertion. Each part builds on those before it. A cell with a coloured '
+        'edge is part of the module.\n\n'
+    )
+    tree = toctree([f'{folder.name}/index.md' for folder in site.folders], hidden='', maxdepth=2)
+    return f'{head}{chr(10).join(rows)}\n\n{tree}'
+
+
+def verdict_sections(table):
+    "The table of all claims as one table for each source, which fits a page."
+    for line in table.splitlines()[2:]:
+        source, notebook, *claim = re.split(r'(?<!\\)\|', line)[1:-1]
+        if source.strip():
+            name = re.search(r'\[(.+?)\]', notebook).group(1)
+            title, _ = page_title(ROOT / 'experiments' / f'{name}.ipynb')
+            yield f'\n## {title}\n\n{source.strip()} · notebook: {notebook.strip()}\n'
+            yield '| claim | source | measured | verdict |\n|---|---|---|---|'
+        yield f'|{"|".join(claim)}|'
+
+
+def experiments_page(site):
+    "The claims of all sources with their verdicts, and the notebooks that measure them."
+    home = ROOT / 'experiments' / 'README.md'
+    text = re.sub(r'<!--.*?-->\n', '', home.read_text())
+    head, _, table = text.partition('\n| source |')
+    table = site.relink(f'| source |{table}', home)
+    names = [p.name for p in site.experiments]
+    sections = '\n'.join(verdict_sections(table))
+    return f'{head}\n{sections}\n\n{toctree(names, hidden="") if names else ""}'
+
+
+def slug(title):
+    "The anchor of a heading."
+    return re.sub(r'[^\w\- ]', '', title.lower()).replace(' ', '-')
+
+
+def task_list(text):
+    "The headings of a page as links, a paragraph for each section."
+    for section in re.split(r'^## ', text, flags=re.M)[1:]:
+        tasks = re.findall(r'^### (.+)$', section, flags=re.M)
+        linked = ' · '.join(f'[{task}](#{slug(task)})' for task in tasks)
+        yield f'**{section.splitlines()[0]}**: {linked}\n'
+
+
+def glossary_page():
+    "The glossary of the package, so that pages can refer to its words."
+    words = runpy.run_path(ROOT / 'decodelab' / 'core' / 'glossary.py')['GLOSSARY']
+    rows = [
+        f'{word}\n  {meaning} ({source})\n' for word, (meaning, source) in sorted(words.items())
+    ]
+    return '# Glossary\n\n:::{glossary}\n' + '\n'.join(rows) + ':::\n'
+
+
+# API
+
+
+def api_names(part):
+    "Module -> the names to document: what the part offers, and the root from it; as a user types them."
+    root = offered('')
+    own = {name: (module, f'decodelab.{part}.{name}') for name, module in offered(part).items()}
+    own |= {
+        name: (module, f'decodelab.{name}')
+        for name, module in root.items()
+        if module.split('.')[0] == part
+    }
+    homes = {}
+    for name, (module, full) in own.items():
+        homes.setdefault(module, []).append((name, full))
+    order = [p.stem[3:] for p in notebooks('nbs') if part_of(p.parent) == part]
+    return dict(sorted(homes.items(), key=lambda item: order.index(item[0].split('.')[1])))
+
+
+def definition(module, name):
+    "The statement that defines a name; None for a value."
+    tree = ast.parse((ROOT / 'decodelab' / f'{module.replace(".", "/")}.py').read_text())
+    return next((node for node in tree.body if getattr(node, 'name', None) == name), None)
+
+
+def api_entry(module, name, full):
+    "The directive of autodoc for a class, a function or a value."
+    node = definition(module, name)
+    if isinstance(node, ast.ClassDef):
+        bases = '   :show-inheritance:\n' if node.bases else ''
+        directive = f'.. autoclass:: {full}\n   :members:\n{bases}'
+    elif node:
+        directive = f'.. autofunction:: {full}\n'
+    else:
+        directive = f'.. autodata:: {full}\n   :no-value:\n'
+    return f'```{{eval-rst}}\n{directive}```\n'
+
+
+def api_page(site, part):
+    "The names of a part, module by module, with the notebook that each module is written in."
+    about = first_docstring(ROOT / 'decodelab' / part / '__init__.py')
+    pieces = [f'# {part}\n\n{about}\n']
+    for module, names in api_names(part).items():
+        path = next(p for p in notebooks('nbs') if module == f'{part}.{p.stem[3:]}')
+        title, _ = page_title(path)
+        book = f'Written in [{title}](../{site.pages[path]}).\n' if path in site.pages else ''
+        pieces.append(f'## {module}\n\n{book}')
+        pieces += [api_entry(module, name, full) for name, full in names]
+    return '\n'.join(pieces)
+
+
+def api_index(site):
+    "The names at the root, part by part."
+    rows = [
+        '# API reference\n\nThe names that a user types. `help(decodelab.decode)` prints the same text, '
+        'parameters included: both are made from the comments beside the parameters.\n'
+    ]
+    for part in site.parts:
+        names = [full for group in api_names(part).values() for _, full in group]
+        root = [f'{{py:obj}}`~{n}`' for n in names if n.count('.') == 1]
+        other = [f'{{py:obj}}`~{n}`' for n in names if n.count('.') > 1]
+        rows.append(f'## [{part}]({part}.md)\n')
+        rows.append(f'`from decodelab import …`: {", ".join(root)}\n' if root else '')
+        rows.append(f'`from decodelab.{part} import …`: {", ".join(other)}\n' if other else '')
+    return '\n'.join([*rows, toctree([f'{part}.md' for part in site.parts], hidden='')])
+
+
+# All of it
+
+
+def first_screen(site):
+    "What the README shows before its first heading, below its title."
+    text = (ROOT / 'README.md').read_text()
+    body = text.partition('\n# ')[2].partition('\n## ')[0].partition('\n')[2].strip()
+    return site.relink(body, ROOT / 'README.md')
+
+
+def sources(site):
+    "Name -> text of every page."
+    pages = {
+        name: site.relink(path.read_text(), path)
+        for path, name in site.pages.items()
+        if path.suffix == '.md' and path.is_relative_to(ROOT / 'docs') and path.exists()
+    }
+    pages['index.md'] = pages['index.md'].replace('%% FIRST SCREEN', first_screen(site))
+    tasks = '\n'.join(task_list(pages['howto.md']))
+    pages['howto.md'] = pages['howto.md'].replace('%% TASKS', tasks)
+    pages |= {site.pages[p]: notebook_page(site, p) for p in [*site.notebooks, *site.experiments]}
+    pages |= {f'book/{f.name}/index.md': part_page(site, f) for f in site.folders}
+    pages |= {f'api/{part}.md': api_page(site, part) for part in site.parts}
+    pages['book/index.md'] = book_page(site)
+    pages['api/index.md'] = api_index(site)
+    pages['experiments/index.md'] = experiments_page(site)
+    pages['glossary.md'] = glossary_page()
+    return pages
+
+
+def write(site, folder):
+    "Write the pages that changed and remove those that are no more, so that Sphinx reads only what is new."
+    pages = sources(site)
+    for name, text in pages.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    for picture in (ROOT / 'docs').glob('*.svg'):
+        (folder / picture.name).write_bytes(picture.read_bytes())
+    for path in [p for p in folder.rglob('*.*') if p.suffix in ('.md', '.ipynb')]:
+        if path.relative_to(folder).as_posix() not in pages:
+            path.unlink()
+    return sorted(pages)
