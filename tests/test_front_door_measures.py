@@ -77,9 +77,14 @@ def test_a_detection_is_no_truth_value(marked):
 def test_marked_is_at_the_level_of_the_call(marked):
     watermark, trace = marked
     result = detect(watermark, trace)
-    assert result.marked and result.level == 0.01 and 'marked at level 0.01' in repr(result)
+    assert (
+        result.marked
+        and result.level == 0.01
+        and ': p=' in repr(result)
+        and ', watermarked at level 0.01' in repr(result)
+    )
     strict = detect(watermark, trace, level=result.p / 2)
-    assert not strict.marked and 'not marked at level' in repr(strict)
+    assert not strict.marked and 'not watermarked at level' in repr(strict)
     for level in (0, 1, 1.5, -0.1):
         with pytest.raises(ValueError, match='level is'):
             detect(watermark, trace, level=level)
@@ -112,12 +117,12 @@ def test_the_detect_command_says_marked_or_not(marked, tmp_path, capsys):
     (tmp_path / 'a.txt').write_text(trace.text)
     file = tmp_path / 'r.json'
     assert main(['detect', str(tmp_path / 'a.txt'), '--key', '7', '--json', str(file)]) == 0
-    assert ', marked at level 0.01' in capsys.readouterr().out
+    assert ', watermarked at level 0.01' in capsys.readouterr().out
     document = json.loads(file.read_text())['documents'][0]
     assert (document['marked'], document['level']) == (True, 0.01)
     assert main(['detect', str(tmp_path / 'a.txt'), '--key', '8', '--json', str(file)]) == 1
     out = capsys.readouterr().out
-    assert 'not marked at level 0.01' in out and 'tokenized again' in out
+    assert 'not watermarked at level 0.01' in out and 'tokenized again' in out
     assert json.loads(file.read_text())['documents'][0]['marked'] is False
 
 

@@ -94,8 +94,10 @@ class Detection:
 
 # %% ../../nbs/11_detection/01_detect.ipynb #6dc8e42d
 def verdict(detection) -> str:
-    "'marked' or 'not marked', and the level."
-    return f'{"marked" if detection.marked else "not marked"} at level {detection.level:g}'
+    "The answer in words, with its level."
+    return (
+        f'{"watermarked" if detection.marked else "not watermarked"} at level {detection.level:g}'
+    )
 
 
 @patch
@@ -133,7 +135,7 @@ def _repr_html_(self: Detection) -> str:
 # %% ../../nbs/11_detection/01_detect.ipynb #detbool2
 @patch
 def __bool__(self: Detection):
-    "Raises `ValueError`: a detection has a p-value, which is marked or not at a level."
+    "Raises `ValueError`: the answer is a p-value, or `marked` at a level."
     raise ValueError(
         f'a Detection is neither true nor false (p={self.p:.2g}): ask for .marked, which is '
         f'p <= {self.level:g} here, or compare .p with a level of your own'
@@ -458,7 +460,7 @@ class Combined:
             f'is p <= {self.level:g} here'
         )
 
-
+# %% ../../nbs/11_detection/01_detect.ipynb #combinefn
 def combine(
     detections: Sequence[Detection],
     method: str

@@ -756,6 +756,10 @@ COMMANDS = {
         add_detect_arguments,
         'Test whether texts in a file carry a watermark, with exact p-values.',
     ),
+}  # name → its function, its arguments, what it does
+
+# %% ../../nbs/13_lab/11_cli.ipynb #commands2
+COMMANDS |= {
     'experiment': (
         experiment_command,
         add_experiment,
@@ -777,7 +781,7 @@ COMMANDS = {
         'Print a script that completes commands, options and names in a shell.',
     ),
     'zoo': (zoo_command, add_zoo, 'List the embedded models, or train one of them again.'),
-}  # name → its function, its arguments, what it does
+}
 
 # %% ../../nbs/13_lab/11_cli.ipynb #d1582486
 def make_parser() -> argparse.ArgumentParser:

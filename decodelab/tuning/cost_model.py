@@ -116,7 +116,7 @@ def random_ids(lm, n: int, seed: int = 0) -> list[int]:
     usable = next(i for i in range(lm.vocab_size) if i not in lm.eos)
     return [usable if i in lm.eos else i for i in ids]
 
-
+# %% ../../nbs/09_tuning/02_cost_model.ipynb #passsec
 @torch.inference_mode()
 def pass_seconds(
     lm,

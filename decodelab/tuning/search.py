@@ -267,7 +267,7 @@ def slower_than(self: TuningResult) -> dict:
 
 @patch(as_prop=True)
 def verdict(self: TuningResult) -> str:
-    "What the measurement says about the rule that the search found."
+    "What the measurement shows of the rule that the search found."
     if self.measured is None:
         return 'not measured: the speed is a prediction'
     if not self.slower_than:
@@ -281,7 +281,7 @@ def verdict(self: TuningResult) -> str:
 
 @patch
 def __repr__(self: TuningResult) -> str:
-    "The rule, its speeds, and what the measurement says."
+    "The rule, its speeds, and the verdict of the measurement."
     measured = '' if self.measured is None else f', measured {self.measured}'
     return f'TuningResult({self.rule!r}: predicted {self.predicted:.2f}{measured}; {self.verdict})'
 
