@@ -6,3 +6,4 @@ from .runner import render_experiment as render_experiment
 from .run_report import compare_runs as compare_runs
 from .distributed import launch as launch
 from .distributed import scaling as scaling
+from .strategy_names import make_strategy as make_strategy
