@@ -4,18 +4,18 @@
 
 # %% auto #0
 __all__ = ['TINTS', 'UNDERLINES', 'DIRECTION_SIGNS', 'UNSEEN', 'VISIBLE_SIGNS', 'PART', 'STYLE', 'INLINE', 'ITEM',
-           'ORIGIN_LABELS', 'COLORS', 'SERIES', 'CELL', 'TABLE', 'PAGE', 'escape', 'token_html', 'tint',
-           'tokens_with_origins', 'token_tooltips', 'block_html', 'strip_html', 'prompt_html', 'trace_html',
-           'token_spans', 'token_span_list', 'legend_html', 'shorten', 'axes', 'plot_tokens', 'wilson',
-           'steps_by_strategy', 'plot_acceptance', 'acceptance_curves', 'plot_speed', 'speed_row', 'ratio_scale',
-           'row_html', 'rows_html', 'facts_html', 'figure_html', 'part_html', 'save_html']
+           'ORIGIN_LABELS', 'COLORS', 'GREY', 'SERIES', 'FONT_SIZE', 'CELL', 'TABLE', 'PAGE', 'escape', 'token_html',
+           'tint', 'tokens_with_origins', 'token_tooltips', 'block_html', 'strip_html', 'prompt_html', 'trace_html',
+           'token_spans', 'token_span_list', 'legend_html', 'shorten', 'ink', 'series_style', 'axes', 'apply_theme',
+           'legend', 'plot_tokens', 'wilson', 'steps_by_strategy', 'plot_acceptance', 'acceptance_curves', 'plot_speed',
+           'speed_row', 'ratio_scale', 'row_html', 'rows_html', 'facts_html', 'figure_html', 'part_html', 'save_html']
 
 # %% ../../nbs/01_core/05_plot.ipynb #e800f314
 import base64
 import html
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 import numpy as np
@@ -28,7 +28,9 @@ from decodelab.core.metrics import (
     position_acceptance,
     prompt_ratios,
     rates,
+    ratio_of_medians,
     speedup,
+    variant_name,
 )
 
 # %% ../../nbs/01_core/05_plot.ipynb #f2964e83
@@ -241,7 +243,9 @@ def legend_html(trace: Trace) -> str:
 
 # %% ../../nbs/01_core/05_plot.ipynb #2062f05a
 COLORS = dict(accepted='#0072B2', corrected='#D55E00', bonus='#009E73', plain='#999999')
-SERIES = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00', '#000000')
+GREY = '#7A7A7A'  # 4.3 : 1 on white and on the dark page of a notebook
+SERIES = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#56B4E9', '#E69F00', GREY)
+FONT_SIZE = 9  # points; nothing in a figure is smaller
 
 
 def shorten(name: str) -> str:
@@ -249,16 +253,76 @@ def shorten(name: str) -> str:
     return name if len(name) <= 40 else name[:39] + '…'
 
 
+def ink() -> str:
+    "The colour of texts and lines: the theme's, or a grey for light and dark pages where it has none."
+    import matplotlib as mpl
+
+    color = mpl.rcParams['text.color']
+    return GREY if color == 'black' else color
+
+
+def series_style(i: int) -> dict:
+    "Colour, marker and dashes of series `i`: seven colours, then the same ones with other dashes."
+    return dict(
+        color=SERIES[i % len(SERIES)],
+        marker='os^Dv<>'[i % 7],
+        ls=('-', '--', ':', '-.')[i // len(SERIES) % 4],
+    )
+
+# %% ../../nbs/01_core/05_plot.ipynb #axescell
 def axes(ax, title: str, x: str, y: str, size: tuple = (6.4, 2.8)):
-    "The given axes, or new ones, with a title and named axes."
+    "The given axes, or new ones, in the theme of the page, with a title and named axes."
     if ax is None:
         import matplotlib.pyplot as plt
 
         ax = plt.subplots(figsize=size, layout='constrained')[1]
-    ax.set_title(title, loc='left', fontsize=10)
+    ax.set_title(title, loc='left', fontsize=10, color=ink())
     ax.set(xlabel=x, ylabel=y)
     ax.spines[['top', 'right']].set_visible(False)
+    return apply_theme(ax)
+
+
+def apply_theme(ax):
+    "Axes without a background and with texts in `ink()`; a colour that the user's theme sets stays."
+    import matplotlib as mpl
+
+    if mpl.rcParams['figure.facecolor'] == 'white':
+        ax.figure.patch.set_alpha(0)
+    if mpl.rcParams['axes.facecolor'] == 'white':
+        ax.patch.set_alpha(0)
+    color = ink()
+    for spine in ax.spines.values():
+        spine.set_edgecolor(color)
+    ax.tick_params(which='both', color=color, labelcolor=color)
+    for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
+        text.set_color(color)
     return ax
+
+# %% ../../nbs/01_core/05_plot.ipynb #legendcell
+def legend(
+    ax,
+    **options,  # of matplotlib's `legend`
+):
+    "A legend below the axes, where it covers no data, in as many columns as fit; None without labels."
+    from matplotlib.transforms import ScaledTranslation
+
+    labels = ax.get_legend_handles_labels()[1]
+    if not labels:
+        return None
+    figure = ax.figure
+    box, below = ax.get_window_extent(), ax.xaxis.get_tightbbox()
+    depth = (box.y0 - below.y0) / figure.dpi if below else 0.0  # inches of ticks and their labels
+    columns = int(box.width / figure.dpi * 72 / (5 * max(map(len, labels)) + 34))
+    shift = ScaledTranslation(0, -depth - 4 / 72, figure.dpi_scale_trans)
+    options = dict(fontsize=FONT_SIZE, frameon=False, labelcolor=ink()) | options
+    return ax.legend(
+        loc='upper left',
+        bbox_to_anchor=(0, 0),
+        bbox_transform=ax.transAxes + shift,
+        borderaxespad=0,
+        ncols=max(1, min(columns, len(labels))),
+        **options,
+    )
 
 # %% ../../nbs/01_core/05_plot.ipynb #d3718ad0
 def plot_tokens(trace: Trace, ax=None):
@@ -278,12 +342,11 @@ def plot_tokens(trace: Trace, ax=None):
         floor += height
     vain = [max(s.drafted - s.accepted - 1, 0) * s.rejected for s in trace.steps]
     if any(vain):
-        hatched = dict(color='white', edgecolor='#999999', hatch='////', linewidth=0.5)
+        hatched = dict(facecolor='none', edgecolor='#999999', hatch='////', linewidth=0.5)
         ax.bar(x, vain, bottom=floor, width=0.9, label='rejected', **hatched)
     for axis in (ax.xaxis, ax.yaxis):
         axis.get_major_locator().set_params(integer=True)
-    if trace.steps:
-        ax.legend(fontsize=8, ncols=5, loc='upper left', bbox_to_anchor=(0, -0.2), frameon=False)
+    legend(ax)
     return ax
 
 # %% ../../nbs/01_core/05_plot.ipynb #21f7b99d
@@ -336,12 +399,13 @@ def plot_acceptance(
     ax = axes(ax, title, 'position in the draft', 'acceptance')
     for i, (name, steps) in enumerate(groups.items()):
         shift = 0.06 * (i - (len(groups) - 1) / 2)  # so that error bars do not hide each other
-        style = dict(color=SERIES[i % len(SERIES)], marker='os^Dv<>'[i % 7], label=shorten(name))
-        acceptance_curves(ax, position_acceptance(steps), shift, **style)
+        style = series_style(i)
+        curves = position_acceptance(steps), shift, style['color'], style['marker'], shorten(name)
+        acceptance_curves(ax, *curves)
     ax.plot([], [], color='#888888', ls='--', lw=1, label='draft gets this far')
     ax.set_ylim(0, 1.05)
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.legend(fontsize=8, frameon=False)
+    legend(ax)
     return ax
 
 
@@ -359,8 +423,9 @@ def plot_speed(
     frame,  # one row per run, from `bench`
     baseline: str | None = None,  # compared with all others; by default the first strategy
     ax=None,
+    variant: Callable = ratio_of_medians,  # of the speedup; the title names it
 ):
-    """Speed relative to the baseline: a dot for each prompt, the ratio of medians with its interval.
+    """Speed relative to the baseline: a dot for each prompt, the speedup of all with its interval.
 
     Raises `ValueError` where there is no second strategy.
     """
@@ -369,11 +434,10 @@ def plot_speed(
     others = [n for n in names if n != baseline]
     if not others:
         raise ValueError(f'there is nothing to compare with {baseline!r}: run a second strategy')
-    values = {n: speedup(frame, n, baseline) for n in others}
+    values = {n: speedup(frame, n, baseline, variant) for n in others}
     best = max(others, key=lambda n: values[n].value)
     title = f'{shorten(best)}: {values[best].value:.2f}× the speed of {baseline}'
-    if len(others) > 1:
-        title += ', the best of these'
+    title += f', {variant_name(variant)}'
     size = (6.4, 1.0 + 0.5 * len(others))
     ax = axes(ax, title, f'tokens per second, relative to {baseline}', '', size)
     others = others[::-1]  # the first one on top
@@ -399,7 +463,7 @@ def speed_row(
         ends = [overall.low, overall.high]
         ax.plot(ends, [above, above], color=SERIES[1], lw=2.5, solid_capstyle='butt')
     ax.plot(overall.value, above, 'D', color=SERIES[1], ms=5)
-    label = dict(textcoords='offset points', ha='center', fontsize=8)
+    label = dict(textcoords='offset points', ha='center', fontsize=FONT_SIZE, color=ink())
     ax.annotate(f'{overall.value:.2f}×', (overall.value, above), (0, 5), **label)
 
 
@@ -478,7 +542,7 @@ PAGE = '''<!DOCTYPE html>
 body{{max-width:60em;margin:2em auto;padding:0 1em;font:15px/1.5 system-ui,sans-serif}}
 table{{border-collapse:collapse;font-size:13px}}
 td,th{{padding:.25em .7em;text-align:right;border-bottom:1px solid rgba(128,128,128,.4)}}
-img{{max-width:100%;background:#fff}}div.wide{{overflow-x:auto}}</style></head>
+img{{max-width:100%}}div.wide{{overflow-x:auto}}</style></head>
 <body>
 <h1>{title}</h1>
 {body}

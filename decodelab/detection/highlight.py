@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..watermark.null import NullDistribution
-from ..core.plot import ITEM, PART, STYLE as TRACE, axes, block_html, escape
+from ..core.plot import ITEM, PART, STYLE as TRACE, axes, block_html, escape, ink, legend
 
 # %% ../../nbs/11_detection/03_highlight.ipynb #e78cbd65
 def running_z(
@@ -302,12 +302,12 @@ def plot_running_z(
     ax = axes(ax, title, 'token', 'z up to here')
     for i, (a, b) in enumerate(window_ranges(window, len(values))):
         ax.axvspan(a, b, color='#0072B2', alpha=0.15, lw=0, label='window' if not i else None)
-    ax.plot(at + 1, z, color='#000000', lw=1.4, label='this text')
+    ax.plot(at + 1, z, color=ink(), lw=1.4, label='this text')
     if len(at):
         counts = np.unique(np.geomspace(1, len(at), 24).round().astype(int))
         limits = [critical_z(null, int(n)) for n in counts]
         label = f'{CRITICAL_LEVEL:g} of texts without a watermark'
         ax.plot(at[counts - 1] + 1, limits, '--', color='#D55E00', lw=1.2, label=label)
-        ax.legend(fontsize=8, frameon=False, loc='upper left')
+        legend(ax)
     ax.axhline(0, color='#888888', lw=0.8)
     return ax

@@ -16,6 +16,7 @@ import pandas as pd
 
 from .attacks import Attack, AttackResult
 from .windows import Span
+from ..core.plot import SERIES, axes, legend, series_style
 from ..core.trace import Trace
 from .detect import detect_many
 from ..watermark.base import Watermark
@@ -239,33 +240,27 @@ def plot_robustness(
     ax=None,
 ):
     "Detection against the strength of the attack, a line for each watermark, attack and detector."
-    import matplotlib.pyplot as plt
-
     for column in (value, x):
         if column not in rates:
             raise ValueError(
                 f'the table has no column {column!r}: give one of {", ".join(rates.columns)}'
             )
-    ax = ax or plt.subplots(figsize=(5, 3.2), dpi=80)[1]
+    labels = {'strength': 'strength of the attack', 'share': 'share of the text that was edited'}
+    y_label = value.replace('tpr@', 'detected at p ≤ ')
+    ax = axes(ax, 'Detection after the attack', labels.get(x, x), y_label, (5, 3.2))
     names = 'watermark', 'attack', 'detector'
     lines = [c for c in names if c in rates and rates[c].nunique() > 1]
     groups = list(rates.groupby(lines, sort=False)) if lines else [((), rates)]
     for k, (key, group) in enumerate(groups):
         group = group.sort_values(x)
-        color = plt.get_cmap('viridis')(k / max(1, len(groups) - 1) * 0.9)
+        style = series_style(k)
         label = ', '.join(key if isinstance(key, tuple) else (key,))
-        ax.plot(group[x], group[value], marker='osv^Dx+*'[k % 8], ms=4, color=color, label=label)
+        ax.plot(group[x], group[value], ms=4, label=label, **style)
         if f'{value}_low' in group:
             low, high = group[f'{value}_low'], group[f'{value}_high']
-            ax.fill_between(group[x], low, high, color=color, alpha=0.1, lw=0)
-    labels = {'strength': 'strength of the attack', 'share': 'share of the text that was edited'}
-    ax.set(
-        xlabel=labels.get(x, x),
-        ylabel=value.replace('tpr@', 'detected at p ≤ '),
-        title='Detection after the attack',
-    )
+            ax.fill_between(group[x], low, high, color=style['color'], alpha=0.1, lw=0)
     if lines:
-        ax.legend(fontsize=7)
+        legend(ax)
     return ax
 
 # %% ../../nbs/11_detection/11_robustness.ipynb #e0a40c2d
@@ -275,26 +270,20 @@ def plot_roc(
     ax=None,
 ):
     "Detection against false alarms on a logarithmic axis, which ends at one unwatermarked text."
-    import matplotlib.pyplot as plt
-
-    ax = ax or plt.subplots(figsize=(4.6, 3.4), dpi=80)[1]
+    title = 'Watermarked against unwatermarked texts'
+    x_label = 'share of unwatermarked texts that are accused'
+    ax = axes(ax, title, x_label, 'share of marked texts detected', (4.6, 3.4))
     groups = list(frame.groupby(list(by), sort=False))
     for k, (key, group) in enumerate(groups):
         yes, no = group[group.watermarked].p, group[~group.watermarked].p
         false, true = roc(yes, no)
         name = ', '.join(map(str, key if isinstance(key, tuple) else (key,)))
-        color = plt.get_cmap('viridis')(k / max(1, len(groups) - 1) * 0.9)
-        style = dict(color=color, ls=('-', '--', ':', '-.')[k % 4])
+        style = dict(color=SERIES[k % len(SERIES)], ls=('-', '--', ':', '-.')[k % 4])
         label = f'{name} (AUC {auc(yes, no):.3f})'
         ax.step(np.maximum(false, 0.5 / len(no)), true, where='post', label=label, **style)
     ax.set_xscale('log')
     ax.xaxis.set_major_formatter('{x:g}')
     ax.xaxis.set_minor_formatter('')
-    ax.set(
-        xlabel='share of unwatermarked texts that are accused',
-        ylabel='share of watermarked texts that are detected',
-        title='Watermarked against unwatermarked texts',
-        ylim=(-0.02, 1.02),
-    )
-    ax.legend(fontsize=7, loc='lower right')
+    ax.set_ylim(-0.02, 1.02)
+    legend(ax)
     return ax

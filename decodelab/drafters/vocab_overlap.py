@@ -8,6 +8,7 @@ __all__ = ['overlap', 'tokenizer_bytes', 'n_tokens', 'plot_overlap']
 # %% ../../nbs/08_drafters/06_vocab_overlap.ipynb #0a3ed81e
 from itertools import permutations
 
+from ..core.plot import axes
 from ..models.session import LM
 from ..models.tokenizer_bytes import TokenizerBytes, shared_tokens
 
@@ -67,7 +68,7 @@ def plot_overlap(
     names = list(dict.fromkeys(frame.target))
     n = len(names)
     if ax is None:
-        ax = plt.subplots(figsize=(1 + 0.8 * n, 0.8 + 0.6 * n), dpi=80)[1]
+        ax = plt.subplots(figsize=(1 + 0.8 * n, 0.8 + 0.6 * n), dpi=80, layout='constrained')[1]
     shares = frame.pivot(index='target', columns='draft', values='target_share')
     percent = 100 * shares.reindex(index=names, columns=names).to_numpy()
     ax.imshow(percent, cmap='cividis', vmin=0, vmax=100, aspect='auto')
@@ -78,5 +79,4 @@ def plot_overlap(
                 ax.text(j, i, f'{percent[i, j]:.0f}', ha='center', va='center', color=color)
     ax.set_xticks(range(n), names)
     ax.set_yticks(range(n), names)
-    ax.set(xlabel='draft', ylabel='target', title='Tokens of the target that the draft has, %')
-    return ax
+    return axes(ax, 'Tokens of the target that the draft has, %', 'draft', 'target')

@@ -11,7 +11,7 @@ __all__ = ['FLOAT_COLUMNS', 'COUNTS', 'plan', 'fingerprint', 'provenance', 'stab
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +25,11 @@ from decodelab.core.metrics import (
     good_runs,
     identical,
     rates,
+    ratio_of_medians,
     ratio_of_totals,
     slowdowns,
     speedup,
+    variant_name,
 )
 from ..core.trace import Trace
 from .jobs import Ledger, attempt, machine_info, progress_bar, warn_of_errors
@@ -277,10 +279,12 @@ def summary(
     baseline: str | None = None,  # the strategy of speedup 1; None: the first
     draws: int = 1000,  # bootstrap samples for the interval
     seed: int = 0,
+    variant: Callable = ratio_of_medians,  # of the speedup; `ratio_of_totals`: the pooled one
 ):
     """A DataFrame with a row per strategy.
 
-    Speed, speedup with interval, acceptance, identical texts and slowdowns. Where runs failed,
+    Speed, speedup with interval, acceptance, identical texts and slowdowns. `attrs['speedup']` names
+    the variant of the speedup, by default the ratio of median speeds. Where runs failed,
     column `failed` has their number, and the figures are those of the others.
 
     Raises `ValueError` where a strategy has no runs beside failed ones.
@@ -291,16 +295,19 @@ def summary(
     baseline = names[0] if baseline is None else baseline
     n_runs = frame.strategy.value_counts()
     frame = good_runs(frame)
-    rows = [summary_row(frame, name, baseline, draws, seed) for name in names]
+    rows = [summary_row(frame, name, baseline, draws, seed, variant) for name in names]
     table = pd.DataFrame(rows).set_index('strategy')
     failed = n_runs.reindex(table.index) - table.runs
-    return table.assign(failed=failed) if failed.any() else table
+    if failed.any():
+        table = table.assign(failed=failed)
+    table.attrs['speedup'] = variant_name(variant)
+    return table
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #2449a8f1
-def summary_row(frame, name: str, baseline: str, draws: int, seed: int) -> dict:
+def summary_row(frame, name: str, baseline: str, draws: int, seed: int, variant) -> dict:
     "The row of one strategy in `summary`."
     runs = frame[frame.strategy == name]
-    value, low, high = speedup(frame, name, baseline, draws=draws, seed=seed)
+    value, low, high = speedup(frame, name, baseline, variant, draws=draws, seed=seed)
     row = dict(strategy=name, prompts=runs.prompt.nunique(), runs=len(runs))
     row |= rates(runs[COUNTS].sum(), runs.seconds.sum())
     return row | dict(

@@ -32,6 +32,7 @@ from decodelab.evaluate.exact import (
     exact_distribution,
     total_variation,
 )
+from .jobs import progress_bar
 from ..models.session import LM
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #1fd6d59b
@@ -213,13 +214,13 @@ def sequence_distribution(base, lm: LM, prompt: list[int], n: int) -> np.ndarray
 
 
 def sample_counts(
-    strategy, lm: LM, prompt: list[int], n: int, samples: int, seed: int
+    strategy, lm: LM, prompt: list[int], n: int, samples: int, seed: int, progress: bool = False
 ) -> tuple[np.ndarray, Exercised]:
     "`(counts, exercised)`: how often each of the `V ** n` sequences came out of seeded runs."
     counts = np.zeros(lm.vocab_size**n)
     powers = lm.vocab_size ** np.arange(n)[::-1]
     exercised = Exercised()
-    for s in range(samples):
+    for s in progress_bar(range(samples), samples, progress, 'sample'):
         trace = decode(lm, prompt, strategy, n, seed=seed + s, stop=Stop(eos=()))
         counts[np.dot(trace.tokens, powers)] += 1
         for step in trace.steps:
@@ -236,12 +237,13 @@ def transform_check(
     samples: int = 400,
     seed: int = 0,
     level: float = 0.001,
+    progress: bool = False,
 ) -> Check:
     "Seeded samples from a model of any vocabulary, by the randomised probability integral transform."
     counts = np.zeros(bins**n)
     noise = np.random.default_rng(seed)
     exercised = Exercised()
-    for s in range(samples):
+    for s in progress_bar(range(samples), samples, progress, 'sample'):
         prompt = prompts[s % len(prompts)]
         trace = decode(lm, prompt, strategy, n, seed=seed + s, stop=Stop(eos=()))
         tokens = trace.tokens
@@ -389,6 +391,7 @@ def exact_check(
     pairs: int = 3,  # pairs of tables (target, draft); with every second one an id ends sequences
     rounds: int | None = 1,  # enumerated; None: all of a sequence
     prompt=(0, 1, 0),
+    progress: bool = False,
 ) -> Check:
     "The largest exact distance over several pairs of tables."
     if member(strategy.drafter, 'needs_history', False):
@@ -397,7 +400,7 @@ def exact_check(
     prompt = list(prompt)
     worst = Fraction(0)
     exercised = Exercised()
-    for seed in range(pairs):
+    for seed in progress_bar(range(pairs), pairs, progress, 'pair of tables'):
         target = ExactLM(vocab_size, 2 * seed + 1)
         twin = with_exact_models(strategy, ExactLM(vocab_size, 2 * seed + 2))
         eos = (vocab_size - 1,) if seed % 2 else ()
@@ -417,10 +420,11 @@ def statistical_check(
     samples: int = 2000,
     seed: int = 0,
     level: float = 0.001,
+    progress: bool = False,
 ) -> Check:
     "Seeded samples of the first `n` tokens against plain sampling's exact distribution."
     expected = sequence_distribution(strategy.base, lm, prompt, n)
-    counts, exercised = sample_counts(strategy, lm, prompt, n, samples, seed)
+    counts, exercised = sample_counts(strategy, lm, prompt, n, samples, seed, progress)
     p_value, df = g_test(counts, expected)
     sharper = expected**1.25 / (expected**1.25).sum()  # as by one temperature of 0.8 too many
     power = g_test_power(expected, sharper, samples, level)
@@ -433,20 +437,26 @@ def statistical_check(
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #c94db90a
 def identity_check(
-    strategy, lms: list[LM], prompts: list[list[int]], max_new_tokens: int = 24
+    strategy,
+    lms: list[LM],
+    prompts: list[list[int]],
+    max_new_tokens: int = 24,
+    progress: bool = False,
 ) -> Check:
     "Greedy tokens against plain greedy search on each model and prompt."
-    return compare_greedy([(strategy, lm, p) for lm in lms for p in prompts], max_new_tokens)
+    runs = [(strategy, lm, p) for lm in lms for p in prompts]
+    return compare_greedy(runs, max_new_tokens, progress)
 
 
 def compare_greedy(
     runs: list[tuple],  # `(strategy, lm, prompt)`
     max_new_tokens: int,
+    progress: bool = False,
 ) -> Check:
     "Each run twice: to `max_new_tokens`, and with an id that ends the sequence half-way."
     exercised = Exercised()
     differ = 0
-    for strategy, lm, prompt in runs:
+    for strategy, lm, prompt in progress_bar(runs, len(runs), progress, 'sequence'):
         plain = decode(lm, prompt, strategy.base, max_new_tokens).tokens
         end = (plain[len(plain) // 2],)
         whole = decode(lm, prompt, strategy, max_new_tokens)
@@ -466,6 +476,7 @@ def certify(
     max_new_tokens: int = 24,  # per sequence of an identity check
     samples: int = 2000,  # of a statistical check
     seed: int = 0,
+    progress: bool = True,  # show bars in a terminal or notebook where a check takes over 3 s
 ) -> Certificate:
     """Certify that a strategy keeps its base's distribution.
 
@@ -483,15 +494,17 @@ def certify(
     certificate = Certificate(repr(strategy), declared='' if lossless else repr(verifier))
     layers = max(2, member(strategy.drafter, 'layer', 0) + 1)  # an early exit needs layers after it
     if strategy.base.greedy:
-        certificate.checks.append(greedy_evidence(strategy, layers, max_new_tokens, seed))
+        certificate.checks.append(greedy_evidence(strategy, layers, max_new_tokens, seed, progress))
     else:
-        certificate.checks += sampling_evidence(strategy, layers, samples, seed)
+        certificate.checks += sampling_evidence(strategy, layers, samples, seed, progress)
     if lm is not None:
         ids = [lm.encode(p) if isinstance(p, str) else list(p) for p in prompts]
         if strategy.base.greedy:
-            check = identity_check(strategy, [lm], ids, max_new_tokens)
+            check = identity_check(strategy, [lm], ids, max_new_tokens, progress)
         else:
-            check = transform_check(strategy, lm, ids, samples=samples, seed=seed)
+            check = transform_check(
+                strategy, lm, ids, samples=samples, seed=seed, progress=progress
+            )
         certificate.checks.append(check)
     return certificate
 
@@ -506,7 +519,9 @@ def check_unkeyed(strategy):
             )
 
 
-def greedy_evidence(strategy, layers: int, max_new_tokens: int, seed: int) -> Check:
+def greedy_evidence(
+    strategy, layers: int, max_new_tokens: int, seed: int, progress: bool = False
+) -> Check:
     "Identity on random models of every architecture, with a wrong draft and with a good one."
     wrong = random_lm(seed=seed + 9, layers=1)
     runs = []
@@ -514,7 +529,7 @@ def greedy_evidence(strategy, layers: int, max_new_tokens: int, seed: int) -> Ch
         lm = random_lm(architecture, seed, layers=layers)
         runs.append((with_draft_model(strategy, wrong), lm, [1]))
         runs.append((with_draft_model(strategy, perturbed(lm)), lm, [3, 4, 5, 3, 4]))
-    return compare_greedy(runs, max_new_tokens)
+    return compare_greedy(runs, max_new_tokens, progress)
 
 
 def perturbed(lm: LM, noise: float = 0.05, seed: int = 0) -> LM:
@@ -528,14 +543,17 @@ def perturbed(lm: LM, noise: float = 0.05, seed: int = 0) -> LM:
     return LM(model, lm.tokenizer, f'{lm.name}-perturbed')
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #cc7f61dd
-def sampling_evidence(strategy, layers: int, samples: int, seed: int) -> list[Check]:
+def sampling_evidence(
+    strategy, layers: int, samples: int, seed: int, progress: bool = False
+) -> list[Check]:
     "The exact distance on tables, and samples from a random model."
     target = random_lm(seed=seed, vocab_size=8, scale=0.3, layers=layers)
     draft = random_lm(seed=seed + 1, vocab_size=8, layers=1, scale=0.3)
     twin = drafting_from_start(with_draft_model(strategy, draft))
     n = 3 if member(strategy.drafter, 'needs_history', False) else 2
-    statistical = statistical_check(twin, target, [1, 2, 1], n=n, samples=samples, seed=seed)
-    return [exact_check(strategy), statistical]
+    options = dict(n=n, samples=samples, seed=seed, progress=progress)
+    statistical = statistical_check(twin, target, [1, 2, 1], **options)
+    return [exact_check(strategy, progress=progress), statistical]
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #18226cf2
 def check_verifier(verifier, make: Callable):

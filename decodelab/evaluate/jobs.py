@@ -331,10 +331,16 @@ def to_json(value):
     )
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #3e9e5a31
-def progress_bar(todo: list, total: int, enabled: bool, unit: str = 'run'):
-    """The jobs to do, with a progress bar in a terminal or notebook.
+def progress_bar(
+    todo: list,
+    total: int,  # of the jobs, those included that were done before
+    enabled: bool,  # False: no bar, wherever this runs
+    unit: str = 'run',
+    delay: float = 3.0,  # seconds before it appears: what is done sooner needs none
+):
+    """The jobs to do, with a progress bar in a terminal or notebook once they take long.
 
-    Of several processes the main one shows its own part.
+    Of several processes the main one shows its own part. The bar is gone when the last one is done.
     """
     from tqdm import tqdm
 
@@ -344,7 +350,7 @@ def progress_bar(todo: list, total: int, enabled: bool, unit: str = 'run'):
         options = dict(initial=total - len(todo), total=total)
     else:
         options = dict(total=len(todo), desc=f'process 1 of {size}')
-    return tqdm(todo, **options, unit=unit, disable=not visible, leave=False)
+    return tqdm(todo, **options, unit=unit, delay=delay, disable=not visible, leave=False)
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #8d083338
 def error_text(error: BaseException) -> str:

@@ -20,6 +20,7 @@ import torch
 
 from ..core.checks import check_int
 from ..core.driver import Request, Rng
+from ..core.plot import FONT_SIZE, apply_theme, ink
 from ..models.kv_cache import common_prefix
 
 Text = str | Sequence[int]  # a string, or ids
@@ -277,17 +278,20 @@ def plot_similarity(
     if ax is None:
         import matplotlib.pyplot as plt
 
-        ax = plt.subplots(figsize=(4, 3.4), dpi=80, layout='constrained')[1]
+        side = max(3.0, 0.17 * n + 0.8) if names else 3.0  # inches: room for texts of 9 points
+        ax = plt.subplots(figsize=(side + 0.8, side), dpi=80, layout='constrained')[1]
     image = ax.imshow(np.asarray(matrix), cmap='cividis', vmin=0, vmax=1, interpolation='nearest')
-    ax.figure.colorbar(image, ax=ax, label='cosine')
+    apply_theme(ax.figure.colorbar(image, ax=ax, label='cosine').ax)
     if names:
-        ax.set_xticks(range(n), names, rotation=90, fontsize=6)
-        ax.set_yticks(range(n), names, fontsize=6)
+        ax.set_xticks(range(n), names, rotation=90, fontsize=FONT_SIZE)
+        ax.set_yticks(range(n), names, fontsize=FONT_SIZE)
     else:
         ax.set(xlabel='token', ylabel='token')
     mean = (np.asarray(matrix).sum() - n) / (n * (n - 1))
-    ax.set_title(f'Two tokens have a mean cosine of {mean:.2f}', loc='left', fontsize=9)
-    return ax
+    ax.set_title(
+        f'Two tokens have a mean cosine of {mean:.2f}', loc='left', fontsize=10, color=ink()
+    )
+    return apply_theme(ax)
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #09c45237
 def normalized_words(text: Text) -> list:

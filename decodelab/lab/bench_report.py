@@ -88,7 +88,7 @@ def summary_table(
     summary,  # from `bench.summary`
     sampled: bool = False,  # texts differ by design: 'identical' is not shown
 ) -> str:
-    "The summary as plain text, a strategy a line."
+    "The summary as plain text, a strategy a line; the last line names the variant of the speedup."
     rows = [['strategy', *COLUMNS.values()]]
     for name, row in summary.iterrows():
         rows.append([name, *(format_cell(column, row, sampled) for column in COLUMNS)])
@@ -97,6 +97,8 @@ def summary_table(
     for name, *figures in rows:
         aligned = [figure.rjust(width) for figure, width in zip(figures, widths)]
         lines.append('  '.join([name.ljust(first), *aligned]).rstrip())
+    if 'speedup' in summary.attrs:
+        lines.append(f'speedup: {summary.attrs["speedup"]}')
     return '\n'.join(lines)
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #43bebf25
@@ -126,8 +128,10 @@ def summary_sentences(
     best = others.speedup.idxmax()
     sentences = [f'Nothing was faster than {plain} here.']
     if others.speedup[best] > 1:
+        variant = summary.attrs.get('speedup', '')
         sentences = [
-            f'Fastest here: {best}, {others.speedup[best]:.2f} times the speed of {plain}.'
+            f'Fastest here: {best}, {others.speedup[best]:.2f} times the speed of {plain}'
+            + (f' ({variant}).' if variant else '.')
         ]
     if sampled:
         sentences.append(
@@ -147,7 +151,8 @@ def save_json(path, summary, provenance: dict):
         {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
         for row in summary.reset_index().to_dict('records')
     ]
-    report = dict(decodelab_summary=1, provenance=provenance, summary=rows)
+    variant = summary.attrs.get('speedup')
+    report = dict(decodelab_summary=1, provenance=provenance, speedup=variant, summary=rows)
     write_atomic(path, json.dumps(report, indent=1, ensure_ascii=False) + '\n')
 
 # %% ../../nbs/13_lab/01_bench_report.ipynb #2e8d227e

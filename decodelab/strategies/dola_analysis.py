@@ -14,7 +14,7 @@ import torch
 from .dola import DIVERGENCES, MAX_LOGITS, DoLa, log_probs
 from ..core.driver import Request, Rng
 from ..core.trace import Trace
-from ..core.plot import SERIES, axes
+from ..core.plot import FONT_SIZE, apply_theme, axes, legend, series_style
 
 # %% ../../nbs/04_strategies/12_dola_analysis.ipynb #44b8565e
 def logit_lens(
@@ -79,18 +79,18 @@ def plot_divergences(
     n = values.shape[1]
     if len(tokens) not in (0, n):
         raise ValueError(f'{len(tokens)} tokens for {n} columns: give a text for each')
-    size = max(3.0, 0.17 * n + 1), 0.16 * len(layers) + 1.2  # inches
+    size = max(3.0, 0.17 * n + 1), 0.17 * len(layers) + 1.4  # inches: room for texts of 9 points
     ax = axes(ax, 'Divergence from the last layer', '', 'layer', size)
     style = dict(cmap='cividis', aspect='auto', origin='lower', interpolation='nearest')
     image = ax.imshow(values, vmin=0, **style)
-    ax.figure.colorbar(image, ax=ax, label='nats')
+    apply_theme(ax.figure.colorbar(image, ax=ax, label='nats').ax)
     if len(candidates):
         chosen = frame.loc[list(candidates)].idxmax()
         ax.plot(range(n), [layers.index(j) for j in chosen], '.', color='#D55E00', ms=4)
-    ax.set_yticks(range(len(layers)), layers, fontsize=6)
+    ax.set_yticks(range(len(layers)), layers, fontsize=FONT_SIZE)
     if len(tokens):
         labels = [repr(t)[1:-1].strip() or '␣' for t in tokens]
-        ax.set_xticks(range(n), labels, rotation=90, fontsize=6)
+        ax.set_xticks(range(n), labels, rotation=90, fontsize=FONT_SIZE)
     else:
         ax.set_xlabel('token')
     return ax
@@ -177,11 +177,11 @@ def plot_trajectories(
     ax = axes(ax, 'Rank of the token that follows', 'layer', 'rank', (4.2, 2.6))
     for i, (position, name) in enumerate(names.items()):
         line = frame[frame.token == position]
-        style = dict(marker='.', lw=1, color=SERIES[i % len(SERIES)])
+        style = dict(lw=1) | series_style(i) | dict(marker='.')
         ax.plot(line.layer, line['rank'], label=repr(name)[1:-1].strip(), **style)
     ax.set_yscale('log')
     ax.yaxis.set_major_formatter('{x:g}')
     ax.yaxis.set_minor_formatter(lambda x, _: '')
     ax.invert_yaxis()
-    ax.legend(fontsize=7, frameon=False)
+    legend(ax)
     return ax

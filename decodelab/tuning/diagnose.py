@@ -10,6 +10,7 @@ __all__ = ['REQUIRED_COLUMNS', 'MAX_DRAFT', 'BOTTLENECKS', 'run_frame', 'trace_f
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #5bf9b245
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +22,9 @@ from decodelab.core.metrics import (
     position_acceptance,
     prompt_ratios,
     rates,
-    ratio_of_totals,
+    ratio_of_medians,
     speedup,
+    variant_name,
 )
 from ..core.trace import Step, Trace
 from ..evaluate.bench import load_run, run_row, to_frame
@@ -85,7 +87,7 @@ class RunAccount:
 
     name: str
     plain: str | None  # the baseline
-    speed: Interval | None  # over plain decoding, all tokens over all seconds
+    speed: Interval | None  # over plain decoding, as `variant` computes it
     tokens: float  # τ: from each target pass
     length: float  # tokens of a draft, in the mean
     drafting: float  # the fraction of rounds in which anything was drafted
@@ -95,6 +97,7 @@ class RunAccount:
     wide_part: float  # of a round's cost; NaN where there is no plain run
     ratios: object = None  # by prompt: speed over plain decoding
     drafted: float = 0.0  # tokens drafted in a round, in the mean
+    variant: str = ''  # how `speed` was computed, in words
 
     @property
     def cost(self) -> float:
@@ -103,7 +106,7 @@ class RunAccount:
 
     @property
     def speedup(self) -> float:
-        "Times plain decoding: measured, or by the account."
+        "Times plain decoding, all tokens over all seconds: what tokens and costs come to."
         return self.tokens / self.cost
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #8d24b017
@@ -127,7 +130,12 @@ def reach_probs(steps, max_k: int = MAX_DRAFT) -> list[float]:
     return reach
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #3aaa3bf9
-def run_account(frame, name: str, plain: str | None) -> RunAccount:
+def run_account(
+    frame,
+    name: str,
+    plain: str | None,
+    variant: Callable = ratio_of_medians,  # of the measured speed
+) -> RunAccount:
     """The account of one strategy that drafts.
 
     Raises `ValueError` where none of its drafts was verified.
@@ -144,7 +152,7 @@ def run_account(frame, name: str, plain: str | None) -> RunAccount:
     return RunAccount(
         name,
         plain,
-        speed=speedup(frame, name, plain, ratio_of_totals) if plain else None,
+        speed=speedup(frame, name, plain, variant) if plain else None,
         tokens=float(runs.new_tokens.sum()) / passes,
         length=drafted / len(steps),
         drafting=len(steps) / passes,
@@ -154,6 +162,7 @@ def run_account(frame, name: str, plain: str | None) -> RunAccount:
         wide_part=wide_part,
         ratios=prompt_ratios(frame, name, plain) if plain else None,
         drafted=drafted / passes,
+        variant=variant_name(variant),
     )
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #56c861e2
@@ -258,8 +267,14 @@ def describe_speed(a: RunAccount) -> str:
         )
     interval = ''
     if not math.isnan(a.speed.low):
-        interval = f' (95 % interval {a.speed.low:.2f} to {a.speed.high:.2f})'
-    return f'{a.speed.value:.2f} times the speed of {a.plain}{interval}.'
+        interval = f'; 95 % interval {a.speed.low:.2f} to {a.speed.high:.2f}'
+    sentence = f'{a.speed.value:.2f} times the speed of {a.plain} ({a.variant}{interval}).'
+    if abs(a.speedup / a.speed.value - 1) > 0.05:
+        sentence += (
+            f' All tokens over all seconds it is {a.speedup:.2f} times, and what follows is about '
+            'these: a few long or disturbed runs weigh more there.'
+        )
+    return sentence
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #b70d55ea
 def describe_account(a: RunAccount) -> list[str]:
@@ -390,13 +405,15 @@ def slow_prompts(a: RunAccount) -> list[str]:
     return [sentence]
 
 # %% ../../nbs/09_tuning/04_diagnose.ipynb #0bf76ab0
-def diagnose_strategy(frame, name: str, plain: str | None, costs: RoundCosts | None) -> list[str]:
+def diagnose_strategy(
+    frame, name: str, plain: str | None, costs: RoundCosts | None, variant
+) -> list[str]:
     "The sentences about one strategy."
     runs = frame[frame.strategy == name]
     if not runs.drafted.sum():
         passes = runs.target_passes.sum()
         return [f'It drafted nothing in {passes} passes: it is plain decoding here.']
-    a = run_account(frame, name, plain)
+    a = run_account(frame, name, plain, variant)
     o = what_if(a, costs)
     advice = length_advice(a, o, costs) + bottleneck_advice(a, o)
     return describe_account(a) + advice + slow_prompts(a)
@@ -405,6 +422,7 @@ def diagnose_strategy(frame, name: str, plain: str | None, costs: RoundCosts | N
 def diagnose_run(
     run,  # a run folder, a frame from `bench` or `load_run`, or a `Trace`
     costs: RoundCosts | None = None,  # from `measure_costs`; None: the run's own rough prices
+    variant: Callable = ratio_of_medians,  # of the measured speed, which the report names
 ) -> str:
     """What limits each speculative strategy of a run and what to change, in sentences.
 
@@ -417,6 +435,6 @@ def diagnose_run(
     paragraphs = []
     for name in dict.fromkeys(frame.strategy):
         if name != plain:
-            sentences = diagnose_strategy(frame, name, plain, costs)
+            sentences = diagnose_strategy(frame, name, plain, costs, variant)
             paragraphs.append('\n'.join([name, *(f'  {s}' for s in sentences)]))
     return '\n\n'.join(paragraphs)

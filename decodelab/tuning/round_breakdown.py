@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ..core.driver import Request, Rng, Stop, encode_prompt, iter_steps
-from ..core.plot import SERIES, axes
+from ..core.plot import FONT_SIZE, SERIES, axes, ink
 from ..drafters.assistant import DraftHeads
 from ..speculative.loop import Speculative, resolve_verifier
 from .cost_model import pass_seconds, time_call
@@ -163,7 +163,8 @@ def plot_round_parts(parts, ax=None):
             ((start + seconds) * 1e3, y),
             (3, -3),
             textcoords='offset points',
-            fontsize=8,
+            fontsize=FONT_SIZE,
+            color=ink(),
         )
     ax.set_yticks(range(len(parts)), parts.index)
     ax.invert_yaxis()

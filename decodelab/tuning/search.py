@@ -23,6 +23,7 @@ from ..core.plot import facts_html, rows_html, write_atomic
 from ..drafters.assistant import AssistantDrafter, DraftHeads
 from ..drafters.prompt_lookup import PromptLookupDrafter
 from ..evaluate.bench import bench, stable_repr
+from ..evaluate.jobs import progress_bar
 from ..speculative.cost_aware import BanditLookahead, CostAwareLookahead, RoundCosts
 from decodelab.speculative.lookahead import (
     ConfidenceLookahead,
@@ -210,7 +211,7 @@ def search(
     return searcher.fit(prompts, groups=prompts.ravel())
 
 # %% ../../nbs/09_tuning/06_search.ipynb #7a70149e
-@dataclass
+@dataclass(repr=False)
 class TuningResult:
     "The rule that a search found, its predicted speed, and the measured one."
 
@@ -223,6 +224,7 @@ class TuningResult:
     drafter: object
     measured: Interval | None = None  # speed over plain decoding, on held-out prompts
     measured_fixed: Interval | None = None  # the same of the best fixed length
+    measured_against_fixed: Interval | None = None  # the rule's speed over that of the fixed length
     frame: object = field(default=None, repr=False)  # the runs
 
     def to_transformers(self, path=None):
@@ -247,6 +249,41 @@ class TuningResult:
         if path is not None:
             write_atomic(path, json.dumps(settings) + '\n')
         return settings
+
+# %% ../../nbs/09_tuning/06_search.ipynb #verdict2
+@patch(as_prop=True)
+def slower_than(self: TuningResult) -> dict:
+    "What the rule was slower than in its own measurement: name → its measured speed, an `Interval`."
+    slower = {}
+    if self.measured is None:
+        return slower
+    against = self.measured_against_fixed
+    if against is not None and repr(self.rule) != repr(self.fixed) and against.value < 1:
+        slower[repr(self.fixed)] = against
+    if self.measured.value < 1:
+        slower['plain decoding'] = self.measured
+    return slower
+
+
+@patch(as_prop=True)
+def verdict(self: TuningResult) -> str:
+    "What the measurement shows of the rule that the search found."
+    if self.measured is None:
+        return 'not measured: the speed is a prediction'
+    if not self.slower_than:
+        return 'measured: neither plain decoding nor the best fixed length was faster'
+    parts = []
+    for name, interval in self.slower_than.items():
+        sure = '' if interval.high < 1 else ', which its interval does not settle'
+        parts.append(f'{interval} times the speed of {name}{sure}')
+    return f'the measurement contradicts the prediction: {" and ".join(parts)}'
+
+
+@patch
+def __repr__(self: TuningResult) -> str:
+    "The rule, its speeds, and the verdict of the measurement."
+    measured = '' if self.measured is None else f', measured {self.measured}'
+    return f'TuningResult({self.rule!r}: predicted {self.predicted:.2f}{measured}; {self.verdict})'
 
 # %% ../../nbs/09_tuning/06_search.ipynb #3fed7204
 def transformers_settings(rule: LookaheadRule, drafter) -> dict:
@@ -316,7 +353,7 @@ def tune_lookahead(
     seed: int = 0,  # of the split
     output_dir=None,  # folder of the measured runs, which can be resumed
     table: DraftTable | None = None,  # recorded before, of other prompts; None: recorded now
-    progress: bool = False,
+    progress: bool = True,  # show bars in a terminal or notebook where a part takes over 3 s
 ) -> TuningResult:
     """The lookahead rule with the best predicted speed, cross-validated by prompt, then measured.
 
@@ -332,8 +369,8 @@ def tune_lookahead(
     else:
         settings = dict(k=k or table.metadata['k'], max_new_tokens=max_new_tokens)
         held_out = held_out_prompts(table, lm, drafter, base, ids, settings)
-    costs = costs or measure_costs(lm, drafter)
-    result = best_result(search_all(table, costs, pool), costs, drafter)
+    costs = costs or measure_costs(lm, drafter, progress=progress)
+    result = best_result(search_all(table, costs, pool, progress), costs, drafter)
     if repeats:
         options = dict(max_new_tokens=max_new_tokens, repeats=repeats, output_dir=output_dir)
         measure_result(result, lm, base, held_out, progress=progress, **options)
@@ -387,13 +424,19 @@ def held_out_prompts(
     return held_out
 
 # %% ../../nbs/09_tuning/06_search.ipynb #19f192db
-def search_all(table: DraftTable, costs: RoundCosts, candidates: dict[str, Candidate]) -> dict:
+def search_all(
+    table: DraftTable,
+    costs: RoundCosts,
+    candidates: dict[str, Candidate],
+    progress: bool = False,
+) -> dict:
     "A fitted search for each candidate that fits the table, and for fixed lengths."
     records = [record for sequence in table.records for record in sequence]
     has_probs = any(query[2] is not None for record in records for query in record.queries)
     folds = min(4, len(table))
     searches = {}
-    for name, candidate in (candidates | dict(fixed=CANDIDATES['fixed'])).items():
+    todo = list((candidates | dict(fixed=CANDIDATES['fixed'])).items())
+    for name, candidate in progress_bar(todo, len(todo), progress, 'rule'):
         if has_probs or not candidate.needs_probs:
             searches[name] = search(table, costs, candidate, folds)
     return searches
@@ -422,6 +465,7 @@ def measure_result(result: TuningResult, lm, base, prompts: list, **options):
     result.frame = bench(lm, prompts, strategies, on_error='raise', **options)
     result.measured = speedup(result.frame, 'tuned', 'plain')
     result.measured_fixed = speedup(result.frame, 'fixed', 'plain')
+    result.measured_against_fixed = speedup(result.frame, 'tuned', 'fixed')
 
 # %% ../../nbs/09_tuning/06_search.ipynb #faa514de
 def settings_or_reason(make) -> dict | str:
@@ -455,6 +499,8 @@ def tuning_json(tuned: TuningResult) -> str:
         measured=interval_list(tuned.measured),
         fixed=repr(tuned.fixed),
         measured_fixed=interval_list(tuned.measured_fixed),
+        measured_against_fixed=interval_list(tuned.measured_against_fixed),
+        verdict=tuned.verdict,
         candidates=tuned.table.to_dict('records'),
         costs=vars(tuned.costs),
         **export_settings(tuned),
@@ -469,18 +515,21 @@ def format_tuning(tuned: TuningResult) -> str:
     for row in tuned.table.itertuples():
         rule = row.rule if len(row.rule) < 80 else row.rule[:77] + '...'
         lines.append(f'{row.predicted:9.2f}  {row.candidate:{width}} {rule}')
-    lines += ['', f'Best: {tuned.rule}']
+    lines += ['', f'{"Best by prediction" if tuned.slower_than else "Best"}: {tuned.rule}']
     lines.append(f'Predicted speed over plain decoding, by replay: {tuned.predicted:.2f}')
     if tuned.measured is not None:
         lines.append(
-            f'Measured on prompts that were held out: {tuned.measured}; '
+            f'Measured on prompts that were held out (ratio of median speeds): {tuned.measured}; '
             f'the best fixed length ({tuned.fixed.k}): {tuned.measured_fixed}'
         )
-        if tuned.measured.value < 1:
-            lines.append(
-                'Slower than plain decoding here: leave this drafter out, or use '
-                'CostAwareLookahead, which stops drafting where it does not pay.'
-            )
+    lines.append(f'{tuned.verdict[0].upper()}{tuned.verdict[1:]}.')
+    if tuned.measured is not None and tuned.measured.value < 1:
+        lines.append(
+            'Slower than plain decoding here: leave this drafter out, or use '
+            'CostAwareLookahead, which stops drafting where it does not pay.'
+        )
+    elif tuned.slower_than:
+        lines.append(f'Use {tuned.fixed}, or measure again with more prompts and repeats.')
     for tool, settings in export_settings(tuned).items():
         text = settings if isinstance(settings, str) else json.dumps(settings)
         lines.append(f'{tool}: {text}')
