@@ -136,8 +136,11 @@ def takes_arguments(
     "Is it a function of more than its instance?"
     import inspect
 
-    code = inspect.unwrap(member).__code__ if inspect.isfunction(member) else None
-    return bool(code) and code.co_argcount + code.co_kwonlyargcount > 1
+    if not inspect.isfunction(member):
+        return False
+    code = inspect.unwrap(member).__code__
+    stars = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    return bool(stars) or code.co_argcount + code.co_kwonlyargcount > 1
 
 
 def add_parameters(

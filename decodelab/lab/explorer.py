@@ -177,7 +177,10 @@ class Explorer:
         self.seconds = 0.0  # that the last run took
         self.stop_event = Event()
 
-    def check(self, **settings) -> dict:
+    def check(
+        self,
+        **settings,  # new values, by the names of the fields
+    ) -> dict:
         """All settings with these changes.
 
         Raises `TypeError` for a name that is none of the fields, `ValueError` for a bad value.
@@ -191,7 +194,10 @@ class Explorer:
 
 # %% ../../nbs/13_lab/14_explorer.ipynb #96d69535
 @patch
-def run(self: Explorer, **settings):
+def run(
+    self: Explorer,
+    **settings,  # new values, by the names of the fields
+):
     "Compute with these settings, and return the result; errors are raised."
     self.settings = self.check(**settings)
     return self.recompute(self.show)

@@ -537,14 +537,6 @@ def format_tuning(tuned: TuningResult) -> str:
 
 # %% ../../nbs/09_tuning/06_search.ipynb #0a1c3165
 @patch
-def __repr__(self: TuningResult) -> str:
-    "`format_tuning`, or the rule alone where there is no table of candidates."
-    if self.table is None:
-        return f'TuningResult({self.rule!r}, predicted {self.predicted:.2f}×)'
-    return format_tuning(self)
-
-
-@patch
 def _repr_html_(self: TuningResult) -> str:
     "The speeds, the candidates, and the rule in other tools."
     facts = {
