@@ -111,7 +111,13 @@ class Maker:
             if self.law or self.draw.random() < 0.05
             else ['ExactMatchVerifier']
         )
-        return self.draw.choice(['None', *(f'{n}()' for n in names)])
+        name = self.draw.choice(['None', *names])
+        if name == 'None':
+            return name
+        if 'verifier' not in inspect.signature(self.verifiers[name]).parameters:
+            return f'{name}()'
+        wrapped = [n for n in names if n != name]  # it wraps another one
+        return f'{name}({self.draw.choice(wrapped)}())'
 
     def lookahead(self) -> str:
         if self.law:
