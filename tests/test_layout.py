@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 import audit
+from fold import unfolded
 from repo import (
     ROOT,
     cells,
@@ -39,6 +40,11 @@ DEFINITIONS = (
     ast.AugAssign,
     ast.AnnAssign,
 )
+
+
+@every
+def test_hidden_cells_are_folded(path):
+    assert unfolded(path) == [], 'python tests/fold.py folds them'
 
 
 @pytest.mark.parametrize('check', audit.CHECKS)
