@@ -253,6 +253,13 @@ def pick(self: Explorer, key: str) -> dict:
 
 # %% ../../nbs/13_lab/14_explorer.ipynb #054eb077
 @patch
+def __repr__(self: Explorer) -> str:
+    "The class and the settings that are not at their first value."
+    changed = {n: v for n, v in self.settings.items() if v != self.fields[n].value}
+    return f'{type(self).__name__}({", ".join(f"{n}={v!r}" for n, v in changed.items())})'
+
+
+@patch
 def _ipython_display_(self: Explorer):
     "Compute, if nothing was computed yet, and show the panel."
     from decodelab.lab.panel import Panel
