@@ -116,4 +116,5 @@ def test_paths_on_the_first_page_hold_from_the_root():
                 r'(?<=[`\s(])((?:nbs|experiments|tests|docs|decodelab)/[\w./-]*)', text
             )
         }
+        paths = {p for p in paths if not p.startswith('docs/_build')}  # a build makes it
         assert paths and [p for p in paths if not (ROOT / p.rstrip('.')).exists()] == []
