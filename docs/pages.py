@@ -370,8 +370,11 @@ def write(site, folder):
         if not path.exists() or path.read_text() != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    for picture in (ROOT / 'docs').glob('*.svg'):
-        (folder / picture.name).write_bytes(picture.read_bytes())
+    docs = ROOT / 'docs'
+    for picture in [*docs.glob('*.svg'), *docs.glob('explorers/*.png')]:
+        path = folder / picture.relative_to(docs)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture.read_bytes())
     for path in [p for p in folder.rglob('*.*') if p.suffix in ('.md', '.ipynb')]:
         if path.relative_to(folder).as_posix() not in pages:
             path.unlink()

@@ -124,6 +124,14 @@ class TopH(HFProcessor, Warper):
     def processor(self):
         return hf.TopHLogitsWarper(self.top_h)
 
+    def __call__(self, input_ids, scores):
+        "Scores `(r, V)`; a row without a possible token, for which transformers' raises, stays as it is."
+        possible = scores.isfinite().any(-1)  # (r,)
+        result = scores.clone()
+        if possible.any():
+            result[possible] = super().__call__(input_ids, scores[possible])
+        return result
+
 # %% ../../nbs/03_logits/01_warpers.ipynb #761e8bd1
 @dataclass(frozen=True, repr=False)
 class EpsilonCutoff(HFProcessor, Warper):
