@@ -20,6 +20,7 @@ from .core.trace import Trace as Trace
 from .core.driver import Request as Request
 from .core.driver import Stop as Stop
 from .core.driver import decode as decode
+from .models.audio import audio_features as audio_features
 from .models.session import LM as LM
 from .models.session import Session as Session
 from .models.session import load as load
@@ -90,7 +91,6 @@ from .drafters.heads import load_heads as load_heads
 from .drafters.medusa import MedusaDrafter as MedusaDrafter
 from .drafters.eagle import EagleDrafter as EagleDrafter
 from .drafters.train_heads import train_heads as train_heads
-from .drafters.mtp import MtpDrafter as MtpDrafter
 from .drafters.combined import FirstOfDrafter as FirstOfDrafter
 from .drafters.synthetic import SyntheticDrafter as SyntheticDrafter
 from .tuning.replay import DraftTable as DraftTable

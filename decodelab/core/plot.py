@@ -314,14 +314,14 @@ def legend(
     depth = (box.y0 - below.y0) / figure.dpi if below else 0.0  # inches of ticks and their labels
     columns = int(box.width / figure.dpi * 72 / (5 * max(map(len, labels)) + 34))
     shift = ScaledTranslation(0, -depth - 4 / 72, figure.dpi_scale_trans)
-    options = dict(fontsize=FONT_SIZE, frameon=False, labelcolor=ink()) | options
+    fit = dict(fontsize=FONT_SIZE, frameon=False, labelcolor=ink())
+    fit |= dict(ncols=max(1, min(columns, len(labels)))) | options
     return ax.legend(
         loc='upper left',
         bbox_to_anchor=(0, 0),
         bbox_transform=ax.transAxes + shift,
         borderaxespad=0,
-        ncols=max(1, min(columns, len(labels))),
-        **options,
+        **fit,
     )
 
 # %% ../../nbs/01_core/05_plot.ipynb #d3718ad0
