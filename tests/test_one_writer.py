@@ -428,6 +428,9 @@ def test_an_experiment_does_not_store_rows_that_failed(tmp_path, monkeypatch):
 
 def test_append_row_is_all_or_nothing(tmp_path):
     append_row(tmp_path / 'rows.jsonl', dict(n=1))
-    with mock.patch('os.fsync', side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with mock.patch('os.fsync', side_effect=OSError('full')), pytest.raises(OSError, match='full'):
         append_row(tmp_path / 'rows.jsonl', dict(n=2))
     assert read_run_rows(tmp_path) == [dict(n=1)]
+    with mock.patch('os.fsync', side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        append_row(tmp_path / 'rows.jsonl', dict(n=3))  # its last byte is written
+    assert read_run_rows(tmp_path) == [dict(n=1), dict(n=3)]
