@@ -21,7 +21,7 @@ def notebooks(folder='nbs', pattern='[0-9]*.ipynb'):
 
 @functools.cache
 def cells(path, kind='code'):
-    "DatasetSource of the cells of one kind."
+    "Sources of the cells of one kind."
     return [c.source for c in nbformat.read(path, 4).cells if c.cell_type == kind]
 
 

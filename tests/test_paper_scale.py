@@ -6,13 +6,12 @@ transformers', 18_scaling processes: no source names checkpoints for them."""
 
 import json
 import os
-import subprocess
-import sys
 
 import pandas as pd
 import pytest
 
 from decodelab.lab.requirements import requirements
+from preloaded import Runner
 from repo import notebooks
 from stand_ins import snapshot, write_data
 
@@ -27,19 +26,6 @@ WITHOUT = {
 }
 PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
 
-RUN = '''
-import ast, json, sys
-from pathlib import Path
-import matplotlib
-matplotlib.use('Agg')
-names = {'__name__': '__main__', 'display': print}
-for number, cell in enumerate(json.loads(Path(sys.argv[1]).read_text(encoding='utf-8'))['cells']):
-    source = ''.join(cell['source'])
-    if cell['cell_type'] != 'code' or source.startswith(('#| net', '#| gpu')): continue
-    tree = ast.parse(source)
-    exec(compile(tree, f'cell {number}', 'exec'), names)
-'''
-
 
 @pytest.fixture(scope='session')
 def shelf(tmp_path_factory):
@@ -51,41 +37,38 @@ def shelf(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope='session')
+def runner(shelf):
+    "Runs notebooks with nothing of this environment's settings, offline, beside the stand-ins."
+    foreign = ('DECODELAB_', 'HF_', 'HUGGINGFACE_', 'TRANSFORMERS_')
+    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    env |= dict(
+        HF_HOME=str(shelf), HF_HUB_OFFLINE='1', CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1'
+    )
+    runner = Runner(env)
+    yield runner
+    runner.close()
+
+
 def test_who_has_no_such_scale():
     assert {p.stem for p in notebooks('experiments') if 'paper' not in requirements(p)} == WITHOUT
 
 
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
-def test_runs_with_the_names_of_the_source(path, shelf, tmp_path):
+def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
     need = requirements(path)['paper']
     for name in need['models']:
         snapshot(name, shelf / 'hub')
     for name in need['data']:
         write_data(name, shelf / 'data')
-    env = {
-        k: v
-        for k, v in os.environ.items()
-        if not k.startswith(('DECODELAB_', 'HF_', 'HUGGINGFACE_', 'TRANSFORMERS_'))
-    }
-    env |= dict(
-        HF_HOME=str(shelf),
-        HF_HUB_OFFLINE='1',
-        CUDA_VISIBLE_DEVICES='',
-        OMP_NUM_THREADS='1',
+    env = dict(
         DECODELAB_SCALE='paper',
         DECODELAB_QUICK='1',
         DECODELAB_DATA=str(shelf / 'data'),
         DECODELAB_RESULTS=str(tmp_path),
     )
-    done = subprocess.run(
-        [sys.executable, '-W', 'ignore', '-c', RUN, str(path)],
-        cwd=path.parent,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    failed = runner.run(path, env)
+    assert not failed, failed[-3000:]
     found = pd.read_csv(tmp_path / 'quick' / f'{path.stem}.paper.verdicts.csv')
     assert len(found) and list(found) == ['claim', 'source', 'measured', 'agrees', 'why']
     about = [
