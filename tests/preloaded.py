@@ -4,7 +4,6 @@ Importing torch, transformers and decodelab takes five seconds of CPU; a test th
 needs it once. `Runner` starts such a process, `run` runs one notebook in it.
 """
 
-import ast
 import contextlib
 import importlib
 import json
@@ -17,9 +16,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-SKIPPED = ('#| net', '#| gpu')  # cells that need what a test does not have
 IMPORTED = (
-    'IPython.display',
+    'execnb.shell',
     'matplotlib.pyplot',
     'pandas',
     'scipy.stats',
@@ -30,14 +28,15 @@ IMPORTED = (
 )
 
 
-def run_cells(path: Path):
-    "Run the code cells of a notebook in this process."
-    names = {'__name__': '__main__', 'display': print}
-    sys.path.insert(0, str(path.parent))
-    for number, cell in enumerate(json.loads(path.read_text(encoding='utf-8'))['cells']):
-        source = ''.join(cell['source'])
-        if cell['cell_type'] == 'code' and not source.startswith(SKIPPED):
-            exec(compile(ast.parse(source), f'cell {number}', 'exec'), names)
+def run_cells(path: Path, skipped: tuple):
+    "Run the code cells of a notebook in this process but those that begin with one of `skipped`."
+    from execnb.nbio import read_nb
+    from execnb.shell import CaptureShell
+
+    shell = CaptureShell(path, mpl_format='png')
+    shell.run_all(
+        read_nb(path), exc_stop=True, preproc=lambda cell: cell.source.startswith(skipped)
+    )
 
 
 def run_forked(job: dict):
@@ -50,7 +49,7 @@ def run_forked(job: dict):
         signal.alarm(job['timeout'])
         os.environ.update(job['env'])
         os.chdir(Path(job['path']).parent)
-        run_cells(Path(job['path']))
+        run_cells(Path(job['path']), tuple(job['skipped']))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -63,9 +62,6 @@ def run_forked(job: dict):
 
 def serve():
     "Import, then run the jobs of stdin, a line of JSON each; answer each with its exit status."
-    import matplotlib
-
-    matplotlib.use('Agg')
     import decodelab
 
     for name in IMPORTED:
@@ -94,6 +90,7 @@ class Runner:
         self,
         path: Path,  # a notebook
         env: dict,  # further variables, of this run only
+        skipped: tuple = (),  # cells that begin so are not run
         timeout: int = 400,  # seconds after which it is killed
     ) -> str:
         "What a notebook printed until it failed; empty if all of its cells passed."
@@ -102,7 +99,7 @@ class Runner:
             pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self.process = subprocess.Popen(command, env=self.env, **pipes)
         with tempfile.NamedTemporaryFile('r') as log:
-            job = dict(path=str(path), env=env, log=log.name, timeout=timeout)
+            job = dict(path=str(path), env=env, skipped=skipped, log=log.name, timeout=timeout)
             self.process.stdin.write(json.dumps(job) + '\n')
             self.process.stdin.flush()
             status = int(self.process.stdout.readline())
