@@ -194,13 +194,22 @@ class Explorer:
 
 # %% ../../nbs/13_lab/14_explorer.ipynb #96d69535
 @patch
+def configure(
+    self: Explorer,
+    **settings,  # new values, by the names of the fields
+) -> Explorer:
+    "Set these settings, and return the explorer; nothing is computed yet."
+    self.settings = self.check(**settings)
+    return self
+
+
+@patch
 def run(
     self: Explorer,
     **settings,  # new values, by the names of the fields
 ):
     "Compute with these settings, and return the result; errors are raised."
-    self.settings = self.check(**settings)
-    return self.recompute(self.show)
+    return self.configure(**settings).recompute(self.show)
 
 
 @patch

@@ -234,8 +234,7 @@ def work(self: Panel, values: dict):
     self.status.value = 'running …'
     ending = ''
     try:
-        explorer.settings = explorer.check(**values)
-        explorer.recompute(self.show)
+        explorer.configure(**values).recompute(self.show)
         ending = f'{explorer.seconds:.2f} s'
     except StoppedError:
         ending = 'stopped'
@@ -286,13 +285,12 @@ def toggle_code(self: Panel):
 def pick(self: Panel, key: str):
     "Set the controls to what a picked element stands for, and run."
     try:
-        changes = self.explorer.check(**self.explorer.pick(key))
+        self.explorer.configure(**self.explorer.pick(key))
     except Exception as error:
         self.explorer.error = error_text(error)
         self.send()
         return
-    self.explorer.settings = changes
-    self.set_controls(changes)
+    self.set_controls(self.explorer.settings)
     self.start()
 
 
