@@ -120,9 +120,8 @@ LINK_SCRIPT = '''
       e.classList.toggle('dx-linked', on && e.dataset.link === key)
     }
   }
-  for (const [kind, on] of [['mouseover', true], ['focusin', true], ['mouseout', false], ['focusout', false]]) {
-    box.addEventListener(kind, link(on))
-  }
+  for (const kind of ['mouseover', 'focusin']) box.addEventListener(kind, link(true))
+  for (const kind of ['mouseout', 'focusout']) box.addEventListener(kind, link(false))
   model.on('change:html', draw)
   model.on('msg:custom', message => message.copy && navigator.clipboard?.writeText(message.copy))
   const hide = document.createElement('style')  // the static view of the same explorer
