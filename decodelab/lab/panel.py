@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PICK_SCRIPT', 'LINK_SCRIPT', 'INTERVAL', 'look', 'control', 'text_control', 'choice_control', 'flag_control',
-           'int_control', 'number_control', 'LinkedView', 'Panel', 'code_html', 'StaticView']
+           'int_control', 'number_control', 'LinkedView', 'PanelBox', 'Panel', 'code_html', 'StaticView']
 
 # %% ../../nbs/13_lab/15_panel.ipynb #d53fd346
 import sys
@@ -145,6 +145,13 @@ class LinkedView(anywidget.AnyWidget):
 INTERVAL = 0.1  # seconds between two partial views
 
 
+class PanelBox(ipywidgets.VBox):
+    "The widgets of a panel, one under the other. Where no widget can be shown, it is one line."
+
+    def __repr__(self):
+        return f'PanelBox: {len(self.children)} widgets'
+
+
 class Panel:
     "An explorer in JupyterLab: controls, Run, Stop, the code, and the linked view."
 
@@ -173,7 +180,7 @@ class Panel:
 
 # %% ../../nbs/13_lab/15_panel.ipynb #85a433a1
 @patch
-def layout(self: Panel) -> ipywidgets.VBox:
+def layout(self: Panel) -> PanelBox:
     "All widgets, one under the other; two columns of controls where the page is wide enough."
     wide = [
         c for c in self.controls.values() if isinstance(c, (ipywidgets.Text, ipywidgets.Textarea))
@@ -185,7 +192,7 @@ def layout(self: Panel) -> ipywidgets.VBox:
     buttons.layout.flex_flow = 'row wrap'
     title = ipywidgets.HTML(f'<b>{escape(self.explorer.title)}</b>')
     parts = [title, *wide, grid, buttons, self.code_area, self.view]
-    return ipywidgets.VBox(parts, layout=dict(width='100%', max_width='70em'))
+    return PanelBox(parts, layout=dict(width='100%', max_width='70em'))
 
 
 @patch
@@ -297,7 +304,11 @@ class StaticView:
     "The explorer as a saved notebook shows it; its style hides it while the live view is there."
 
     def __init__(self, explorer: Explorer, static_id: str):
+        self.title = explorer.title
         self.html = f'<div class="decodelab-static-{static_id}">{static_html(explorer)}</div>'
+
+    def __repr__(self):
+        return f'StaticView: {self.title}'
 
     def _repr_html_(self) -> str:
         return self.html
