@@ -137,11 +137,6 @@ def wait_for(page, explorer):
     assert seen == expected and len(expected) > 60
 
 
-def after_pick(explorer, key: str):
-    explorer.settings = explorer.check(**explorer.pick(key))
-    explorer.recompute(explorer.show)
-
-
 @pytest.fixture(scope='module')
 def models():
     return load('pico'), load('pico-draft')
@@ -188,7 +183,7 @@ def test_rounds(opened, models):
     explorer.run()
     wait_for(page, explorer)
     pick(page, 'next')
-    after_pick(explorer, 'next')
+    explorer.run(**explorer.pick('next'))
     wait_for(page, explorer)
     assert explorer.settings['round'] == 2
     page.keep()
@@ -203,7 +198,7 @@ def test_beams(opened, models):
     wait_for(page, explorer)
     for key in ('node 1', 'force'):
         pick(page, key)
-        after_pick(explorer, key)
+        explorer.run(**explorer.pick(key))
         wait_for(page, explorer)
     page.keep()
 
@@ -213,7 +208,7 @@ def test_layers(opened, models):
     explorer = explore_layers(models[0], PROMPT)
     explorer.run()
     pick(page, '6')
-    after_pick(explorer, '6')
+    explorer.run(**explorer.pick('6'))
     wait_for(page, explorer)
     page.keep()
 
@@ -247,7 +242,7 @@ def test_the_next_token(opened, models):
     explorer.run()
     key = f'force:{explorer.result.top[1]}'
     pick(page, key)
-    after_pick(explorer, key)
+    explorer.run(**explorer.pick(key))
     wait_for(page, explorer)
     move(page, 'temperature', 1)
     explorer.run(temperature=explorer.settings['temperature'] + explorer.fields['temperature'].step)

@@ -13,7 +13,7 @@ import pytest
 from tests.fuzz import greedy, law
 from tests.fuzz.cases import Case, FailedError, RefusedError
 from tests.fuzz.models import architectures, build
-from tests.fuzz.parts import Maker, classes
+from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
 from decodelab.speculative.protocol import Drafter, Verifier
 
@@ -87,9 +87,8 @@ def rows(*values) -> list[tuple]:
 @pytest.mark.parametrize('kind', KINDS)
 def test_every_pair_of_drafter_combination_and_verifier(kind):
     names = leaves(kind == 'law')
-    wrapped = dict(RecordingVerifier='TokenVerifier()')  # wraps another one
-    kinds = [n for n, c in classes(Verifier).items() if c.lossless]
-    verifiers = ['None', *(f'{n}({wrapped.get(n, "")})' for n in kinds)]
+    lossless = [c for c in classes(Verifier).values() if c.lossless]
+    verifiers = ['None', *(verifier_call(c, lambda: 'TokenVerifier()') for c in lossless)]
     if kind == 'greedy':
         verifiers = ['None', 'ExactMatchVerifier()']
     check = dict(greedy=greedy.check, law=law.check)[kind]

@@ -168,36 +168,40 @@ class WriterLock:
             time.sleep(0.05)
         return self
 
-    def try_to_hold(self) -> bool:
-        "Hold the lock if it is free; did it work?"
-        file = open(self.path, 'a+', encoding='utf-8')
-        free = lock_file(file)
-        if free is None:
-            free = not may_be_alive(self.writer())
-        if not free:
-            file.close()
-            return False
-        if not is_same_file(file, self.path):  # its last holder has just removed it
-            file.close()
-            return self.try_to_hold()
-        since = datetime.now(timezone.utc).isoformat(timespec='seconds')
-        writer = dict(pid=os.getpid(), host=socket.gethostname(), since=since, token=self.token)
-        file.truncate(0)
-        file.write(json.dumps(writer))
-        file.flush()
-        self.file = file
-        return True
+# %% ../../nbs/01_core/03_files.ipynb #48785497
+@patch
+def try_to_hold(self: WriterLock) -> bool:
+    "Hold the lock if it is free; did it work?"
+    file = open(self.path, 'a+', encoding='utf-8')
+    free = lock_file(file)
+    if free is None:
+        free = not may_be_alive(self.writer())
+    if not free:
+        file.close()
+        return False
+    if not is_same_file(file, self.path):  # its last holder has just removed it
+        file.close()
+        return self.try_to_hold()
+    since = datetime.now(timezone.utc).isoformat(timespec='seconds')
+    writer = dict(pid=os.getpid(), host=socket.gethostname(), since=since, token=self.token)
+    file.truncate(0)
+    file.write(json.dumps(writer))
+    file.flush()
+    self.file = file
+    return True
 
-    def release(self):
-        "Remove the file and free the lock, if it is held here."
-        if self.file is None:
-            return
-        if os.name == 'posix':  # elsewhere an open file cannot be removed
-            self.path.unlink(missing_ok=True)
-        self.file.close()
-        self.file = None
-        if os.name != 'posix':
-            self.path.unlink(missing_ok=True)
+
+@patch
+def release(self: WriterLock):
+    "Remove the file and free the lock, if it is held here."
+    if self.file is None:
+        return
+    if os.name == 'posix':  # elsewhere an open file cannot be removed
+        self.path.unlink(missing_ok=True)
+    self.file.close()
+    self.file = None
+    if os.name != 'posix':
+        self.path.unlink(missing_ok=True)
 
 # %% ../../nbs/01_core/03_files.ipynb #2435a30e
 @patch

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FLOAT_COLUMNS', 'COUNTS', 'plan', 'fingerprint', 'provenance', 'stable_repr', 'run_row', 'failed_row', 'to_frame',
            'run_key', 'in_order', 'load_run', 'check_bench', 'encode_prompts', 'warm_up', 'check_clock', 'bench',
-           'runs_to_do', 'summary', 'summary_row']
+           'bench_row', 'runs_to_do', 'summary', 'summary_row']
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #a1a88aca
 import json
@@ -254,16 +254,28 @@ def bench(
         for repeat, prompt, order, name in progress_bar(todo, len(runs), progress):
             where = dict(strategy=name, prompt=prompt, repeat=repeat, order=order)
             run = partial(decode, lm, ids[prompt], strategies[name], max_new_tokens)
-            trace, error = None, errors.get(prompt)
-            if not error:
-                trace, error = attempt(partial(run, seed + repeat, stop), on_error)
-            row = failed_row(error, seed + repeat, **where) if error else run_row(trace, **where)
+            run = partial(run, seed + repeat, stop)
+            row = bench_row(run, seed + repeat, errors.get(prompt), on_error, **where)
             ledger.add(row | {k: now[k] for k in ('date', 'commit', 'processes')})
         records = ledger.gather()
     warn_of_errors(ledger.errors(), len(runs), 'run')
     return to_frame(in_order(records), ledger.about)
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #05f697ad
+def bench_row(
+    run: Callable,  # without arguments; returns a trace
+    seed: int,
+    error: str | None,  # of the prompt: there is nothing to run
+    on_error: str,  # as in `bench`
+    **where,  # strategy, prompt, repeat, order
+) -> dict:
+    "The record of a run, or of its error."
+    trace = None
+    if not error:
+        trace, error = attempt(run, on_error)
+    return failed_row(error, seed, **where) if error else run_row(trace, **where)
+
+
 def runs_to_do(ledger: Ledger, runs: list[tuple]) -> list[tuple]:
     "The runs of a plan that this process does: whole groups of what is compared."
     missing = [run for run in runs if not ledger.is_done((run[0], run[1], run[3]))]

@@ -7,8 +7,8 @@ __all__ = ['TONES', 'ADVICE', 'ARCHITECTURES', 'MAX_NODES', 'Exercised', 'Check'
            'g_test_power', 'sequence_distribution', 'sample_counts', 'transform_check', 'random_lm',
            'with_exact_models', 'inner_drafters', 'member', 'with_draft_model', 'drafting_from_start',
            'clone_with_model', 'exact_check', 'statistical_check', 'identity_check', 'compare_greedy', 'certify',
-           'check_unkeyed', 'greedy_evidence', 'perturbed', 'sampling_evidence', 'check_verifier', 'exact_distance',
-           'check_strategy', 'check_search', 'check_processor', 'check_drafter']
+           'own_evidence', 'check_unkeyed', 'greedy_evidence', 'perturbed', 'sampling_evidence', 'check_verifier',
+           'exact_distance', 'check_strategy', 'check_search', 'check_processor', 'check_drafter']
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #31827da6
 import copy
@@ -20,6 +20,7 @@ from fractions import Fraction
 
 import numpy as np
 import torch
+from fastcore.basics import patch
 
 from ..core.driver import Request, Rng, Stop, decode
 from ..core.plot import facts_html, rows_html
@@ -36,7 +37,7 @@ from .jobs import progress_bar
 from ..models.session import LM
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #1fd6d59b
-@dataclass
+@dataclass(repr=False)
 class Exercised:
     "Counts of what the runs behind a check exercised, over all their rounds."
 
@@ -64,9 +65,6 @@ class Exercised:
         self.bonus += drafted > 0 and not corrected and not stopped
         self.stops += drafted > 0 and stopped
 
-    def __add__(self, other: 'Exercised') -> 'Exercised':
-        return Exercised(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
-
     @property
     def missing(self) -> str:
         "What a check must exercise and these runs did not; empty if nothing."
@@ -75,10 +73,17 @@ class Exercised:
                 return f'no token was {name}'
         return ''
 
-    def __repr__(self):
-        tokens = f'{self.drafted} drafted, {self.accepted} accepted, {self.rejected} rejected'
-        ends = f'{self.corrected} corrected, {self.bonus} bonus, {self.empty} empty drafts'
-        return f'{self.rounds} rounds: {tokens}; {ends}, {self.stops} stops inside a block'
+# %% ../../nbs/06_evaluate/09_certify.ipynb #f92117eb
+@patch
+def __add__(self: Exercised, other: Exercised) -> Exercised:
+    return Exercised(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
+
+
+@patch
+def __repr__(self: Exercised):
+    tokens = f'{self.drafted} drafted, {self.accepted} accepted, {self.rejected} rejected'
+    ends = f'{self.corrected} corrected, {self.bonus} bonus, {self.empty} empty drafts'
+    return f'{self.rounds} rounds: {tokens}; {ends}, {self.stops} stops inside a block'
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #15c5a13c
 TONES = {'lossless': 'bonus', 'lossy': 'corrected', 'not exercised': 'accepted'}  # of a verdict
@@ -96,7 +101,7 @@ class Check:
     exercised: Exercised = field(default_factory=Exercised)
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #9c6c8a2f
-@dataclass
+@dataclass(repr=False)
 class Certificate:
     "The evidence about a strategy, and whether it keeps its base's distribution."
 
@@ -134,23 +139,27 @@ class Certificate:
         "The certificate as JSON can hold it, with its verdict and what each check exercised."
         return asdict(self) | dict(verdict=self.verdict, distance=self.distance)
 
-    def __repr__(self):
-        verdict = self.verdict if self.lossless else self.verdict.upper()
-        if self.declared:
-            verdict += f', as declared by {self.declared}'
-        elif self.verdict == 'not exercised':
-            verdict += f' ({self.exercised.missing}: {ADVICE})'
-        messages = '; '.join(c.message for c in self.checks)
-        return f'{verdict}: {messages}\n  {self.strategy}\n  {self.exercised}'
+# %% ../../nbs/06_evaluate/09_certify.ipynb #d9698f31
+@patch
+def __repr__(self: Certificate):
+    verdict = self.verdict if self.lossless else self.verdict.upper()
+    if self.declared:
+        verdict += f', as declared by {self.declared}'
+    elif self.verdict == 'not exercised':
+        verdict += f' ({self.exercised.missing}: {ADVICE})'
+    messages = '; '.join(c.message for c in self.checks)
+    return f'{verdict}: {messages}\n  {self.strategy}\n  {self.exercised}'
 
-    def _repr_html_(self) -> str:
-        "The verdict, each check with its evidence, and what the runs exercised."
-        verdict = self.verdict + (f', as declared by {self.declared}' if self.declared else '')
-        missing = f'{self.exercised.missing}: {ADVICE}' if self.exercised.missing else None
-        facts = {'strategy': self.strategy, 'exercised': self.exercised, 'not exercised': missing}
-        rows = [[c.kind, 'passed' if c.passed else 'failed', c.message] for c in self.checks]
-        table = rows_html(['check', 'result', 'evidence'], rows)
-        return facts_html(verdict, facts, table, tone=TONES[self.verdict])
+
+@patch
+def _repr_html_(self: Certificate) -> str:
+    "The verdict, each check with its evidence, and what the runs exercised."
+    verdict = self.verdict + (f', as declared by {self.declared}' if self.declared else '')
+    missing = f'{self.exercised.missing}: {ADVICE}' if self.exercised.missing else None
+    facts = {'strategy': self.strategy, 'exercised': self.exercised, 'not exercised': missing}
+    rows = [[c.kind, 'passed' if c.passed else 'failed', c.message] for c in self.checks]
+    table = rows_html(['check', 'result', 'evidence'], rows)
+    return facts_html(verdict, facts, table, tone=TONES[self.verdict])
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #325dcbba
 def pooled(
@@ -499,14 +508,25 @@ def certify(
         certificate.checks += sampling_evidence(strategy, layers, samples, seed, progress)
     if lm is not None:
         ids = [lm.encode(p) if isinstance(p, str) else list(p) for p in prompts]
-        if strategy.base.greedy:
-            check = identity_check(strategy, [lm], ids, max_new_tokens, progress)
-        else:
-            check = transform_check(
-                strategy, lm, ids, samples=samples, seed=seed, progress=progress
-            )
-        certificate.checks.append(check)
+        sizes = (max_new_tokens, samples, seed, progress)
+        certificate.checks.append(own_evidence(strategy, lm, ids, *sizes))
     return certificate
+
+# %% ../../nbs/06_evaluate/09_certify.ipynb #d9fe8ea1
+def own_evidence(
+    strategy,
+    lm: LM,
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    samples: int,
+    seed: int,
+    progress: bool = False,
+) -> Check:
+    "The check on a given target and prompts: of greedy tokens, or of sampled ones."
+    if strategy.base.greedy:
+        return identity_check(strategy, [lm], prompts, max_new_tokens, progress)
+    options = dict(samples=samples, seed=seed, progress=progress)
+    return transform_check(strategy, lm, prompts, **options)
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #4e340aaa
 def check_unkeyed(strategy):

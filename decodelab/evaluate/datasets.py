@@ -6,7 +6,7 @@
 __all__ = ['TEXT_SOURCES', 'CODE_SOURCES', 'SPEECH_SOURCES', 'CHAT_SOURCES', 'TASK_SOURCES', 'SOURCES', 'READERS', 'ENDINGS',
            'read_file', 'check_record', 'read_lines', 'read_text', 'read_json', 'skip_whitespace', 'read_csv',
            'read_parquet', 'is_empty', 'check_records', 'DatasetSource', 'find_reader', 'data_file', 'file_names',
-           'fetch_rows', 'missing_data', 'offered_files', 'read_dataset', 'read_records']
+           'fetch_rows', 'missing_data', 'offered_files', 'read_dataset', 'choose_records', 'read_records']
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #870b27f2
 import bisect
@@ -501,15 +501,23 @@ def read_dataset(
     if required is None:
         required = source.fields if source else ()
     records = check_records(rows, required, where, source.aliases if source else None)
+    return choose_records(records, n, seed if path else None, where)
+
+# %% ../../nbs/06_evaluate/03_datasets.ipynb #7bc87116
+def choose_records(records: list[dict], n: int | None, seed: int | None, where) -> list[dict]:
+    """`n` records at random, in their order; the first ones without a seed, all where `n` is None.
+
+    Raises `ValueError` where there are fewer.
+    """
     if n is None:
         return records
     if len(records) < n:
         raise ValueError(f'{where} has {len(records)} records: give n={len(records)} or less')
-    if seed is None or not path:
+    if seed is None:
         return records[:n]
     return [records[i] for i in sorted(random.Random(seed).sample(range(len(records)), n))]
 
-# %% ../../nbs/06_evaluate/03_datasets.ipynb #7bc87116
+
 def read_records(path: Path) -> Iterator[tuple[str, dict]]:
     "`(position, record)` of a file; raises `ValueError` for an ending that is not supported."
     reader = find_reader(path)

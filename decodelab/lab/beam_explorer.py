@@ -479,6 +479,4 @@ def explore_beams(
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    explorer = BeamExplorer(lm, prompt)
-    explorer.settings = explorer.check(**settings)
-    return explorer
+    return BeamExplorer(lm, prompt).configure(**settings)

@@ -6,12 +6,13 @@
 __all__ = ['DEFAULT_STRATEGIES', 'OPTIONS', 'CANDIDATE_NAMES', 'TASKS', 'PROMPTS_HELP', 'NAMES_HELP', 'COMMANDS', 'flag',
            'options_of', 'check_strategy_options', 'baseline_name', 'selected_names', 'models_of', 'one_strategy',
            'drafting_strategy', 'strategies_for', 'check_folder_exists', 'shows_progress', 'load_prompts',
-           'compare_command', 'print_failures', 'report_comparison', 'three_traces', 'generate_command', 'save_trace',
-           'strategy_from_file', 'check_certify', 'check_certify_all', 'certify_command', 'certify_all_command',
-           'save_certificates', 'tune_command', 'explain_command', 'strategies_command', 'completion_command',
-           'train_code', 'train_on_task', 'zoo_command', 'embedded_models', 'integer_type', 'add_common',
-           'add_speculative', 'add_compare', 'add_generate', 'add_strategy', 'add_certify', 'add_tune', 'add_explain',
-           'add_zoo', 'add_completion', 'make_parser', 'main', 'silence_transformers']
+           'compare_command', 'compare_frame', 'print_failures', 'report_comparison', 'three_traces',
+           'generate_command', 'save_trace', 'strategy_from_file', 'check_certify', 'check_certify_all',
+           'certify_command', 'certify_all_command', 'save_certificates', 'tune_command', 'explain_command',
+           'strategies_command', 'completion_command', 'train_code', 'train_on_task', 'zoo_command', 'embedded_models',
+           'integer_type', 'add_common', 'add_speculative', 'add_compare', 'add_generate', 'add_strategy',
+           'add_certify', 'add_tune', 'add_explain', 'add_zoo', 'add_completion', 'make_parser', 'main',
+           'silence_transformers']
 
 # %% ../../nbs/13_lab/11_cli.ipynb #d2d2b511
 import argparse
@@ -157,8 +158,7 @@ def load_prompts(name: str) -> list[str]:
 def compare_command(args) -> int:
     "Run the comparison, print the table, write run folder, JSON and page; 1 if runs failed."
     from decodelab.core.metrics import good_runs
-    from decodelab.evaluate.bench import bench, summary
-    from decodelab.evaluate.jobs import FailedWarning
+    from decodelab.evaluate.bench import summary
     from decodelab.models.loading import process_rank
     from decodelab.models.session import load
 
@@ -175,9 +175,7 @@ def compare_command(args) -> int:
     if rank == 0:
         size = f'{len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats'
         print(f'{target}, {size}; runs in {out}', flush=True)
-    sizes = (args.max_new_tokens, args.repeats, args.seed)
-    with warnings.catch_warnings(action='ignore', category=FailedWarning):  # printed below
-        frame = bench(target, prompts, strategies, *sizes, out, progress=shows_progress(args))
+    frame = compare_frame(args, target, prompts, strategies)
     if rank:
         return 0  # the main process reports
     failed = print_failures(frame)
@@ -191,6 +189,16 @@ def compare_command(args) -> int:
     return int(failed)
 
 # %% ../../nbs/13_lab/11_cli.ipynb #51ba84f1
+def compare_frame(args, target, prompts: list[str], strategies: dict):
+    "The runs of the comparison; those that failed are among them, and are printed later."
+    from decodelab.evaluate.bench import bench
+    from decodelab.evaluate.jobs import FailedWarning
+
+    sizes = (args.max_new_tokens, args.repeats, args.seed, args.folder)
+    with warnings.catch_warnings(action='ignore', category=FailedWarning):
+        return bench(target, prompts, strategies, *sizes, progress=shows_progress(args))
+
+
 def print_failures(frame) -> bool:
     "A line on stderr for each strategy with runs that failed; were there any?"
     failed = frame[frame.error.astype(bool)]

@@ -301,6 +301,4 @@ def explore(
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    explorer = DecodingExplorer(lm, draft, prompt)
-    explorer.settings = explorer.check(**settings)
-    return explorer
+    return DecodingExplorer(lm, draft, prompt).configure(**settings)

@@ -471,6 +471,4 @@ def explore_distribution(
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    explorer = DistributionExplorer(lm, prefix)
-    explorer.settings = explorer.check(**settings)
-    return explorer
+    return DistributionExplorer(lm, prefix).configure(**settings)

@@ -194,13 +194,22 @@ class Explorer:
 
 # %% ../../nbs/13_lab/14_explorer.ipynb #96d69535
 @patch
+def configure(
+    self: Explorer,
+    **settings,  # new values, by the names of the fields
+) -> Explorer:
+    "Set these settings, and return the explorer; nothing is computed yet."
+    self.settings = self.check(**settings)
+    return self
+
+
+@patch
 def run(
     self: Explorer,
     **settings,  # new values, by the names of the fields
 ):
     "Compute with these settings, and return the result; errors are raised."
-    self.settings = self.check(**settings)
-    return self.recompute(self.show)
+    return self.configure(**settings).recompute(self.show)
 
 
 @patch
@@ -288,8 +297,10 @@ def error_text(error: Exception) -> str:
 
 # %% ../../nbs/13_lab/14_explorer.ipynb #ce141bc8
 VIEW_STYLE = '''<style>
-.decodelab-explorer{font:13px/1.6 system-ui,sans-serif;max-width:70em;overflow-wrap:anywhere;overflow-x:auto}
-.decodelab-explorer pre,.decodelab-explorer code{font:13px/1.7 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;
+.decodelab-explorer{font:13px/1.6 system-ui,sans-serif;max-width:70em;
+overflow-wrap:anywhere;overflow-x:auto}
+.decodelab-explorer pre,.decodelab-explorer code{
+font:13px/1.7 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;
 background:none;color:inherit;white-space:pre-wrap;margin:.3em 0;padding:0;border:0}
 .decodelab-explorer .dx-error{border-left:4px solid #d55e00;padding:.2em .8em;margin:.4em 0}
 .decodelab-explorer .dx-settings{opacity:.75;font-size:12px}
@@ -297,8 +308,8 @@ background:none;color:inherit;white-space:pre-wrap;margin:.3em 0;padding:0;borde
 .decodelab-explorer td,.decodelab-explorer th{padding:.1em .6em;text-align:right;overflow-wrap:normal}
 .decodelab-explorer .dx-panes{display:flex;flex-wrap:wrap;gap:1.2em}
 .decodelab-explorer .dx-panes>div{flex:1 1 24em;min-width:0}
-.decodelab-explorer .dx-badge{display:inline-block;border:1px solid currentColor;border-radius:1em;padding:0 .7em;
-margin-right:.6em;font-size:12px}
+.decodelab-explorer .dx-badge{display:inline-block;border:1px solid currentColor;
+border-radius:1em;padding:0 .7em;margin-right:.6em;font-size:12px}
 .decodelab-explorer [data-pick]{cursor:pointer}
 .decodelab-explorer [data-pick]:hover,.decodelab-explorer [data-pick]:focus,
 .decodelab-explorer .dx-linked{outline:2px solid #0072b2;outline-offset:1px}

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['N_TOP', 'MAX_TOKENS', 'VIEWS', 'LAYER_STYLE', 'LAYER_LEGEND', 'HEIGHT', 'LEFT', 'UP', 'LayerTable', 'lens_part',
-           'joined', 'layer_tables', 'layer_table', 'check_text', 'LayerExplorer', 'table_arguments',
-           'candidate_layers', 'curve_svg', 'explore_layers']
+           'joined', 'check_text', 'layer_table', 'LayerExplorer', 'table_arguments', 'candidate_layers', 'curve_svg',
+           'explore_layers']
 
 # %% ../../nbs/13_lab/19_layer_explorer.ipynb #a8005a9a
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from fastcore.basics import patch
@@ -99,16 +99,30 @@ def joined(a, b):
 MAX_TOKENS = 1024  # of a text
 
 
+def check_text(lm: LM, text: str | Sequence[int]) -> list[int]:
+    "The ids of a text; raises `ValueError` for one that is too short or too long."
+    ids = lm.encode(text) if isinstance(text, str) else list(text)
+    if not 2 <= len(ids) <= MAX_TOKENS:
+        raise ValueError(f'the text has {len(ids)} tokens: give one with 2 to {MAX_TOKENS} of them')
+    return ids
+
+# %% ../../nbs/13_lab/19_layer_explorer.ipynb #74494bce
 @torch.no_grad()
-def layer_tables(
+def layer_table(
     lm: LM,
     text: str | Sequence[int],  # or ids
     layers='high',  # DoLa's candidates: 'high', 'low' or a list
     norm: str = 'final',  # before the head, for early layers; 'none', as DoLa was published
     divergence: str = 'jsd',  # or 'original'
     relative_top: float = 0.1,  # DoLa's α
-) -> Iterator[LayerTable]:
-    "The table of the first tokens, then of more and more; the last one is whole."
+    show: Callable[[LayerTable], None]
+    | None = None,  # called with the first tokens, then with more
+) -> LayerTable:
+    """What every layer of a model predicts for each token of a text.
+
+    Raises `ValueError` for a text of one token, or of too many, and for a model whose layers
+    cannot be read.
+    """
     ids = check_text(lm, text)
     candidates = dola_layers(lm, layers)
     texts = detokenize(lm.decode, [], ids)
@@ -119,31 +133,10 @@ def layer_tables(
         part = lens_part(log_p, ids[n : n + m], candidates, divergence, relative_top)
         values = {k: joined(values[k], v) for k, v in part.items()} if values else part
         n += m
-        yield LayerTable(ids[:n], texts[:n], candidates, **values)
-
-# %% ../../nbs/13_lab/19_layer_explorer.ipynb #74494bce
-def layer_table(
-    lm: LM,
-    text: str | Sequence[int],  # or ids
-    layers='high',  # DoLa's candidates: 'high', 'low' or a list
-    norm: str = 'final',  # before the head, for early layers; 'none', as DoLa was published
-    divergence: str = 'jsd',  # or 'original'
-    relative_top: float = 0.1,  # DoLa's α
-) -> LayerTable:
-    """What every layer of a model predicts for each token of a text.
-
-    Raises `ValueError` for a text of one token, or of too many, and for a model whose layers
-    cannot be read.
-    """
-    return list(layer_tables(lm, text, layers, norm, divergence, relative_top))[-1]
-
-
-def check_text(lm: LM, text: str | Sequence[int]) -> list[int]:
-    "The ids of a text; raises `ValueError` for one that is too short or too long."
-    ids = lm.encode(text) if isinstance(text, str) else list(text)
-    if not 2 <= len(ids) <= MAX_TOKENS:
-        raise ValueError(f'the text has {len(ids)} tokens: give one with 2 to {MAX_TOKENS} of them')
-    return ids
+        table = LayerTable(ids[:n], texts[:n], candidates, **values)
+        if show is not None:
+            show(table)
+    return table
 
 # %% ../../nbs/13_lab/19_layer_explorer.ipynb #24aebf58
 VIEWS = ('first choice', 'divergence')
@@ -173,8 +166,7 @@ class LayerExplorer(Explorer):
         arguments = table_arguments(settings)
         key = repr((settings['text'], arguments))
         if key not in self.tables:
-            for table in layer_tables(self.lm, settings['text'], **arguments):
-                show(table)
+            table = layer_table(self.lm, settings['text'], **arguments, show=show)
             self.tables = {key: table}
         return self.tables[key]
 
@@ -401,6 +393,4 @@ def explore_layers(
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    explorer = LayerExplorer(lm, text)
-    explorer.settings = explorer.check(**settings)
-    return explorer
+    return LayerExplorer(lm, text).configure(**settings)

@@ -18,6 +18,8 @@ from pathlib import Path
 from shutil import get_terminal_size
 from threading import Thread
 
+from fastcore.basics import patch
+
 from ..core.files import short_hash
 from .requirements import RUNNER_PACKAGES, check_installed
 
@@ -241,58 +243,66 @@ class Progress:
         self.last_written = -1e9
         self.first_counts = {}
 
-    def cell_phrase(self, index: int) -> str:
-        "Which cell runs, of how many, and under which heading."
-        is_code = [cell.cell_type == 'code' for cell in self.nb.cells]
-        number = max(1, sum(is_code[: index + 1]))
-        return f'cell {number} of {sum(is_code)} ({heading_of(self.nb, index)})'
+# %% ../../nbs/13_lab/04_notebook_runner.ipynb #6bcb2928
+@patch
+def cell_phrase(self: Progress, index: int) -> str:
+    "Which cell runs, of how many, and under which heading."
+    is_code = [cell.cell_type == 'code' for cell in self.nb.cells]
+    number = max(1, sum(is_code[: index + 1]))
+    return f'cell {number} of {sum(is_code)} ({heading_of(self.nb, index)})'
 
-    def rows_phrase(self, seconds: float) -> str:
-        "Rows of the part that was written last, and the time left; empty if it is complete."
-        counts = row_counts(self.folder)
-        for part, (done, _, _) in counts.items():
-            self.first_counts.setdefault(part, (done, seconds))
-        if not counts:
-            return ''
-        part = max(counts, key=lambda name: counts[name][2])
-        done, total, _ = counts[part]
-        if done == total:
-            return ''
-        if total is None:
-            return f'{part}: {done} rows'
-        first_done, first_seconds = self.first_counts[part]
-        new = done - first_done
-        left = (total - done) * (seconds - first_seconds) / new if new else None
-        phrase = f'{part}: {done} of {total} rows'
-        return phrase if left is None else f'{phrase}, {format_duration(left)} left'
 
-    def line(self, index: int) -> str:
-        "One line on how far a run is."
-        seconds = time.monotonic() - self.start
-        draws = cell_sections(self.nb)[index] in ('Figure', 'Agreement')
-        phrases = [
-            self.cell_phrase(index),
-            '' if draws else self.rows_phrase(seconds),
-            progress_text(self.nb.cells[index]),
-            format_duration(seconds),
-        ]
-        line = f'{self.name}: {"; ".join(filter(None, phrases))}'
-        if self.minutes:
-            line += f' of about {format_duration(60 * self.minutes)}'
-        return line
+@patch
+def rows_phrase(self: Progress, seconds: float) -> str:
+    "Rows of the part that was written last, and the time left; empty if it is complete."
+    counts = row_counts(self.folder)
+    for part, (done, _, _) in counts.items():
+        self.first_counts.setdefault(part, (done, seconds))
+    if not counts:
+        return ''
+    part = max(counts, key=lambda name: counts[name][2])
+    done, total, _ = counts[part]
+    if done == total:
+        return ''
+    if total is None:
+        return f'{part}: {done} rows'
+    first_done, first_seconds = self.first_counts[part]
+    new = done - first_done
+    left = (total - done) * (seconds - first_seconds) / new if new else None
+    phrase = f'{part}: {done} of {total} rows'
+    return phrase if left is None else f'{phrase}, {format_duration(left)} left'
 
-    def __call__(self, index: int):
-        "Write the line, if it is time."
-        if self.stream is None:
-            return
-        is_terminal = self.stream.isatty()
-        if time.monotonic() - self.last_written < (1 if is_terminal else 60):
-            return
-        self.last_written = time.monotonic()
-        text = self.line(index)
-        if is_terminal:
-            width = get_terminal_size().columns - 1
-            self.stream.write(f'\r{text[:width]:<{width}}')
-        else:
-            self.stream.write(text + '\n')
-        self.stream.flush()
+# %% ../../nbs/13_lab/04_notebook_runner.ipynb #293f519b
+@patch
+def line(self: Progress, index: int) -> str:
+    "One line on how far a run is."
+    seconds = time.monotonic() - self.start
+    draws = cell_sections(self.nb)[index] in ('Figure', 'Agreement')
+    phrases = [
+        self.cell_phrase(index),
+        '' if draws else self.rows_phrase(seconds),
+        progress_text(self.nb.cells[index]),
+        format_duration(seconds),
+    ]
+    line = f'{self.name}: {"; ".join(filter(None, phrases))}'
+    if self.minutes:
+        line += f' of about {format_duration(60 * self.minutes)}'
+    return line
+
+
+@patch
+def __call__(self: Progress, index: int):
+    "Write the line, if it is time."
+    if self.stream is None:
+        return
+    is_terminal = self.stream.isatty()
+    if time.monotonic() - self.last_written < (1 if is_terminal else 60):
+        return
+    self.last_written = time.monotonic()
+    text = self.line(index)
+    if is_terminal:
+        width = get_terminal_size().columns - 1
+        self.stream.write(f'\r{text[:width]:<{width}}')
+    else:
+        self.stream.write(text + '\n')
+    self.stream.flush()

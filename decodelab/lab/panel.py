@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PICK_SCRIPT', 'LINK_SCRIPT', 'INTERVAL', 'look', 'control', 'text_control', 'choice_control', 'flag_control',
-           'int_control', 'number_control', 'LinkedView', 'Panel', 'code_html', 'StaticView']
+           'int_control', 'number_control', 'LinkedView', 'PanelBox', 'Panel', 'code_html', 'StaticView']
 
 # %% ../../nbs/13_lab/15_panel.ipynb #d53fd346
 import sys
@@ -120,9 +120,8 @@ LINK_SCRIPT = '''
       e.classList.toggle('dx-linked', on && e.dataset.link === key)
     }
   }
-  for (const [kind, on] of [['mouseover', true], ['focusin', true], ['mouseout', false], ['focusout', false]]) {
-    box.addEventListener(kind, link(on))
-  }
+  for (const kind of ['mouseover', 'focusin']) box.addEventListener(kind, link(true))
+  for (const kind of ['mouseout', 'focusout']) box.addEventListener(kind, link(false))
   model.on('change:html', draw)
   model.on('msg:custom', message => message.copy && navigator.clipboard?.writeText(message.copy))
   const hide = document.createElement('style')  // the static view of the same explorer
@@ -144,6 +143,13 @@ class LinkedView(anywidget.AnyWidget):
 
 # %% ../../nbs/13_lab/15_panel.ipynb #a909ada8
 INTERVAL = 0.1  # seconds between two partial views
+
+
+class PanelBox(ipywidgets.VBox):
+    "The widgets of a panel, one under the other. Where no widget can be shown, it is one line."
+
+    def __repr__(self):
+        return f'PanelBox: {len(self.children)} widgets'
 
 
 class Panel:
@@ -174,7 +180,7 @@ class Panel:
 
 # %% ../../nbs/13_lab/15_panel.ipynb #85a433a1
 @patch
-def layout(self: Panel) -> ipywidgets.VBox:
+def layout(self: Panel) -> PanelBox:
     "All widgets, one under the other; two columns of controls where the page is wide enough."
     wide = [
         c for c in self.controls.values() if isinstance(c, (ipywidgets.Text, ipywidgets.Textarea))
@@ -186,7 +192,7 @@ def layout(self: Panel) -> ipywidgets.VBox:
     buttons.layout.flex_flow = 'row wrap'
     title = ipywidgets.HTML(f'<b>{escape(self.explorer.title)}</b>')
     parts = [title, *wide, grid, buttons, self.code_area, self.view]
-    return ipywidgets.VBox(parts, layout=dict(width='100%', max_width='70em'))
+    return PanelBox(parts, layout=dict(width='100%', max_width='70em'))
 
 
 @patch
@@ -234,8 +240,7 @@ def work(self: Panel, values: dict):
     self.status.value = 'running …'
     ending = ''
     try:
-        explorer.settings = explorer.check(**values)
-        explorer.recompute(self.show)
+        explorer.configure(**values).recompute(self.show)
         ending = f'{explorer.seconds:.2f} s'
     except StoppedError:
         ending = 'stopped'
@@ -286,13 +291,12 @@ def toggle_code(self: Panel):
 def pick(self: Panel, key: str):
     "Set the controls to what a picked element stands for, and run."
     try:
-        changes = self.explorer.check(**self.explorer.pick(key))
+        self.explorer.configure(**self.explorer.pick(key))
     except Exception as error:
         self.explorer.error = error_text(error)
         self.send()
         return
-    self.explorer.settings = changes
-    self.set_controls(changes)
+    self.set_controls(self.explorer.settings)
     self.start()
 
 
@@ -300,7 +304,11 @@ class StaticView:
     "The explorer as a saved notebook shows it; its style hides it while the live view is there."
 
     def __init__(self, explorer: Explorer, static_id: str):
+        self.title = explorer.title
         self.html = f'<div class="decodelab-static-{static_id}">{static_html(explorer)}</div>'
+
+    def __repr__(self):
+        return f'StaticView: {self.title}'
 
     def _repr_html_(self) -> str:
         return self.html

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fastcore.basics import patch
+
 from ..core.checks import check_int
 from ..core.plot import TINTS, escape
 from ..core.trace import CONTEXT, Step, Trace, detokenize
@@ -498,37 +500,45 @@ class RoundExplorer(Explorer):
         "The round of the present number."
         return round_at(self.trace, settings['round'])
 
-    def result_html(self, result: TraceRound) -> str:
-        "Text, draft, distributions and time of a round."
-        draft = tree_html if result.is_tree else chain_html
-        node = shown_node(result, self.picked_node(result))
-        parts = [
-            navigation_html(result, self.trace),
-            head_html(result, self.trace),
-            text_html(result, self.texts, self.trace),
-            draft(result, self.texts, node) if result.tree['tokens'] else '',
-            detail_html(result, node, self.texts),
-            time_html(result, self.longest),
-        ]
-        return ''.join(parts)
+# %% ../../nbs/13_lab/17_round_explorer.ipynb #d52f4262
+@patch
+def result_html(self: RoundExplorer, result: TraceRound) -> str:
+    "Text, draft, distributions and time of a round."
+    draft = tree_html if result.is_tree else chain_html
+    node = shown_node(result, self.picked_node(result))
+    parts = [
+        navigation_html(result, self.trace),
+        head_html(result, self.trace),
+        text_html(result, self.texts, self.trace),
+        draft(result, self.texts, node) if result.tree['tokens'] else '',
+        detail_html(result, node, self.texts),
+        time_html(result, self.longest),
+    ]
+    return ''.join(parts)
 
-    def picked_node(self, result: TraceRound) -> int | None:
-        "The node that was picked in this round; None where none was."
-        number, _, node = self.settings['node'].partition(':')
-        return int(node) if number == str(result.number) else None
 
-    def code(self) -> str:
-        "The call that returns the round."
-        return with_imports(f'round_at(trace, {self.settings["round"]})')
+@patch
+def picked_node(self: RoundExplorer, result: TraceRound) -> int | None:
+    "The node that was picked in this round; None where none was."
+    number, _, node = self.settings['node'].partition(':')
+    return int(node) if number == str(result.number) else None
 
-    def pick(self, key: str) -> dict:
-        "An arrow or a box chooses a round, a token its distributions."
-        kind, _, value = key.partition(':')
-        if kind == 'node':
-            return dict(node=value)
-        present, last = self.settings['round'], len(self.trace.steps)
-        steps = dict(previous=max(present - 1, 1), next=min(present + 1, last))
-        return dict(round=steps[kind] if kind in steps else int(value), node='')
+# %% ../../nbs/13_lab/17_round_explorer.ipynb #7bf5df60
+@patch
+def code(self: RoundExplorer) -> str:
+    "The call that returns the round."
+    return with_imports(f'round_at(trace, {self.settings["round"]})')
+
+
+@patch
+def pick(self: RoundExplorer, key: str) -> dict:
+    "An arrow or a box chooses a round, a token its distributions."
+    kind, _, value = key.partition(':')
+    if kind == 'node':
+        return dict(node=value)
+    present, last = self.settings['round'], len(self.trace.steps)
+    steps = dict(previous=max(present - 1, 1), next=min(present + 1, last))
+    return dict(round=steps[kind] if kind in steps else int(value), node='')
 
 # %% ../../nbs/13_lab/17_round_explorer.ipynb #50c27917
 def step_rounds(

@@ -482,6 +482,4 @@ def explore_watermark(
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    explorer = WatermarkExplorer(lm, prompt)
-    explorer.settings = explorer.check(**settings)
-    return explorer
+    return WatermarkExplorer(lm, prompt).configure(**settings)

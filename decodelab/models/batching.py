@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ForwardRequest', 'BatchedSession', 'group_by_length', 'round_up_positions', 'ModelBatch', 'run_pass', 'pad_requests',
            'pass_function', 'joint_forward', 'Batcher', 'unbatchable_reason', 'Batch', 'Queue', 'positions_needed',
-           'run_batch', 'failed_trace', 'fill_queue', 'decode_batch']
+           'run_batch', 'failed_trace', 'fill_queue', 'check_batch', 'decode_batch']
 
 # %% ../../nbs/02_models/13_batching.ipynb #ca13f15f
 from collections import Counter
@@ -535,6 +535,17 @@ def fill_queue(
         queue.check_room(max(queue.requests, key=positions_needed))
     return failed
 
+# %% ../../nbs/02_models/13_batching.ipynb #2f29cfed
+def check_batch(lm: LM, prompts, strategy, batch_size: int, max_new_tokens: int, on_error: str):
+    "Raise `TypeError` or `ValueError` for arguments that `decode_batch` cannot take."
+    check_lm('lm', lm)
+    check_instance('strategy', strategy, 'decode', 'Greedy()')
+    check_int('batch_size', batch_size)
+    check_choice('on_error', on_error, ('raise', 'keep'))
+    if isinstance(prompts, str):
+        raise TypeError('prompts is one string: give a list of prompts, or use decode')
+    check_int('max_new_tokens', max_new_tokens)
+
 # %% ../../nbs/02_models/13_batching.ipynb #aabf0ddc
 def decode_batch(
     lm: LM,  # the target
@@ -555,13 +566,7 @@ def decode_batch(
 
     Raises what a sequence raises, with the number of its prompt in a note.
     """
-    check_lm('lm', lm)
-    check_instance('strategy', strategy, 'decode', 'Greedy()')
-    check_int('batch_size', batch_size)
-    check_choice('on_error', on_error, ('raise', 'keep'))
-    if isinstance(prompts, str):
-        raise TypeError('prompts is one string: give a list of prompts, or use decode')
-    check_int('max_new_tokens', max_new_tokens)
+    check_batch(lm, prompts, strategy, batch_size, max_new_tokens, on_error)
     batcher = Batcher()
     options = dict(max_new_tokens=max_new_tokens, stop=to_stop(stop), batcher=batcher)
     queue = Queue([], batch_size, cache_tokens)

@@ -396,15 +396,17 @@ class Capabilities(dict):
         lines = [f'{way:<11} {verdict:<10} {why}' for way, verdict, why in self.rows()]
         return '\n'.join([f'{self.name}, compared with its own full forward', *lines])
 
-    def _repr_html_(self) -> str:
-        colours = dict(works='#0072b2', replaced='#b27300', refused='#b2182b')
-        rows = []
-        for way, verdict, why in self.rows():
-            style = f'color:{colours.get(verdict, "#555")};font-weight:bold'
-            cells = f'<td style="{style}">{verdict}</td><td>{html.escape(why)}</td>'
-            rows.append(f'<tr><td style="text-align:left">{html.escape(way)}</td>{cells}</tr>')
-        title = f'{html.escape(self.name)}, compared with its own full forward'
-        return f'<table><caption>{title}</caption>{"".join(rows)}</table>'
+# %% ../../nbs/02_models/17_capabilities.ipynb #e4bece1c
+@patch
+def _repr_html_(self: Capabilities) -> str:
+    colours = dict(works='#0072b2', replaced='#b27300', refused='#b2182b')
+    rows = []
+    for way, verdict, why in self.rows():
+        style = f'color:{colours.get(verdict, "#555")};font-weight:bold'
+        cells = f'<td style="{style}">{verdict}</td><td>{html.escape(why)}</td>'
+        rows.append(f'<tr><td style="text-align:left">{html.escape(way)}</td>{cells}</tr>')
+    title = f'{html.escape(self.name)}, compared with its own full forward'
+    return f'<table><caption>{title}</caption>{"".join(rows)}</table>'
 
 # %% ../../nbs/02_models/17_capabilities.ipynb #f229dbf5
 @patch

@@ -74,27 +74,6 @@ class LM(CompileMixin, CapabilitiesMixin):
     def __repr__(self):
         return f'LM({self.name!r}, {self.n_params:,} parameters, {self.dtype}, {self.device})'
 
-    def _repr_html_(self) -> str:
-        "The model's sizes, and how its passes are computed."
-        from decodelab.core.plot import facts_html
-
-        ends = ', '.join(map(str, self.eos)) or 'none'
-        facts = {
-            'architecture': type(self.model).__name__,
-            'parameters': f'{self.n_params:,}',
-            'layers': self.depth,
-            'vocabulary': f'{self.vocab_size:,} tokens',
-            'context': f'{self.max_length:,} tokens' if self.max_length else 'no limit',
-            'tokenizer': 'none: prompts are ids'
-            if self.tokenizer is None
-            else type(self.tokenizer).__name__,
-            'end of a sequence': f'ids {ends}',
-            'weights': f'{self.dtype} on {self.device}',
-            'revision': self.revision,
-            'forward pass': "transformers' own" if self.native is None else 'native',
-        }
-        return facts_html(f'LM {self.name}', facts)
-
 # %% ../../nbs/02_models/11_session.ipynb #cab29bcc
 @patch
 def _find_device(self: LM):
@@ -148,6 +127,29 @@ def eos_ids(model) -> tuple[int, ...]:
     if eos is None:
         return ()
     return (eos,) if isinstance(eos, int) else tuple(eos)
+
+# %% ../../nbs/02_models/11_session.ipynb #3ba7ae89
+@patch
+def _repr_html_(self: LM) -> str:
+    "The model's sizes, and how its passes are computed."
+    from decodelab.core.plot import facts_html
+
+    ends = ', '.join(map(str, self.eos)) or 'none'
+    facts = {
+        'architecture': type(self.model).__name__,
+        'parameters': f'{self.n_params:,}',
+        'layers': self.depth,
+        'vocabulary': f'{self.vocab_size:,} tokens',
+        'context': f'{self.max_length:,} tokens' if self.max_length else 'no limit',
+        'tokenizer': 'none: prompts are ids'
+        if self.tokenizer is None
+        else type(self.tokenizer).__name__,
+        'end of a sequence': f'ids {ends}',
+        'weights': f'{self.dtype} on {self.device}',
+        'revision': self.revision,
+        'forward pass': "transformers' own" if self.native is None else 'native',
+    }
+    return facts_html(f'LM {self.name}', facts)
 
 # %% ../../nbs/02_models/11_session.ipynb #c934e21f
 MODULE_STATES = ('recurrent_states', 'conv1d_state')  # attributes of RecurrentGemma's modules

@@ -6,7 +6,7 @@
 __all__ = ['TOLERANCE', 'walltime_factor', 'operations_factor', 'oracle_tokens', 'check_cost', 'curve_factor', 'best_lookahead',
            'time_call', 'random_ids', 'pass_seconds', 'verification_cost_curve', 'CostsWarning', 'median_error',
            'curve_problem', 'plot_verification_cost_curve', 'Length', 'live_steps', 'costs_from_steps', 'measure_costs',
-           'cost_ratios', 'predict_speedups', 'table_acceptance', 'measure_speedups', 'costs_in_ms',
+           'pass_growth', 'cost_ratios', 'predict_speedups', 'table_acceptance', 'measure_speedups', 'costs_in_ms',
            'plot_predicted_speedups']
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #50dd4baf
@@ -344,19 +344,19 @@ def measure_costs(
     if rows == 1:
         return costs
     batch, ratios = cost_ratios(lm, widths, context, rows, repeats, progress)
+    target = [costs.target_pass(1) * batch / one * ratio for ratio in ratios]
     draft_lm = lm if drafter is None or drafter.lm is None else drafter.lm
-    draft_one, draft_batch = (
-        np.median(pass_seconds(draft_lm, [1], context, n, repeats)[:, 0]) for n in (1, rows)
-    )
-    growth = draft_batch / draft_one
-    return RoundCosts(
-        [costs.target_pass(1) * batch / one * ratio for ratio in ratios],
-        costs.draft * growth,
-        costs.first and costs.first * growth,
-        costs.rest * rows,
-    )
+    growth = pass_growth(draft_lm, context, rows, repeats)
+    first = costs.first and costs.first * growth
+    return RoundCosts(target, costs.draft * growth, first, costs.rest * rows)
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #c4b90cf4
+def pass_growth(lm, context: int, rows: int, repeats: int) -> float:
+    "The seconds of a pass over one token of `rows` sequences, as a multiple of those of one sequence."
+    one, batch = (np.median(pass_seconds(lm, [1], context, n, repeats)[:, 0]) for n in (1, rows))
+    return batch / one
+
+
 def cost_ratios(
     lm,
     widths,

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['TOP', 'EMPTY', 'RecordedProbs', 'DraftRecord', 'count_matching', 'DraftRecorder', 'record_draft', 'CoupledSampler',
-           'DraftTable', 'table_prompts', 'check_table_stop', 'sequence_ends', 'table_metadata', 'draft_weights',
-           'record_drafts', 'uses_session', 'draft_sampler', 'PromptOnly', 'stopped_draft', 'replay_prompt', 'replay',
-           'OracleLookahead', 'predicted_speedup', 'gap_closed', 'array', 'ragged', 'flatten_table',
-           'flatten_alternatives', 'read_table', 'split_ragged', 'load_queries', 'load_table']
+           'DraftTable', 'table_prompts', 'check_table_stop', 'sequence_ends', 'table_metadata', 'base_metadata',
+           'draft_weights', 'record_drafts', 'uses_session', 'draft_sampler', 'PromptOnly', 'stopped_draft',
+           'replay_prompt', 'replay', 'OracleLookahead', 'predicted_speedup', 'gap_closed', 'array', 'ragged',
+           'flatten_table', 'flatten_alternatives', 'read_table', 'split_ragged', 'load_queries', 'load_table']
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #281e430c
 import json
@@ -246,13 +246,13 @@ class DraftTable:
         ids = table_prompts(lm, prompts, max_new_tokens)
         sequences, records = [], []
         for n, prompt in enumerate(progress_bar(ids, len(ids), progress, 'prompt')):
-            trace = decode(lm, prompt, base, max_new_tokens, seed=seed + n, stop=stop)
+            tokens = decode(lm, prompt, base, max_new_tokens, seed=seed + n, stop=stop).tokens
             request = Request(lm, prompt, max_new_tokens + k + 1, Rng(seed + n), stop)
-            sequences.append(trace.tokens)
-            records.append(record_drafts(request, drafter, base, trace.tokens, k, seed + n))
-        settings = dict(k=k, max_new_tokens=max_new_tokens, seed=seed, eos=sequence_ends(lm, stop))
-        settings |= dict(base=stable_repr(base), greedy=base.greedy)
-        return cls(ids, sequences, records, table_metadata(lm, drafter) | settings)
+            sequences.append(tokens)
+            records.append(record_drafts(request, drafter, base, tokens, k, seed + n))
+        sizes = dict(k=k, max_new_tokens=max_new_tokens, seed=seed)
+        metadata = table_metadata(lm, drafter) | sizes | base_metadata(lm, base, stop)
+        return cls(ids, sequences, records, metadata)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #8ed0ac08
 def table_prompts(lm, prompts, max_new_tokens: int) -> list[list[int]]:
@@ -293,6 +293,11 @@ def table_metadata(lm, drafter) -> dict:
         drafter=stable_repr(drafter),
         draft_weights=draft_weights(drafter.lm),
     )
+
+# %% ../../nbs/09_tuning/01_replay.ipynb #ffa4df43
+def base_metadata(lm, base, stop: Stop) -> dict:
+    "The base of a table, and the ids that end its sequences."
+    return dict(eos=sequence_ends(lm, stop), base=stable_repr(base), greedy=base.greedy)
 
 
 def draft_weights(draft_model) -> str | None:

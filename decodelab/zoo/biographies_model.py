@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['new_tokenizer', 'word_texts', 'new_model', 'pack_rows', 'loss_of', 'answers', 'answer_log_probs',
-           'exact_match_by_count', 'lr_factor', 'fit', 'truncate_log', 'train', 'train_command', 'main']
+           'exact_match_by_count', 'lr_factor', 'fit', 'log_row', 'truncate_log', 'train', 'train_command', 'main']
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #ffeae112
 import argparse
@@ -210,12 +210,7 @@ def fit(
         if done % every and done < steps:
             continue
         seconds = time.time() - begin
-        row = dict(
-            step=done,
-            tokens=int((rows[: done * size] != 1).sum()),
-            loss=round(float(value), 4),
-            seconds=round(seconds, 1),
-        )
+        row = log_row(done, rows[: done * size], value, seconds)
         if check and (done % (5 * every) == 0 or done == steps):
             row |= check()
         append_row(log, row)
@@ -226,6 +221,12 @@ def fit(
     return model
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #0ceb58b5
+def log_row(step: int, rows: np.ndarray, loss, seconds: float) -> dict:
+    "A line of the log, after training on `rows`; padding, id 1, does not count."
+    tokens = int((rows != 1).sum())
+    return dict(step=step, tokens=tokens, loss=round(float(loss), 4), seconds=round(seconds, 1))
+
+
 def truncate_log(path: Path, step: int) -> Path:
     "Drop the lines that an interrupted run wrote after its checkpoint at `step`."
     rows = path.read_text(encoding='utf-8').splitlines() if path.exists() else []

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CONFIGS', 'TOY_CONFIGS', 'TOKENS', 'PACKAGE_BYTES', 'interleave', 'toy_corpus', 'cached_data', 'make_data', 'train',
-           'device_for']
+           'schedule_of', 'device_for']
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #8e22c3d8
 import math
@@ -133,10 +133,7 @@ def train(
         for layer in model.model.layers:
             layer.compile(dynamic=False)
     tokens = tokens or (307_200 if toy else TOKENS[name])
-    if toy:
-        schedule = dict(stages=((1.0, 16, 64),), every=max(1, tokens // 20480))
-    else:
-        schedule = dict(stages=((1.0, rows, 1024),), every=100)
+    schedule = schedule_of(tokens, rows, toy)
     prepared = time.monotonic() - begin
     limits = dict(
         seconds=60 * minutes if minutes else math.inf,
@@ -148,6 +145,13 @@ def train(
     return folder
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #e9c85f35
+def schedule_of(tokens: int, rows: int, toy: bool) -> dict:
+    "The sizes of the steps, and how many of them lie between two lines of the log, as `fit` takes them."
+    if toy:
+        return dict(stages=((1.0, 16, 64),), every=max(1, tokens // 20480))
+    return dict(stages=((1.0, rows, 1024),), every=100)
+
+
 def device_for(name: str, device: str | None, toy: bool) -> str:
     """The given device, or the accelerator; a toy uses the CPU.
 

@@ -7,7 +7,7 @@ __all__ = ['NAMES', 'EXAMPLES', 'PAD', 'START', 'END', 'HOP', 'SPECIAL', 'UNUSED
            'SOUND_NAMES', 'POOL', 'new_tokenizer', 'new_extractor', 'features', 'new_model', 'init_offset_attention',
            'draft_of', 'positions_of', 'pack_signals', 'transcription_loss', 'attention_loss', 'naming_head', 'tools',
            'recordings', 'recordings_loss', 'import_jiwer', 'normalized_pairs', 'word_error_rate',
-           'character_error_rate', 'transcribe_waves', 'score', 'train', 'teacher', 'main']
+           'character_error_rate', 'transcribe_waves', 'score', 'train', 'save_model', 'teacher', 'main']
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #33e5bdb0
 import math
@@ -371,12 +371,17 @@ def train(
     )
     if not is_draft:
         del model.naming
-    model.to(torch.bfloat16).save_pretrained(folder)
-    for part in tools():
-        part.save_pretrained(folder)
+    save_model(model, folder)
     return folder
 
 # %% ../../nbs/05_zoo/09_speech_model.ipynb #e8527399
+def save_model(model, folder: Path):
+    "The weights in bfloat16, with the tokenizer and the feature extractor."
+    model.to(torch.bfloat16).save_pretrained(folder)
+    for part in tools():
+        part.save_pretrained(folder)
+
+
 def teacher(folder):
     "The trained target whose encoder a draft copies."
     return load(folder or NAMES[0], device='cpu', native=False).model

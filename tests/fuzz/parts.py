@@ -84,6 +84,15 @@ def namespace(world) -> dict:
     )
 
 
+def wraps_another(verifier) -> bool:
+    return 'verifier' in inspect.signature(verifier).parameters
+
+
+def verifier_call(cls, inner) -> str:
+    "An expression for a verifier; `inner()` is one for the verifier that it wraps, if it wraps one."
+    return f'{cls.__name__}({inner() if wraps_another(cls) else ""})'
+
+
 class Maker:
     "Makes expressions from signatures, with a `random.Random`."
 
@@ -114,10 +123,8 @@ class Maker:
         name = self.draw.choice(['None', *names])
         if name == 'None':
             return name
-        if 'verifier' not in inspect.signature(self.verifiers[name]).parameters:
-            return f'{name}()'
-        wrapped = [n for n in names if n != name]  # it wraps another one
-        return f'{name}({self.draw.choice(wrapped)}())'
+        others = [n for n in names if not wraps_another(self.verifiers[n])]
+        return verifier_call(self.verifiers[name], lambda: f'{self.draw.choice(others)}()')
 
     def lookahead(self) -> str:
         if self.law:
