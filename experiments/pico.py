@@ -96,14 +96,17 @@ def repeated_lines(text):
 
 
 def held_out_bits(lm, toy):
-    "Bits per byte on the held-out modules, the same 32,768 tokens as in the logs of training."
+    "Bits per byte on the held-out modules: all of them, and the 32,768 tokens of the training log."
     from decodelab.zoo.corpus import corpus, pack
     from decodelab.zoo.training import bits_per_byte
 
     texts = [text for _, text in corpus(cap=0)[1]]
-    ids = pack(lm.tokenizer, texts, seed=0)[: 1025 if toy else 32769]
-    n_bytes = len(lm.tokenizer.decode(ids, skip_special_tokens=True).encode())
-    return bits_per_byte(lm.model, ids, n_bytes)
+    ids = pack(lm.tokenizer, texts, seed=0)[: 4097 if toy else None]
+    result = {}
+    for name, part in (('bits_per_byte', ids), ('bits_per_byte_of_log', ids[:32769])):
+        n_bytes = len(lm.tokenizer.decode(part, skip_special_tokens=True).encode())
+        result[name] = bits_per_byte(lm.model, part, n_bytes)
+    return result
 
 
 def run_all(lm, strategy, prompts, n):
@@ -206,7 +209,7 @@ def evaluate(args):
     texts = [trace.text for trace in run_all(lm, Greedy(), prompts, n)]
     repeats_of_text = [repeated_lines(text) for text in texts]
     result = dict(
-        bits_per_byte=held_out_bits(lm, args.toy),
+        **held_out_bits(lm, args.toy),
         texts_with_repeats=sum(1 for lines in repeats_of_text if lines),
         **drafter_measures(lm, folders, prompts, n, repeats),
     )
