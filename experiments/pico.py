@@ -258,6 +258,14 @@ def parser():
     return result
 
 
+def only_writer(args):
+    "Hold the lock of a run until the process ends; raises `ValueError` where another holds it."
+    from decodelab.lab.runner import lock
+
+    args.home.mkdir(parents=True, exist_ok=True)
+    args.lock = lock(args.home, args.name)
+
+
 def run_options(one):
     "The options of a training run."
     one.add_argument('--tokens', type=int, metavar='N', help='of training, in all')
@@ -274,6 +282,8 @@ def main(argv=None):
 
     args = parser().parse_args(argv)
     torch.set_num_threads(args.threads)
+    if args.function in (train, heads):
+        only_writer(args)
     args.function(args)
 
 
