@@ -259,11 +259,11 @@ def parser():
 
 
 def only_writer(args):
-    "Hold the lock of a run until the process ends; raises `ValueError` where another holds it."
+    "The lock of a run; raises `ValueError` where another process holds it."
     from decodelab.lab.runner import lock
 
     args.home.mkdir(parents=True, exist_ok=True)
-    args.lock = lock(args.home, args.name)
+    return lock(args.home, args.name)
 
 
 def run_options(one):
@@ -282,9 +282,13 @@ def main(argv=None):
 
     args = parser().parse_args(argv)
     torch.set_num_threads(args.threads)
-    if args.function in (train, heads):
-        only_writer(args)
-    args.function(args)
+    if args.function not in (train, heads):
+        return args.function(args)
+    lock = only_writer(args)
+    try:
+        args.function(args)
+    finally:
+        lock.release()
 
 
 if __name__ == '__main__':
