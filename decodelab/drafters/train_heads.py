@@ -136,6 +136,7 @@ def train_heads(
     seed: int = 0,
     seconds: float = math.inf,  # of training, all calls together
     pause: float = math.inf,  # seconds after which this call leaves a checkpoint and returns
+    pause_while: str | Path | None = None,  # the training waits for as long as this file exists
 ) -> Heads:
     """Train heads on a frozen target, or continue where a run stopped.
 
@@ -164,6 +165,7 @@ def train_heads(
         stages=((1.0, rows, length),),
         seconds=seconds,
         pause=pause,
+        pause_while=pause_while,
     )
     if not finished:
         return heads
