@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['StuckRule', 'RepeatedNGram', 'Loop', 'Phrases', 'Backtracking', 'HeldSequence']
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #7da75791
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #681ea512
 import math
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ from ..core.driver import Request, StopChecker, Strategy
 from ..core.trace import Step
 from .sampling import Base, Greedy
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #0caaff45
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #9b9d8e2e
 class StuckRule(Component):
     "When a sequence is stuck; a rule keeps no state."
 
@@ -49,7 +49,7 @@ class RepeatedNGram(StuckRule):
         seen = any(ids[i : i + n] == last for i in range(len(ids) - n))
         return self.window if seen else 0
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #96816317
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #8062f92a
 class Loop(StuckRule):
     "The sequence ends with the same block of tokens, several times in a row."
 
@@ -87,7 +87,7 @@ class Phrases(StuckRule):
         lengths = [len(p) for p in self.phrases if ids[-len(p) :] == list(p)]
         return max(lengths, default=0)
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #b16b8d27
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #2d68397a
 class Backtracking(Strategy, Component):
     "The base's tokens, except that a stuck sequence goes back and makes another choice."
 
@@ -124,7 +124,7 @@ class HeldSequence:
         self.rollbacks = 0
         self.is_over = False
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #06015a28
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #20060609
 @patch
 def choose(self: HeldSequence) -> int | None:
     "A token that is not excluded; None where there is none."
@@ -157,7 +157,7 @@ def stuck_length(self: HeldSequence) -> int:
     back = self.strategy.stuck.take_back(self.request.prompt + self.tokens)
     return min(back, len(self.tokens) - self.n_final)
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #2cbf5d1b
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #5662c5f7
 @patch
 def advance(self: HeldSequence) -> Step:
     "One more token, or a rollback; the tokens that are final now."
@@ -188,7 +188,7 @@ def release(self: HeldSequence, is_stuck: bool) -> list[int]:
     if not is_stuck:
         self.is_over = n == limit or bool(self.stopper.check(self.tokens, check_time=False))
     self.farthest = max(self.farthest, n)
-    reached = n if self.is_over else self.farthest - self.strategy.stuck.window
+    reached = n if self.is_over else self.farthest + 1 - self.strategy.stuck.window
     start, self.n_final = self.n_final, max(self.n_final, min(n, reached))
     self.rows[start : self.n_final] = [None] * (self.n_final - start)
     return self.tokens[start : self.n_final]
