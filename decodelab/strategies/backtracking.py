@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['StuckRule', 'RepeatedNGram', 'Loop', 'Phrases', 'Backtracking', 'HeldSequence']
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #681ea512
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #81ea36b9
 import math
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ from ..core.driver import Request, StopChecker, Strategy
 from ..core.trace import Step
 from .sampling import Base, Greedy
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #9b9d8e2e
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #5fe9c577
 class StuckRule(Component):
     "When a sequence is stuck; a rule keeps no state."
 
@@ -49,7 +49,7 @@ class RepeatedNGram(StuckRule):
         seen = any(ids[i : i + n] == last for i in range(len(ids) - n))
         return self.window if seen else 0
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #8062f92a
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #a9764c3a
 class Loop(StuckRule):
     "The sequence ends with the same block of tokens, several times in a row."
 
@@ -87,7 +87,7 @@ class Phrases(StuckRule):
         lengths = [len(p) for p in self.phrases if ids[-len(p) :] == list(p)]
         return max(lengths, default=0)
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #2d68397a
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #a232e6d4
 class Backtracking(Strategy, Component):
     "The base's tokens, except that a stuck sequence goes back and makes another choice."
 
@@ -101,7 +101,7 @@ class Backtracking(Strategy, Component):
         self.base = base
         self.max_rollbacks = check_int('max_rollbacks', max_rollbacks, minimum=0)
 
-
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #40b79fab
 class HeldSequence:
     "The new tokens of one sequence, the last of them held, with their rows and excluded tokens."
 
@@ -124,7 +124,7 @@ class HeldSequence:
         self.rollbacks = 0
         self.is_over = False
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #20060609
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #78ca36fd
 @patch
 def choose(self: HeldSequence) -> int | None:
     "A token that is not excluded; None where there is none."
@@ -157,7 +157,7 @@ def stuck_length(self: HeldSequence) -> int:
     back = self.strategy.stuck.take_back(self.request.prompt + self.tokens)
     return min(back, len(self.tokens) - self.n_final)
 
-# %% ../../nbs/04_strategies/16_backtracking.ipynb #5662c5f7
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #8bfb06b0
 @patch
 def advance(self: HeldSequence) -> Step:
     "One more token, or a rollback; the tokens that are final now."
@@ -180,7 +180,7 @@ def advance(self: HeldSequence) -> Step:
     info = dict(taken_back=back) if back else {}
     return Step(final, target_passes=self.scorer.passes - passes, info=info)
 
-
+# %% ../../nbs/04_strategies/16_backtracking.ipynb #53f7d698
 @patch
 def release(self: HeldSequence, is_stuck: bool) -> list[int]:
     "The tokens that no rule can reach any more; all of them where the sequence ends."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['BudgetForcing', 'check_budget', 'answer_confidence', 'Thinking']
 
-# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #f2d6febf
+# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #98720ced
 import math
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +17,7 @@ from ..core.driver import Request, Strategy, encode_prompt
 from ..core.trace import Step
 from .sampling import Base, Greedy, Sample, Scorer
 
-# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #8975712a
+# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #cf7ef2a8
 class BudgetForcing(Strategy, Component):
     """Budget forcing: a lower and an upper limit for the thinking of a model (s1, arXiv 2501.19393).
 
@@ -45,7 +45,7 @@ class BudgetForcing(Strategy, Component):
         self.base = base
         check_budget(self)
 
-# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #a3cf76c1
+# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #965d43cc
 def check_budget(strategy: BudgetForcing):
     "Raises `ValueError` for settings that contradict each other."
     limit = strategy.max_tokens
@@ -62,7 +62,7 @@ def check_budget(strategy: BudgetForcing):
     if strategy.hidden and limit is None:
         raise ValueError('hidden thinking has no other end: give max_tokens')
 
-# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #5e0f5d54
+# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #4cdbc515
 def answer_confidence(
     scorer: Scorer,  # of probabilities
     ids: list[int],  # the sequence, with the end of its thinking
@@ -83,7 +83,7 @@ def answer_confidence(
             break
     return math.exp(total / len(answer))
 
-# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #fb81459f
+# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #21f90b12
 class Thinking:
     "The thinking of one sequence; `ids` grows by it."
 
@@ -120,7 +120,7 @@ class Thinking:
         self.n += len(new)
         return new
 
-# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #37b22952
+# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #99154958
 @patch
 def advance(self: Thinking) -> list[int]:
     "The next ids: a token of the base, a wait, or the end."
@@ -139,7 +139,7 @@ def advance(self: Thinking) -> list[int]:
     self.is_over = token == s.end or token in self.eos
     return self.append([token])
 
-# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #d7fe39d8
+# %% ../../nbs/04_strategies/15_budget_forcing.ipynb #c465a803
 @patch
 def decode(self: BudgetForcing, request: Request) -> Iterator[Step]:
     """One step a token, or a forced wait; `info['thinking']` has the ids of a thought.

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Preparation', 'Prepend', 'Reread', 'ChatTemplate', 'PreparedPrompt']
 
-# %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #a98755bb
+# %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #f7ddc5d2
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from ..core.driver import LanguageModel, Request, Strategy, encode_prompt
 from ..core.trace import Step
 from .sampling import Greedy
 
-# %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #4a4f29b6
+# %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #b0d4a0d4
 class Preparation(Component):
     "How a prompt is prepared; it keeps no state."
 
@@ -58,7 +58,7 @@ class Reread(Preparation):
         "The prompt, and each further time the separator and the prompt."
         return ids + [*self.separator, *ids] * (self.times - 1)
 
-# %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #4e320fc2
+# %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #5451f329
 class ChatTemplate(Preparation):
     "The prompt as the turn of a user, in the template of the model's tokenizer."
 
@@ -84,7 +84,7 @@ class ChatTemplate(Preparation):
         shown = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         return tokenizer(shown, add_special_tokens=False)['input_ids']
 
-# %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #577d9f33
+# %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #af6d46db
 class PreparedPrompt(Strategy, Component):
     """Another strategy, on a prompt that is prepared first.
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OPERATIONS', 'TokenTrigger', 'InsertAfter', 'arithmetic', 'Calculator', 'TokenTriggers']
 
-# %% ../../nbs/04_strategies/17_token_triggers.ipynb #51c4c8c9
+# %% ../../nbs/04_strategies/17_token_triggers.ipynb #8fa742e4
 import ast
 import operator
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from ..core.driver import LanguageModel, Request, Strategy
 from ..core.trace import Step
 from .sampling import Base, Greedy
 
-# %% ../../nbs/04_strategies/17_token_triggers.ipynb #c590bb3a
+# %% ../../nbs/04_strategies/17_token_triggers.ipynb #1b8bd770
 class TokenTrigger(Component):
     "What to insert, and when; a rule keeps no state."
 
@@ -49,7 +49,7 @@ class InsertAfter(TokenTrigger):
         is_there = list(ids[-len(self.trigger) :]) == list(self.trigger)
         return list(self.ids) if is_there else []
 
-# %% ../../nbs/04_strategies/17_token_triggers.ipynb #bd24b654
+# %% ../../nbs/04_strategies/17_token_triggers.ipynb #64739862
 OPERATIONS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -78,7 +78,7 @@ def _value(node) -> float:
             return OPERATIONS[type(operation)](_value(operand))
     raise KeyError(type(node).__name__)
 
-# %% ../../nbs/04_strategies/17_token_triggers.ipynb #5e04bd18
+# %% ../../nbs/04_strategies/17_token_triggers.ipynb #2d83d595
 class Calculator(TokenTrigger):
     "The result of the arithmetic between two texts (Toolformer, arXiv 2302.04761)."
 
@@ -103,7 +103,7 @@ class Calculator(TokenTrigger):
         value = arithmetic(expression)
         return [] if value is None else lm.encode(f' {value:.10g}')
 
-# %% ../../nbs/04_strategies/17_token_triggers.ipynb #14e570d3
+# %% ../../nbs/04_strategies/17_token_triggers.ipynb #fb893a29
 class TokenTriggers(Strategy, Component):
     "The base's tokens, and behind some of them the ids that rules insert."
 
@@ -124,7 +124,7 @@ class TokenTriggers(Strategy, Component):
         insertions = (rule.insert(lm, ids) for rule in self.triggers)
         return next(filter(None, insertions), [])
 
-# %% ../../nbs/04_strategies/17_token_triggers.ipynb #4002b42b
+# %% ../../nbs/04_strategies/17_token_triggers.ipynb #a028096a
 @patch
 def decode(self: TokenTriggers, request: Request) -> Iterator[Step]:
     "One step a token, one for each insertion (`info['inserted']` is true), which takes no pass."
