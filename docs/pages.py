@@ -5,6 +5,7 @@ become links between pages, and the pages of the parts, of the API and of the gl
 package. No cell is executed. Needs nbformat, not Sphinx."""
 
 import ast
+import csv
 import os
 import re
 import runpy
@@ -265,6 +266,36 @@ def glossary_page():
     return '# Glossary\n\n:::{glossary}\n' + '\n'.join(rows) + ':::\n'
 
 
+GUIDES = dict(
+    text_generation_strategies_2023='Text generation strategies (2023)',
+    generation_strategies_2024='Generation strategies (2024)',
+    assisted_decoding_2025='Assisted decoding (2025)',
+    assisted_decoding_2025_ko='Assisted decoding (2025, Korean)',
+)  # name in the stored rows -> title
+
+
+def inline(text, limit=90):
+    "A text as code in a cell of a table, cut to a length."
+    shown = text if len(text) <= limit else f'{text[:limit]}…'
+    shown = shown.replace('\n', '⏎').replace('|', '\\|').replace('`', "'")
+    return f'`{shown}`' if shown.strip() else ''
+
+
+def guide_rows(path=ROOT / 'experiments' / 'results' / '21_guides.pico.csv'):
+    "Guide line, command and result, from the stored rows of the experiment."
+    with path.open(newline='', encoding='utf-8') as file:
+        rows = list(csv.DictReader(file))
+    pieces = []
+    for guide, title in GUIDES.items():
+        pieces.append(f'\n## {title}\n\n| block | line | result with `pico` | verdict |')
+        pieces.append('|---|---|---|---|')
+        for row in (r for r in rows if r['guide'] == guide):
+            place = f'{row["block"]}{" " * bool(row["part"])}{row["part"]}: {row["section"]}'
+            cells = [place, inline(row['command'], 400), inline(row['ours']), row['verdict']]
+            pieces.append(f'| {" | ".join(cells)} |')
+    return '\n'.join(pieces)
+
+
 # API
 
 
@@ -359,6 +390,7 @@ def sources(site):
     pages['api/index.md'] = api_index(site)
     pages['experiments/index.md'] = experiments_page(site)
     pages['glossary.md'] = glossary_page()
+    pages['guides.md'] = pages['guides.md'].replace('%% ROWS', guide_rows())
     return pages
 
 

@@ -45,6 +45,8 @@ ARCHITECTURES = {
     r'codegen': ('codegen', 'gpt2'),
     r'flan-t5|/t5-|^t5-|^flan': ('t5', 't5'),
     r'bart': ('bart', 'bart'),
+    r'pegasus': ('pegasus', 't5'),
+    r'SmolLM': ('llama', 'gpt2'),
     r'whisper': ('whisper', ''),
     r'starcoder': ('gpt_bigcode', 'starcoder'),
     r'gpt2': ('gpt2', 'gpt2'),
@@ -164,12 +166,20 @@ def tokenizer(kind):
     return tok
 
 
-def configuration(model_type, kind, draft):
+DEPTHS = {r'SmolLM-1\.7B': 24, r'huggyllama/llama-7b': 32}  # where a source names layers by number
+
+
+def depth_of(name):
+    "Layers of the stand-in for a name, unless it drafts."
+    return next((n for pattern, n in DEPTHS.items() if re.search(pattern, name)), 8)
+
+
+def configuration(model_type, kind, draft, depth=8):
     "The configuration of a tiny model of a type."
     from transformers import CONFIG_MAPPING
 
     tok, (bos, eos, pad) = tokenizer(kind), SPECIAL[kind]
-    wide, deep = 48, 2 if draft else 8
+    wide, deep = 48, 2 if draft else depth
     shape = dict(
         vocab_size=tok.get_vocab_size(),
         bos_token_id=bos and tok.token_to_id(bos),
@@ -224,6 +234,17 @@ def configuration(model_type, kind, draft):
             decoder_start_token_id=shape['pad_token_id'],
             initializer_factor=1.0,
         ),
+        pegasus=dict(
+            d_model=wide,
+            encoder_layers=2,
+            decoder_layers=deep,
+            encoder_attention_heads=4,
+            decoder_attention_heads=4,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            init_std=0.2,
+            decoder_start_token_id=shape['pad_token_id'],
+        ),
         bart=dict(
             d_model=wide,
             encoder_layers=2,
@@ -241,11 +262,11 @@ def configuration(model_type, kind, draft):
 
 
 DRAFT_NAMES = re.compile(
-    r'125m|160m|350[Mm]|[-_](?:0\.5|1|1\.1)[Bb]\b|68m|small|tiny|distil|270|450|draft|/gpt2$'
+    r'125m|135M|160m|350[Mm]|(?<!llama3\.2)[-_](?:0\.5|1|1\.1)[Bb]\b|68m|small|tiny|distil|270|450|draft|/gpt2$'
 )  # names that draft
 
 
-def weights(model_type, kind, draft):
+def weights(model_type, kind, draft, depth=8):
     """A model of a type.
 
     Layers beyond the second say little, and a draft is the first two, so that it is right now and
@@ -253,7 +274,7 @@ def weights(model_type, kind, draft):
     """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    config = configuration(model_type, kind, draft)
+    config = configuration(model_type, kind, draft, depth)
     with torch.random.fork_rng():
         torch.manual_seed(len(kind))
         made = (
@@ -290,7 +311,8 @@ def write_model(name, folder):
         return
     bos, eos, pad = SPECIAL[kind]
     with no_progress_bars(True):
-        weights(model_type, kind, bool(DRAFT_NAMES.search(name))).save_pretrained(folder)
+        is_draft = bool(DRAFT_NAMES.search(name))
+        weights(model_type, kind, is_draft, depth_of(name)).save_pretrained(folder)
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(kind),
         bos_token=bos,
@@ -394,6 +416,7 @@ RECORDS = dict(  # data set → its i-th record
         facts=[random_prose(f'fact {i}', 1)],
     ),
     wikitext2=lambda i: dict(text=random_prose(f'wiki {i}', 30)),
+    guide_prompt=lambda i: dict(text=random_prose(f'guide {i}', 6)),
     librispeech=signal_record,
     librispeech_dummy=signal_record,
     voxpopuli_nl=signal_record,

@@ -3,6 +3,7 @@
 "without decodelab, and loaded from folders and from the Hub's cache."
 
 import ast
+import copy
 import json
 import os
 import subprocess
@@ -22,6 +23,7 @@ from decodelab import (
     Greedy,
     PhrasalConstraint,
     PromptLookupDrafter,
+    RepetitionPenalty,
     Sample,
     Speculative,
     Temperature,
@@ -32,6 +34,19 @@ from decodelab import (
     as_custom_generate,
 )
 from decodelab.models.session import EMBEDDED
+from decodelab.strategies import (
+    Backtracking,
+    BudgetForcing,
+    Calculator,
+    InsertAfter,
+    Loop,
+    Phrases,
+    Prepend,
+    PreparedPrompt,
+    RepeatedNGram,
+    Reread,
+    TokenTriggers,
+)
 from decodelab.hf.custom_generate_export import (
     required_modules,
     portable_source,
@@ -103,6 +118,56 @@ def test_an_exported_recipe_takes_arguments_batches_streamers_and_stop_strings(l
     assert said['streamed'] == said['one'] and said['one'][-1] in [
         i for i in range(lm.vocab_size) if '\n' in lm.decode([i])
     ]
+
+
+def test_the_methods_of_the_generation_guide_are_recipes(lm, tmp_path):
+    "Thinking on, going back, special tokens and prepared inputs, in a Python without decodelab."
+    prompt = lm.encode('def read_lines(path):\n    """')
+    end, comma = lm.encode('.')[0], tuple(lm.encode(', and'))
+    made = dict(
+        thinking=BudgetForcing(end, 12, 16, wait=comma),
+        unsure=BudgetForcing(end, 0, 20, wait=comma, confidence=0.9, trial_tokens=4),
+        hidden=BudgetForcing(end, max_tokens=4, hidden=True),
+        back=Backtracking(RepeatedNGram(3)),
+        phrases=Backtracking(Phrases([tuple(lm.encode(' the line'))])),
+        inserted=TokenTriggers([InsertAfter(tuple(lm.encode(' the')), comma), Calculator()]),
+        reread=PreparedPrompt(Reread((end,)), Greedy(RepetitionPenalty(1.2))),
+        prefix=PreparedPrompt(Prepend((end, end)), ContrastiveSearch()),
+    )
+    for name, strategy in made.items():
+        export_custom_generate(strategy, tmp_path / name)
+    (tmp_path / 'cache').mkdir()
+    found = run_without_decodelab(
+        [tmp_path / name for name in made], EMBEDDED / 'pico', prompt, 20, tmp_path / 'cache'
+    )
+    want = [decode(lm, prompt, strategy, 20).tokens for strategy in made.values()]
+    assert found == want
+    assert all(tokens != decode(lm, prompt, Greedy(), 20).tokens for tokens in want)
+
+
+def test_the_methods_of_the_generation_guide_through_the_hook_in_batches(lm):
+    "transformers' own loop prepares the rows; each is decoded as it is alone, with its processors."
+    prompts = ['def read_lines(path):\n    """', 'class Config:\n    """Read']
+    lm.tokenizer.pad_token, lm.tokenizer.padding_side = '<|pad|>', 'left'
+    inputs = lm.tokenizer(prompts, return_tensors='pt', padding=True)
+    end = lm.encode('.')[0]
+    for strategy in (
+        BudgetForcing(end, 6, 8, wait=tuple(lm.encode(' and'))),
+        Backtracking(Loop(2, 8)),
+        TokenTriggers([InsertAfter((end,), (end,))]),
+        PreparedPrompt(Reread()),
+    ):
+        rows = lm.model.generate(
+            **inputs,
+            max_new_tokens=16,
+            repetition_penalty=1.1,
+            custom_generate=as_custom_generate(strategy),
+        )
+        for row, prompt in zip(rows[:, inputs['input_ids'].shape[1] :].tolist(), prompts):
+            changed = copy.copy(strategy)
+            changed.base = Greedy(RepetitionPenalty(1.1))
+            want = decode(lm, prompt, changed, 16).tokens
+            assert row[: len(want)] == want
 
 
 BATCH = '''

@@ -5,6 +5,7 @@ import sys
 from importlib.util import find_spec
 
 import nbformat
+import pandas as pd
 import pytest
 import torch
 import transformers
@@ -99,6 +100,25 @@ def test_the_glossary_page_has_every_word(site):
 
     text = pages.glossary_page()
     assert [word for word in GLOSSARY if f'\n{word}\n  ' not in text] == []
+
+
+def test_the_page_of_the_guides_has_a_line_for_every_call(site):
+    "Its rows are those that the experiment has stored, which are the source's, in the same order."
+    rows = pd.read_csv(ROOT / 'experiments/results/21_guides.pico.csv', keep_default_na=False)
+    calls = pd.read_csv(ROOT / 'experiments/sources/guides.csv', keep_default_na=False)
+    places = ['guide', 'block', 'part', 'section']
+    assert rows[places].equals(calls[places]) and set(rows.guide) == set(pages.GUIDES)
+    page = pages.sources(site)['guides.md']
+    lines = [line for line in page.splitlines() if re.match(r'\| \d', line)]
+    assert len(lines) == len(rows) and '%% ROWS' not in page
+    for command in rows.command:
+        assert f'`{command}`' in page, command
+    assert (rows.verdict != '').all() and not rows.verdict.str.startswith('differs').any()
+
+
+def test_a_cell_of_the_guides_holds_any_text():
+    assert pages.inline('a|b\n`c`') == "`a\\|b⏎'c'`" and pages.inline('   ') == ''
+    assert pages.inline('x' * 100, 10) == f'`{"x" * 10}…`'
 
 
 def test_dead_links_are_found(tmp_path):

@@ -255,6 +255,14 @@ TEXT_SOURCES = dict(
         config='wikitext-2-v1',
         file='valid.txt',
     ),
+    guide_prompt=DatasetSource(
+        'the paragraph that diverse beam search summarises, on one line; '
+        'docs/source/en/generation_strategies.md of transformers 4',
+        None,
+        ('text',),
+        split='test',
+        file='guide_prompt.txt',
+    ),
 )
 CODE_SOURCES = dict(
     the_stack=DatasetSource(

@@ -314,6 +314,10 @@ UNSPELLED = {
     'ExactSample': 'it decodes tables of probabilities, not models',
     'ExactGreedy': 'it decodes tables of probabilities, not models',
     'StreamingStrategy': 'transformers makes it around another strategy',
+    'BudgetForcing': 'it needs the id that ends the thinking of a model',
+    'Backtracking': 'its rule, when a sequence is stuck, is an object',
+    'TokenTriggers': 'its rules, what to insert and when, are objects',
+    'PreparedPrompt': 'its preparation is an object, and a shell can prepare a prompt itself',
 }  # class → why it has no name
 
 # %% ../../nbs/13_lab/24_strategy_names.ipynb #22b76a26

@@ -34,3 +34,15 @@ from .streaming import Stream as Stream
 from .streaming import AsyncStream as AsyncStream
 from .streaming import IncrementalDetokenizer as IncrementalDetokenizer
 from .transcribe import suppression_processors as suppression_processors
+from .budget_forcing import BudgetForcing as BudgetForcing
+from .backtracking import Backtracking as Backtracking
+from .backtracking import RepeatedNGram as RepeatedNGram
+from .backtracking import Loop as Loop
+from .backtracking import Phrases as Phrases
+from .token_triggers import TokenTriggers as TokenTriggers
+from .token_triggers import InsertAfter as InsertAfter
+from .token_triggers import Calculator as Calculator
+from .prepared_prompt import PreparedPrompt as PreparedPrompt
+from .prepared_prompt import Reread as Reread
+from .prepared_prompt import Prepend as Prepend
+from .prepared_prompt import ChatTemplate as ChatTemplate
