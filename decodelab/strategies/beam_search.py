@@ -22,6 +22,7 @@ from ..models.tree_branches import Branches
 from ..logits.warpers import Warper
 from ..logits.stateful import MirostatState
 from ..logits.processor_list import BoundProcessors, LogitsProcessorList
+from .sampling import MultinomialRng
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #978446cc
 @dataclass(eq=False)
@@ -388,6 +389,8 @@ def hypotheses(trace) -> list[dict]:
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #419df0af
 def sample_without_replacement(weights, k: int, rng) -> list[int]:
     "`k` different indices, each drawn with probability proportional to `weights` among those that are left."
+    if isinstance(rng, MultinomialRng):
+        return rng.draw(weights, k)
     weights = weights.clone() if isinstance(weights, torch.Tensor) else list(weights)
     out = []
     for _ in range(k):
@@ -403,6 +406,8 @@ class BeamSample(BeamSearch):
         beam_scores = log_probs.new_tensor([b.score for b in group.beams])
         total = (log_probs + beam_scores[:, None]).flatten()  # (beams * V,)
         weights = (total - total.max()).exp()
+        absent = (self.num_beams - len(group.beams)) * log_probs.shape[1]
+        weights = torch.nn.functional.pad(weights, (0, absent))  # beams that are not there yet
         k = min(n_candidates(search, group), int((weights > 0).sum()))
         index = sample_without_replacement(weights, k, search.request.rng)
         index.sort(key=lambda i: -float(total[i]))
