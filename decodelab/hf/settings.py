@@ -297,7 +297,6 @@ NEEDS |= dict(
         _is_set('negative_prompt_ids'),
         'there are no negative_prompt_ids',
     ),
-    seed_like=(is_sampling, _SAMPLING),
 )
 
 # %% ../../nbs/12_hf/01_settings.ipynb #9521a5f9
@@ -584,7 +583,7 @@ def greedy_at_zero(s: Settings):
     for key in SAMPLING:
         if key.key != 'top_k' or not s['penalty_alpha']:
             s.unused[key.key] = 'temperature=0 is greedy search'
-    s.unused['seed_like'] = s.unused['do_sample'] = 'temperature=0 is greedy search'
+    s.unused['do_sample'] = 'temperature=0 is greedy search'
 
 # %% ../../nbs/12_hf/01_settings.ipynb #fd564288
 def checked_settings(

@@ -352,6 +352,10 @@ class CapabilitiesMixin:
         if not all(snapshot.is_current() for snapshot in self._config_snapshots):
             self._outcomes = None
 
+    def forget_outcomes(self):
+        "Look the outcomes up again, of a copy that is read in another way."
+        self._outcomes = None
+
     def outcome(self, way: str) -> Outcome:
         "What is known of one way of reading; it is probed where nothing is."
         check_choice('way', way, tuple(WAYS))
