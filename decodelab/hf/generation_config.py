@@ -167,7 +167,7 @@ def contrastive_fields(strategy: ContrastiveSearch) -> dict:
 
 def dola_fields(dola: DoLa) -> dict:
     "The fields of DoLa without the repetition penalty, which is a logits processor there."
-    usual = dict(divergence='jsd', layer_per='token', relative_top=0.1, norm='none')
+    usual = dict(divergence='original', layer_per='token', relative_top=0.1, norm='none')
     check_attributes(dola, **usual, min_tokens_to_keep=1)
     return dict(dola_layers=dola.layers if isinstance(dola.layers, str) else list(dola.layers))
 

@@ -293,7 +293,8 @@ def make_strategy(
         return ContrastiveSearch(s['penalty_alpha'], s['top_k'], processors)
     base = Sample(processors) if is_sampling(s) else Greedy(processors)
     if s['dola_layers'] is not None:
-        base = DoLa(s['dola_layers'], base, repetition_penalty=None)
+        options = dict(divergence='original', repetition_penalty=None)
+        base = DoLa(s['dola_layers'], base, **options)
     if parts is None:
         return base
     drafter, lookahead = parts

@@ -34,6 +34,7 @@ class Beam:
     path: list[int] = field(default_factory=list)  # for each token, the beam it was added to
     parent: 'Beam | None' = None
     row: int = 0  # its index among the beams of one pass
+    place: int | None = None  # its index among the beams of all groups; None: it does not go on
     group: int = 0  # the group it competes in
     node: int = -1  # in the search tree
     ended: str = ''  # the reason why it ended
@@ -42,7 +43,7 @@ class Beam:
 
     def child(self, token: int, score: float, state=None) -> 'Beam':
         "The beam with one token more."
-        tokens, path = [*self.tokens, token], [*self.path, self.row]
+        tokens, path = [*self.tokens, token], [*self.path, self.place]
         return Beam(tokens, score, path, self, group=self.group, state=state)
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #f8da41d8
@@ -144,6 +145,18 @@ class Search:
         self.n_emitted = 0  # tokens of the agreed prefix so far
         self.counted_passes = 0
         self.over = False
+        self.place_beams()
+
+    def place_beams(self):
+        "Number the beams; a group that is done leaves its numbers free."
+        for number, group in enumerate(self.groups):
+            for i, beam in enumerate(() if group.done else group.beams):
+                beam.place = number * group.size + i
+
+    @property
+    def in_order(self) -> bool:
+        "Are the beams of a step numbered in the order in which they were found?"
+        return len(self.groups) == 1 and self.groups[0].tracker is None
 
     @property
     def beams(self) -> list[Beam]:
@@ -225,6 +238,7 @@ def advance(self: Search) -> list[Beam]:
         taken += [b.tokens[-1] for b in group.beams]
     at_budget = self.length == self.request.max_new_tokens
     self.over = at_budget or all(g.done for g in self.groups)
+    self.place_beams()
     return candidates
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #8bdbea28
@@ -239,6 +253,8 @@ def tree_nodes(self: Search, candidates: list[Beam]) -> list[dict]:
         node = dict(parent=c.parent.node, token=c.tokens[-1], logp=logp, score=c.score, kind=c.kind)
         if len(self.groups) > 1:
             node['group'] = c.group
+        if c.place is not None and not self.in_order:
+            node['place'] = c.place
         nodes.append(node)
     return nodes
 
