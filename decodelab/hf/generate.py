@@ -28,7 +28,13 @@ from decodelab.hf.inputs import (
     visible_ids,
     with_cache,
 )
-from .outputs import check_outputs, new_token_rows, output_fields, pad_rows
+from decodelab.hf.outputs import (
+    check_outputs,
+    new_token_rows,
+    output_fields,
+    pad_rows,
+    row_owners,
+)
 from decodelab.hf.settings import (
     INPUTS,
     Settings,
@@ -124,7 +130,9 @@ def make_output(
     as_dict = s['return_dict_in_generate']
     if not as_dict and not returns_full_sequences(lm, call.inputs):
         return strip_end_tokens(tokens, eos_ids(s), pad_id(s), lm.device)
-    ids = pad_rows([texts[i // n].row + new for i, new in enumerate(tokens)], pad_id(s), lm.device)
+    owners = row_owners(traces, n, search)
+    rows = [texts[i].row + new for i, new in zip(owners, tokens)]
+    ids = pad_rows(rows, pad_id(s), lm.device)
     if not as_dict:
         return ids
     for trace, request in zip(traces, requests):

@@ -83,7 +83,8 @@ def processors_for(
     "The logits processors of one sequence."
     config = GenerationConfig()
     for name in (*PROCESSOR_NAMES, 'num_beams'):
-        setattr(config, name, s[name])
+        if name not in s.unused:
+            setattr(config, name, s[name])
     config.eos_token_id = eos_ids(s)
     if minimum is not None:
         config.min_length, config.min_new_tokens = 0, minimum

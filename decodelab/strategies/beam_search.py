@@ -38,6 +38,7 @@ class Beam:
     group: int = 0  # the group it competes in
     node: int = -1  # in the search tree
     ended: str = ''  # the reason why it ended
+    drawn: int | None = None  # its number among the candidates as they were drawn; None: by score
     kind: str = 'pruned'  # or 'beam', 'finished'
     state: object = None  # progress with constraints
 
@@ -119,7 +120,7 @@ class Group:
         "Let the best candidates continue or finish."
         self.beams = []
         for rank, c in enumerate(candidates):
-            if c.ended and rank < self.size and may_end(c):
+            if c.ended and (rank if c.drawn is None else c.drawn) < self.size and may_end(c):
                 self.finished.add(c)
             elif not c.ended and len(self.beams) < self.size:
                 c.kind = 'beam'
@@ -425,6 +426,13 @@ class BeamSample(BeamSearch):
         absent = (self.num_beams - len(group.beams)) * log_probs.shape[1]
         weights = torch.nn.functional.pad(weights, (0, absent))  # beams that are not there yet
         k = min(n_candidates(search, group), int((weights > 0).sum()))
-        index = sample_without_replacement(weights, k, search.request.rng)
-        index.sort(key=lambda i: -float(total[i]))
-        return children(group, total[index].tolist(), index, log_probs.shape[1])
+        drawn = sample_without_replacement(weights, k, search.request.rng)
+        index = sorted(drawn, key=lambda i: -float(total[i]))
+        beams = children(group, total[index].tolist(), index, log_probs.shape[1])
+        if isinstance(search.request.rng, MultinomialRng):  # transformers ends beams in this order
+            number = {
+                (i // log_probs.shape[1], i % log_probs.shape[1]): n for n, i in enumerate(drawn)
+            }
+            for beam in beams:
+                beam.drawn = number[group.beams.index(beam.parent), beam.tokens[-1]]
+        return beams
