@@ -391,6 +391,10 @@ def check_complete(s: Settings):
     if lookahead and not has_model_drafter(s):
         words = f'the configuration has {", ".join(lookahead)} and no model drafts'
         raise ValueError(f'{words}: give assistant_model')
+    reads = ('use_cache', s['use_cache'] is False), ('prefill_chunk_size', s['prefill_chunk_size'])
+    if any(is_set and s.is_explicit(name) for name, is_set in reads):
+        words = 'use_cache and prefill_chunk_size say how a prompt is read, not how to decode'
+        raise ValueError(f'{words}: give them to generate')
     for name, why in s.unused.items():
         if s.source[name] == 'generation_config':
             words = f'the configuration has {name}={short_repr(s[name])}'
