@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['REQUIREMENT', 'ENTRY_FILE', 'PASSED_ARGUMENTS', 'installed_version', 'unmet_requirements', 'check_requirements',
-           'resolve_folder', 'fetch_files', 'import_package', 'entry_function', 'CustomGenerate', 'run_method',
-           'call_options', 'load_custom_generate']
+           'resolve_folder', 'recipe_folder', 'fetch_files', 'import_package', 'entry_function', 'CustomGenerate',
+           'run_method', 'call_options', 'load_custom_generate']
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #64e29d89
 import copy
@@ -15,6 +15,7 @@ import inspect
 import os
 import re
 import sys
+import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -88,15 +89,27 @@ def resolve_folder(name: str, revision: str | None) -> tuple[Path | None, str | 
     if os.path.isdir(name):
         if revision:
             raise ValueError(f'{name} is a folder and has no revisions: leave revision out')
-        if not (Path(name) / ENTRY_FILE).is_file():
-            raise ValueError(f'{name} holds no {ENTRY_FILE}: is it a recipe?')
-        return (Path(name) / ENTRY_FILE).parent.resolve(), None
+        return recipe_folder(Path(name)).resolve(), None
     if not re.fullmatch(r'[\w.-]+/[\w.-]+', name):
         raise ValueError(f'{name} is no folder that is here and no name such as user/repository')
     if not re.fullmatch('[0-9a-f]{40}', revision or ''):
         words = 'read it, and pin the commit you have read with revision=<40 hex digits>'
         raise ValueError(f'{name} would run code from the Hub: {words}')
     return None, revision
+
+
+def recipe_folder(folder: Path) -> Path:
+    """Where generate.py is: in custom_generate, or at the top, with a warning.
+
+    Raises `ValueError` where it is in neither.
+    """
+    if (folder / ENTRY_FILE).is_file():
+        return (folder / ENTRY_FILE).parent
+    if not (folder / 'generate.py').is_file():
+        raise ValueError(f'{folder} holds no {ENTRY_FILE}: is it a recipe?')
+    words = f"{folder} has its generate.py at the top, which transformers' own generate refuses"
+    warnings.warn(f'{words}: move it into custom_generate before you share it', stacklevel=4)
+    return folder
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #06f6f3d3
 def fetch_files(name: str, revision: str, cache_dir: str | None) -> Path:

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['NATIVE', 'DROPPED_ARGUMENTS', 'PerRequest', 'decode_requests', 'Call', 'make_output', 'is_native', 'check_native',
-           'generate_by_function', 'generate', 'prepare_call', 'strategies_of']
+           'generate_by_function', 'generate', 'generate_traced', 'prepare_call', 'without_cache', 'strategies_of']
 
 # %% ../../nbs/12_hf/09_generate.ipynb #6ee9cd44
+import copy
 import functools
 import inspect
 from dataclasses import dataclass
@@ -18,14 +19,22 @@ from .custom_generate import trace_streamed
 from .custom_generate_load import CustomGenerate, load_custom_generate
 from decodelab.hf.inputs import (
     PromptRow,
+    grown_cache,
     input_names,
     max_new_tokens_of,
     pad_id,
     prompt_rows,
     requests_for,
     visible_ids,
+    with_cache,
 )
-from .outputs import check_outputs, new_token_rows, output_fields, pad_rows
+from decodelab.hf.outputs import (
+    check_outputs,
+    new_token_rows,
+    output_fields,
+    pad_rows,
+    row_owners,
+)
 from decodelab.hf.settings import (
     INPUTS,
     Settings,
@@ -36,10 +45,12 @@ from decodelab.hf.settings import (
 from .strategies import as_lm, eos_ids, hf_model, settings_for, strategies_for
 from decodelab.hf.whisper import (
     generate_long_form,
+    is_whisper,
     needs_long_form,
     returns_full_sequences,
     strip_end_tokens,
     whisper_names,
+    without_schedule,
 )
 from ..models.batching import Batch, Batcher, Queue, run_batch
 from ..models.session import LM
@@ -110,6 +121,7 @@ def make_output(
     requests: list[Request],
     strategies: list,  # of each request
     traces: Batch,  # of each request
+    cache=None,  # of the call, grown
 ):
     "Ids `(rows, tokens)`, or a `ModelOutput` of transformers with the traces as `.trace`."
     s, lm = call.settings, call.lm
@@ -118,7 +130,9 @@ def make_output(
     as_dict = s['return_dict_in_generate']
     if not as_dict and not returns_full_sequences(lm, call.inputs):
         return strip_end_tokens(tokens, eos_ids(s), pad_id(s), lm.device)
-    ids = pad_rows([texts[i // n].row + new for i, new in enumerate(tokens)], pad_id(s), lm.device)
+    owners = row_owners(traces, n, search)
+    rows = [texts[i].row + new for i, new in zip(owners, tokens)]
+    ids = pad_rows(rows, pad_id(s), lm.device)
     if not as_dict:
         return ids
     for trace, request in zip(traces, requests):
@@ -126,6 +140,7 @@ def make_output(
         if shown is not None:  # the request's ids stand for embeddings
             trace.prompt = shown
     fields = output_fields(s, requests, strategies, traces, tokens)
+    fields['past_key_values'] = cache
     out = _output_class(search, bool(lm.decoder_start_ids))(sequences=ids, **fields)
     out.trace = traces
     return out
@@ -204,17 +219,23 @@ def generate(
 
     Raises `TypeError` or `ValueError` with the name of an argument that does not fit.
     """
-    arguments = dict(inputs=inputs) | arguments
+    return generate_traced(model, dict(inputs=inputs) | arguments)[0]
+
+
+def generate_traced(model, arguments: dict) -> tuple:
+    "`(output, traces)` of a call of `generate`; a custom function has no traces."
     if not is_native(arguments.get('custom_generate')):
-        return generate_by_function(model, arguments)
+        return generate_by_function(model, arguments), []
     call = prepare_call(model, arguments)
     if needs_long_form(call.lm, arguments):
         return generate_long_form(call.lm, call.settings, arguments)
-    rows = prompt_rows(call.lm, call.settings, call.inputs)
+    s, lm = call.settings, call.lm
+    rows = with_cache(lm, s, call.inputs, prompt_rows(lm, s, call.inputs))
     strategies = strategies_of(call, rows)
-    requests = requests_for(call.settings, call.lm, rows)
-    traces = decode_requests(requests, strategies, call.settings['streamer'])
-    return make_output(call, rows, requests, strategies, traces)
+    requests = requests_for(s, lm, rows)
+    traces = decode_requests(requests, strategies, s['streamer'])
+    cache = grown_cache(s, rows, [trace.tokens for trace in traces])
+    return make_output(call, rows, requests, strategies, traces, cache), traces
 
 
 def prepare_call(model, arguments: dict) -> Call:
@@ -223,10 +244,21 @@ def prepare_call(model, arguments: dict) -> Call:
     names = input_names(lm) + whisper_names(lm)
     check_names(arguments, names)
     inputs = {k: v for k, v in arguments.items() if k in INPUTS or k in names}
-    s = settings_for(lm, {k: v for k, v in arguments.items() if k not in inputs})
+    options = without_schedule(arguments) if is_whisper(lm) else arguments
+    s = settings_for(lm, {k: v for k, v in options.items() if k not in inputs})
     check_outputs(s, lm)
     check_native(s)
+    if s['use_cache'] is False and s.is_explicit('use_cache'):
+        lm = without_cache(lm)
     return Call(lm, s, inputs)
+
+
+def without_cache(lm: LM) -> LM:
+    "The same model, read anew for each token."
+    lm = copy.copy(lm)
+    lm.use_cache = False
+    lm.forget_outcomes()
+    return lm
 
 # %% ../../nbs/12_hf/09_generate.ipynb #d240174a
 def strategies_of(call: Call, rows: list[PromptRow]) -> list:

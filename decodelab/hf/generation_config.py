@@ -167,7 +167,7 @@ def contrastive_fields(strategy: ContrastiveSearch) -> dict:
 
 def dola_fields(dola: DoLa) -> dict:
     "The fields of DoLa without the repetition penalty, which is a logits processor there."
-    usual = dict(divergence='jsd', layer_per='token', relative_top=0.1, norm='none')
+    usual = dict(divergence='original', layer_per='token', relative_top=0.1, norm='none')
     check_attributes(dola, **usual, min_tokens_to_keep=1)
     return dict(dola_layers=dola.layers if isinstance(dola.layers, str) else list(dola.layers))
 
@@ -391,6 +391,10 @@ def check_complete(s: Settings):
     if lookahead and not has_model_drafter(s):
         words = f'the configuration has {", ".join(lookahead)} and no model drafts'
         raise ValueError(f'{words}: give assistant_model')
+    reads = ('use_cache', s['use_cache'] is False), ('prefill_chunk_size', s['prefill_chunk_size'])
+    if any(is_set and s.is_explicit(name) for name, is_set in reads):
+        words = 'use_cache and prefill_chunk_size say how a prompt is read, not how to decode'
+        raise ValueError(f'{words}: give them to generate')
     for name, why in s.unused.items():
         if s.source[name] == 'generation_config':
             words = f'the configuration has {name}={short_repr(s[name])}'

@@ -6,7 +6,8 @@
 __all__ = ['RESERVED', 'PromptRow', 'visible_ids', 'tensor_of', 'ids_of', 'mask_of', 'strip_padding', 'strip_rows', 'input_names',
            'decoder_prompts', 'encoder_decoder_rows', 'encoder_inputs', 'encoder_row', 'prompt_rows', 'id_rows',
            'precomputed_encoders', 'encoder_states', 'encoder_masks', 'multimodal_rows', 'embedding_rows', 'image_rows',
-           'placeholder_ids', 'stop_function', 'stop_for', 'seed_of', 'requests_for', 'max_new_tokens_of', 'pad_id']
+           'placeholder_ids', 'uncached_rows', 'with_cache', 'returns_cache', 'grown_cache', 'stop_function',
+           'stop_for', 'seed_of', 'rngs_of', 'requests_for', 'max_new_tokens_of', 'pad_id']
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #fcaa3318
 import inspect
@@ -19,9 +20,11 @@ from ..core.driver import Request, Rng, Stop, encode_prompt
 from .settings import Settings, is_beam_search, is_sampling
 from .settings import resolve_max_new_tokens, short_repr
 from .strategies import eos_ids
-from ..models.prefill import PrecomputedEncoder
+from ..models.past_key_values import CachedPrompt, check_past
+from ..models.prefill import PrecomputedEncoder, UncachedInputs
 from ..models.prefill import Prefill, PrefillInputs
-from ..models.session import LM, ModelInputs
+from ..models.session import LM, ModelInputs, cache_kind
+from ..strategies.sampling import MultinomialRng
 from ..strategies.transcribe import decoder_prompt
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #c315d05e
@@ -146,7 +149,7 @@ def input_names(lm: LM) -> list[str]:
     if lm.decoder_start_ids:
         return [*names, 'encoder_outputs']
     if lm.text_config is lm.model.config:  # a text model
-        return [n for n in names if n == 'inputs_embeds']
+        return [n for n in names if n in ('inputs_embeds', 'pixel_values')]
     return names
 
 
@@ -270,9 +273,11 @@ def prompt_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
         words = f'decoder_input_ids are for encoder–decoders, and {lm.name} is none'
         raise ValueError(f'{words}: give input_ids')
     extra = [n for n in input_names(lm) if inputs.get(n) is not None]
-    if extra:
-        return multimodal_rows(lm, s, inputs, extra)
-    return id_rows(lm, s, _ids_argument(inputs), inputs.get('attention_mask'))
+    if not extra:
+        return id_rows(lm, s, _ids_argument(inputs), inputs.get('attention_mask'))
+    if not lm.caches() or (lm.text_config is lm.model.config and extra == ['pixel_values']):
+        return uncached_rows(lm, s, inputs, extra)
+    return multimodal_rows(lm, s, inputs, extra)
 
 # %% ../../nbs/12_hf/02_inputs.ipynb #33b28955
 def id_rows(lm: LM, s: Settings, ids, mask) -> list[PromptRow]:
@@ -437,6 +442,85 @@ def placeholder_ids(lm: LM) -> set[int | None]:
     ]
     return {getattr(config, name, None) for name in names}
 
+# %% ../../nbs/12_hf/02_inputs.ipynb #5ee92cc8
+def uncached_rows(lm: LM, s: Settings, inputs: dict, extra: list[str]) -> list[PromptRow]:
+    """Sequences whose `extra` inputs are read in each pass.
+
+    Raises `ValueError` for embeddings, and for pictures that are not one for each sequence.
+    """
+    if 'inputs_embeds' in extra:
+        words = 'inputs_embeds are read once, into the cache'
+        raise ValueError(f'{words}: leave use_cache=False out, or give ids')
+    tensors = {name: _on_device(lm, tensor_of(name, inputs[name])) for name in extra}
+    n = len(tensors[extra[0]])
+    ids = _ids_argument(inputs)
+    if ids is None and s['bos_token_id'] is not None:
+        ids = [[s['bos_token_id']]] * n
+    rows = id_rows(lm, s, ids, inputs.get('attention_mask'))
+    if any(len(x) != len(rows) for x in tensors.values()):
+        words = f'{", ".join(extra)} have {n} rows and the ids {len(rows)}'
+        raise ValueError(f'{words}: give a picture for each sequence')
+    for i, row in enumerate(rows):
+        own = {name: x[i : i + 1] for name, x in tensors.items()}
+        row.encoder = UncachedInputs(lm, own)
+    return rows
+
+# %% ../../nbs/12_hf/02_inputs.ipynb #16df5774
+def with_cache(lm: LM, s: Settings, inputs: dict, rows: list[PromptRow]) -> list[PromptRow]:
+    """The rows, with a cache where one is given or asked for, or a prompt is read in pieces.
+
+    Raises `TypeError` or `ValueError` for a cache that does not fit.
+    """
+    past, chunk = inputs.get('past_key_values'), s['prefill_chunk_size']
+    if past is not None:
+        check_past(lm, past)
+        if not lm.caches():
+            words = 'past_key_values are given, and use_cache=False'
+            raise ValueError(f'{words}: leave one out')
+    if past is None and chunk is None and not returns_cache(lm, s, rows):
+        return rows
+    readable = not lm.decoder_start_ids and cache_kind(lm.model) == 'growing'
+    if not readable or any(row.encoder is not None for row in rows):
+        name = 'prefill_chunk_size' if past is None else 'past_key_values'
+        words = f'{name} is for ids that a decoder reads into keys and values'
+        raise ValueError(f'{words}: leave it out')
+    for i, row in enumerate(rows):
+        row.encoder = _cached_prompt(lm, row, past, i, chunk)
+    return rows
+
+
+def returns_cache(lm: LM, s: Settings, rows: list[PromptRow]) -> bool:
+    "Is the cache of a call part of its output, or changed by it?"
+    one = len(rows) * s['num_return_sequences'] == 1 and not is_beam_search(s)
+    growing = lm.caches() and cache_kind(lm.model) == 'growing' and not lm.decoder_start_ids
+    plain = rows[0].encoder is None or isinstance(rows[0].encoder, CachedPrompt)
+    return bool(s['return_dict_in_generate']) and one and growing and plain
+
+# %% ../../nbs/12_hf/02_inputs.ipynb #9e0ccd4f
+def _cached_prompt(lm: LM, row: PromptRow, past, number: int, chunk: int | None) -> CachedPrompt:
+    "Row `number` with its part of a cache; raises `ValueError` where they do not fit."
+    padding = len(row.row) - len(row.prompt)
+    result = CachedPrompt(lm, row.prompt, past, number, padding, chunk)
+    if not result.n_cached:
+        return result
+    n = len(past.layers[0].keys)
+    if number >= n or row.row[padding:] != row.prompt:
+        words = f'past_key_values have {n} rows, with any padding in front'
+        raise ValueError(f'{words}: give ids of as many rows, padded on the left')
+    if result.n_cached >= len(row.prompt):
+        words = f'past_key_values hold {result.n_cached} tokens and the ids are {len(row.prompt)}'
+        raise ValueError(f'{words}: give all ids of the conversation, with at least one new')
+    return result
+
+
+def grown_cache(s: Settings, rows: list[PromptRow], tokens: list[list[int]]):
+    "The cache of a single sequence after its call; None for others."
+    encoder = rows[0].encoder
+    one = len(rows) * s['num_return_sequences'] == 1 and not is_beam_search(s)
+    if not isinstance(encoder, CachedPrompt) or not one or encoder.first is None:
+        return None
+    return encoder.store(tokens[0])
+
 # %% ../../nbs/12_hf/02_inputs.ipynb #3850ca2e
 def stop_function(criteria, row: list[int], device) -> Callable:
     """Criteria `(input_ids, scores) → bool` as a function of the new ids.
@@ -485,6 +569,23 @@ def seed_of(s: Settings) -> int:
     device = generator.device if generator else None
     return torch.randint(2**31, (), generator=generator, device=device).item()
 
+# %% ../../nbs/12_hf/02_inputs.ipynb #3e1ed969
+def rngs_of(s: Settings, lm: LM, n: int) -> list[Rng]:
+    """The source of randomness of each of `n` sequences.
+
+    Raises `ValueError` where several shall have transformers' tokens.
+    """
+    if s['seed_like'] is None:
+        seed = seed_of(s)
+        return [Rng(seed + i, lm.device) for i in range(n)]
+    if n > 1:
+        words = f"seed_like='transformers' is for one sequence, and there are {n}"
+        raise ValueError(f'{words}: transformers draws those of a batch together')
+    generator = s['generator']
+    if s['seed'] is not None:
+        generator = torch.Generator(lm.device).manual_seed(s['seed'])
+    return [MultinomialRng(generator)]
+
 # %% ../../nbs/12_hf/02_inputs.ipynb #374ac284
 def requests_for(s: Settings, lm: LM, texts: list[PromptRow]) -> list[Request]:
     """A request for each prompt and each of its sequences.
@@ -500,11 +601,10 @@ def requests_for(s: Settings, lm: LM, texts: list[PromptRow]) -> list[Request]:
         words = 'sequences may end at different positions and nothing can fill up the rows'
         raise ValueError(f'{words}: give pad_token_id')
     stops = [stop_for(s, lm, text) for text in texts]
-    seed = seed_of(s)  # drawn last: an error leaves torch's generator as it was
+    rngs = rngs_of(s, lm, len(texts) * copies)  # last: an error leaves torch's generator as it was
     requests = []
     for i, (text, stop) in enumerate(zip(texts, stops)):
-        for j in range(copies):
-            rng = Rng(seed + i * copies + j, lm.device)
+        for rng in rngs[i * copies : (i + 1) * copies]:
             requests.append(Request(lm, text.prompt, budget, rng, stop, text.encoder))
     return requests
 

@@ -8,7 +8,7 @@ __all__ = ['DEFAULTS', 'PROCESSOR_NAMES', 'NEUTRAL', 'CALL_NAMES', 'INPUTS', 'UN
            'PRECEDENCE', 'config_names', 'check_names', 'Settings', 'short_repr', 'resolve', 'is_constrained',
            'is_beam_search', 'is_diverse', 'is_contrastive', 'is_sampling', 'drafting_arguments', 'has_model_drafter',
            'check_needs', 'check_clashes', 'name_with_source', 'check_types', 'check_value', 'check_unknown_fields',
-           'takes_precedence', 'resolve_max_new_tokens', 'resolve_min_new_tokens', 'checked_settings']
+           'takes_precedence', 'resolve_max_new_tokens', 'resolve_min_new_tokens', 'greedy_at_zero', 'checked_settings']
 
 # %% ../../nbs/12_hf/01_settings.ipynb #3bbf5d90
 import difflib
@@ -77,10 +77,18 @@ CALL_NAMES = (
     'custom_generate',
     'trust_remote_code',
     'synced_gpus',
-    'seed',  # these two are decodelab's: the source of randomness
+    'seed',  # these three are decodelab's: the source of randomness
     'generator',
+    'seed_like',  # 'transformers': the same seed draws transformers' own tokens
 )
-INPUTS = ('inputs', 'input_ids', 'attention_mask', 'token_type_ids', 'decoder_input_ids')
+INPUTS = (
+    'inputs',
+    'input_ids',
+    'attention_mask',
+    'token_type_ids',
+    'decoder_input_ids',
+    'past_key_values',
+)
 
 
 def config_names() -> list[str]:
@@ -112,11 +120,10 @@ def check_names(
 _OWN_CACHE = 'every sequence has a cache of its own here: leave it out'
 _NO_WINDOW = 'the two sequences are kept in step without a window: leave it out'
 UNSUPPORTED = dict(
-    use_cache=_OWN_CACHE,
-    cache_implementation=_OWN_CACHE,
+    cache_implementation='keys and values stay on the device, in the precision of the model: '
+    'decode_batch(cache_tokens=…) bounds their memory, and prefill_chunk_size that of a long prompt',
     cache_config=_OWN_CACHE,
     max_cache_len=_OWN_CACHE,
-    prefill_chunk_size=_OWN_CACHE,
     low_memory=_OWN_CACHE,
     speculation_type='only assistants, lookup and early exits draft here: leave it out',
     assistant_ensemble_weight='it changes the distribution: leave it out, or decode with '
@@ -131,8 +138,7 @@ UNSUPPORTED = dict(
 )
 # Values of these that change nothing; None changes nothing anywhere.
 IGNORED_VALUES = dict(
-    use_cache=(True,),
-    cache_implementation=(False, 'dynamic', 'hybrid'),
+    cache_implementation=(False, 'dynamic', 'hybrid', 'static', 'sliding_window'),
     assistant_lookbehind=(False, 10),
     target_lookbehind=(False, 10),
 )
@@ -300,7 +306,7 @@ def check_needs(s: Settings):
     Raises `ValueError` for one that is an argument of the call.
     """
     for name, (has_effect, why) in NEEDS.items():
-        if has_effect(s) or _is_neutral(name, s[name]):
+        if name in s.unused or has_effect(s) or _is_neutral(name, s[name]):
             continue
         undecided = s.source['do_sample'] == 'default' and has_effect is is_sampling
         if undecided and s.source[name] == 'generation_config':
@@ -315,6 +321,8 @@ def check_needs(s: Settings):
         if s.is_explicit(name):
             raise ValueError(f'{name}={short_repr(s[name])} cannot be honoured: {why}')
         s.unused[name] = why
+    if s['use_cache'] is False and not s.is_explicit('use_cache'):
+        s.unused['use_cache'] = 'a training run leaves it behind: say it in the call to read anew'
 
 
 def _is_neutral(name: str, value) -> bool:
@@ -334,6 +342,8 @@ _CONDITIONS = {
     'do_sample': is_sampling,
     'a draft': drafting_arguments,
     'another draft': lambda s: len(drafting_arguments(s)) > 1,
+    'groups of beams': lambda s: is_diverse(s) and s['num_beams'] > 1,
+    'no diversity_penalty': lambda s: not s['diversity_penalty'],
 }
 _TWO_STRATEGIES = 'these are two strategies: leave one out'
 # (one, other, why they exclude each other); names without a condition above clash when they are set
@@ -351,6 +361,17 @@ CLASHES = [
     ('num_beams', 'streamer', 'a search may take tokens back: stream another strategy'),
     ('assistant_early_exit', 'another draft', 'the early exit drafts by itself: leave one out'),
     ('seed', 'generator', 'both are sources of randomness: give one'),
+    (
+        'seed_like',
+        'a draft',
+        'transformers draws its drafts after applying the processors twice: leave one out',
+    ),
+    (
+        'groups of beams',
+        'no diversity_penalty',
+        'all groups would find the same sequences, which transformers 4.49 refuses too: '
+        'say diversity_penalty=0.5, or leave num_beam_groups out',
+    ),
 ]
 
 # %% ../../nbs/12_hf/01_settings.ipynb #33278801
@@ -384,9 +405,10 @@ MINIMUM = dict(
     prompt_lookup_num_tokens=1,
     max_matching_ngram_size=1,
     assistant_early_exit=1,
+    prefill_chunk_size=1,
     seed=0,
 )
-BOOLEANS = ('do_sample', 'return_dict_in_generate', 'trust_remote_code', *_OUTPUTS)
+BOOLEANS = ('do_sample', 'return_dict_in_generate', 'trust_remote_code', 'use_cache', *_OUTPUTS)
 SCHEDULES = ('constant', 'heuristic', 'heuristic_transient')
 
 # %% ../../nbs/12_hf/01_settings.ipynb #93378b64
@@ -411,6 +433,7 @@ def check_types(s: Settings):
             check_instance('streamer', s['streamer'], method, example)
     name = 'num_assistant_tokens_schedule'
     check_choice(name, s[name], SCHEDULES)
+    check_choice('seed_like', s['seed_like'], (None, 'transformers'))
     check_unknown_fields(config)
 
 # %% ../../nbs/12_hf/01_settings.ipynb #3c88c118
@@ -503,7 +526,8 @@ def takes_precedence(s: Settings, new: str, total: str) -> bool:
     if s[new] is None:
         return False
     if s.source[new] == s.source[total] == 'call':
-        raise ValueError(f'{new} and {total} cannot be combined: give one of them')
+        both = f'{new}={s[new]} and {total}={s[total]} are both given'
+        warnings.warn(f'{both}: {new} goes before {total}, as in transformers', stacklevel=2)
     wins = PRECEDENCE.index(s.source[new]) <= PRECEDENCE.index(s.source[total])
     winner, loser = (new, total) if wins else (total, new)
     if s.source[loser] != 'default':
@@ -550,6 +574,17 @@ def resolve_min_new_tokens(s: Settings, width: int, maximum: int) -> int:
         )
     return minimum
 
+# %% ../../nbs/12_hf/01_settings.ipynb #87f7795d
+def greedy_at_zero(s: Settings):
+    "Let a temperature of 0 mean no sampling; notes the settings that have no effect then."
+    if s['temperature'] != 0 or s['temperature'] is False:
+        return
+    s['do_sample'] = False
+    for key in SAMPLING:
+        if key.key != 'top_k' or not s['penalty_alpha']:
+            s.unused[key.key] = 'temperature=0 is greedy search'
+    s.unused['do_sample'] = 'temperature=0 is greedy search'
+
 # %% ../../nbs/12_hf/01_settings.ipynb #fd564288
 def checked_settings(
     call: dict,  # the arguments, inputs left out
@@ -565,6 +600,7 @@ def checked_settings(
         raise TypeError(f'generation_config is {short_repr(config)}: give a GenerationConfig')
     s = resolve(call, model, assistant)
     check_types(s)
+    greedy_at_zero(s)
     check_needs(s)
     check_clashes(s)
     return s

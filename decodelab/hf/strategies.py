@@ -83,7 +83,8 @@ def processors_for(
     "The logits processors of one sequence."
     config = GenerationConfig()
     for name in (*PROCESSOR_NAMES, 'num_beams'):
-        setattr(config, name, s[name])
+        if name not in s.unused:
+            setattr(config, name, s[name])
     config.eos_token_id = eos_ids(s)
     if minimum is not None:
         config.min_length, config.min_new_tokens = 0, minimum
@@ -293,7 +294,8 @@ def make_strategy(
         return ContrastiveSearch(s['penalty_alpha'], s['top_k'], processors)
     base = Sample(processors) if is_sampling(s) else Greedy(processors)
     if s['dola_layers'] is not None:
-        base = DoLa(s['dola_layers'], base, repetition_penalty=None)
+        options = dict(divergence='original', repetition_penalty=None)
+        base = DoLa(s['dola_layers'], base, **options)
     if parts is None:
         return base
     drafter, lookahead = parts

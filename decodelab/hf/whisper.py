@@ -4,18 +4,30 @@
 
 # %% auto #0
 __all__ = ['PROMPT_ARGUMENTS', 'FULL_SEQUENCES', 'LONG_FORM_ARGUMENTS', 'STRATEGY_ARGUMENTS', 'UNSUPPORTED', 'is_whisper',
-           'whisper_names', 'n_frames', 'needs_long_form', 'check_long_form', 'generate_long_form', 'strip_end_tokens',
-           'returns_full_sequences']
+           'whisper_names', 'n_frames', 'needs_long_form', 'check_long_form', 'without_schedule', 'SegmentDecoder',
+           'segment_output', 'generate_long_form', 'strip_end_tokens', 'returns_full_sequences']
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #902414b0
-import torch
+import copy
+from dataclasses import replace
 
-from .custom_generate import RecordingGenerate, as_custom_generate
-from .inputs import seed_of
-from .settings import Settings, drafting_arguments, is_sampling, short_repr
+from fastcore.basics import patch
+import torch
+from transformers.generation.logits_process import WhisperNoSpeechDetection
+from transformers.generation.utils import (
+    GenerateBeamEncoderDecoderOutput,
+    GenerateEncoderDecoderOutput,
+)
+
+from .custom_generate import decode_rows, pack_output, requests_of, with_processors
+from .inputs import rngs_of
+from .outputs import OUTPUT_FLAGS, new_token_rows, output_fields
+from .settings import Settings, drafting_arguments, is_beam_search, is_sampling
+from .settings import short_repr
 from .strategies import drafter_for, lookahead_for, make_strategy
 from ..logits.processor_list import LogitsProcessorList
 from ..models.session import LM
+from ..strategies.sampling import MultinomialRng
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #f60bcf72
 PROMPT_ARGUMENTS = 'language', 'task'
@@ -93,49 +105,122 @@ STRATEGY_ARGUMENTS = (
     'do_sample',
     'seed',
     'generator',
+    'seed_like',
     'tokenizer',
     'streamer',
 )
-_BY_SEGMENT = 'each piece has its own: leave it out'
 UNSUPPORTED = dict(
-    return_token_timestamps='times of single words are read from attentions: '
-    'say return_timestamps=True for those of segments',
     streamer='the text is put together from pieces: leave it out',
     stop_strings='a piece of sound ends with its last token: leave it out',
-    output_scores=_BY_SEGMENT,
-    output_logits=_BY_SEGMENT,
-    output_attentions=_BY_SEGMENT,
-    output_hidden_states=_BY_SEGMENT,
+    past_key_values='each piece has its own: leave it out',
 )
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #d1145283
-def check_long_form(s: Settings, arguments: dict):
+def check_long_form(lm: LM, s: Settings, arguments: dict):
     "Raise `ValueError` for arguments that cannot be honoured segment by segment."
     for name, why in UNSUPPORTED.items():
         if arguments.get(name):
             words = f'{name}={short_repr(arguments[name])} cannot be honoured'
             raise ValueError(f'{words} where sound is read in pieces: {why}')
-    temperature = arguments.get('temperature')
-    if isinstance(temperature, (list, tuple)):
-        words = f'temperature={short_repr(temperature)} cannot be honoured'
-        raise ValueError(f'{words}: each would be another strategy, so give one number')
+    if arguments.get('return_token_timestamps') and lm.model.config._attn_implementation != 'eager':
+        raise ValueError(
+            'the times of words are read from attention weights, which only eager attention '
+            "returns: call model.set_attn_implementation('eager')"
+        )
     n = s['num_return_sequences']
     if n > 1:
         words = f'num_return_sequences is {n}, and sound in pieces has one text'
         raise ValueError(f'{words}: ask for one')
 
+
+def without_schedule(arguments: dict) -> dict:
+    "The arguments without a schedule of temperatures, which Whisper's own loop follows."
+    if isinstance(arguments.get('temperature'), (list, tuple)):
+        return {k: v for k, v in arguments.items() if k != 'temperature'}
+    return arguments
+
+# %% ../../nbs/12_hf/08_whisper.ipynb #6274389d
+class SegmentDecoder:
+    "A custom_generate function for one attempt at the segments of a batch."
+
+    def __init__(self, lm: LM, s: Settings):
+        self.lm = lm
+        self.settings = s
+        self.parts = (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None
+        self.rngs = rngs_of(s, lm, 1)
+        self.traces = []
+
+    def __call__(
+        self,
+        model,
+        input_ids,  # (rows, n)
+        logits_processor,
+        stopping_criteria,
+        generation_config,  # of this attempt
+        inputs_tensor=None,
+        **arguments,
+    ):
+        "Ids `(rows, m)`, or a `ModelOutput` of transformers."
+        s = self.attempt_settings(generation_config)
+        silence = [p for p in logits_processor if isinstance(p, WhisperNoSpeechDetection)]
+        processors = [p for p in logits_processor if not isinstance(p, WhisperNoSpeechDetection)]
+        strategy = make_strategy(s, LogitsProcessorList(), self.parts)
+        strategy = with_processors(strategy, processors)
+        rows = input_ids, stopping_criteria, inputs_tensor, arguments
+        requests = requests_of(self.lm, *rows, self.rngs[0].seed + len(self.traces))
+        self.check_randomness(requests, s)
+        for processor in silence:
+            logits = [replace(r, batcher=None).session().logits(r.prompt)[0] for r in requests]
+            processor(input_ids, torch.stack(logits))
+        traces = decode_rows(requests, strategy, len(requests))
+        self.traces += traces
+        return segment_output(s, input_ids, requests, strategy, traces, generation_config)
+
+# %% ../../nbs/12_hf/08_whisper.ipynb #171d4766
+@patch
+def attempt_settings(self: SegmentDecoder, config) -> Settings:
+    "The settings of one attempt: those of the call, with sampling and outputs as the loop asks."
+    s = copy.copy(self.settings)
+    s['do_sample'] = bool(config.do_sample)
+    if s['do_sample']:
+        s |= dict(num_beams=1, penalty_alpha=None, force_words_ids=None, constraints=None)
+    for name in ('return_dict_in_generate', *OUTPUT_FLAGS):
+        s[name] = getattr(config, name)
+    return s
+
+
+@patch
+def check_randomness(self: SegmentDecoder, requests: list, s: Settings):
+    "Let transformers' own numbers decide where the call asks for them; one row only."
+    if not s['do_sample'] or not isinstance(self.rngs[0], MultinomialRng):
+        return
+    if len(requests) > 1:
+        raise ValueError("seed_like='transformers' is for one recording: give one at a time")
+    requests[0].rng = self.rngs[0]
+
+# %% ../../nbs/12_hf/08_whisper.ipynb #21902fb4
+def segment_output(s: Settings, ids: torch.Tensor, requests: list, strategy, traces: list, config):
+    "The rows of ids with their new tokens, and the fields that the loop asks for."
+    config = copy.copy(config)
+    config.return_dict_in_generate = True
+    sequences = pack_output(ids, traces, strategy, config).sequences
+    if not s['return_dict_in_generate']:
+        return sequences
+    search = is_beam_search(s)
+    tokens = new_token_rows(traces, 1, search)
+    fields = output_fields(s, requests, [strategy] * len(requests), traces, tokens)
+    if not search:
+        return GenerateEncoderDecoderOutput(sequences=sequences, **fields)
+    return GenerateBeamEncoderDecoderOutput(sequences=sequences, **fields)
+
 # %% ../../nbs/12_hf/08_whisper.ipynb #e4a39a69
-def generate_long_form(lm: LM, s: Settings, arguments: dict):
-    """The output of Whisper's own generate, each segment decoded by the strategy of the settings.
+def generate_long_form(lm: LM, s: Settings, arguments: dict) -> tuple:
+    """`(output of Whisper's own generate, traces)`: the settings' strategy decodes each segment.
 
     Raises `ValueError` for arguments that cannot be honoured segment by segment.
     """
-    check_long_form(s, arguments)
-    parts = (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None
-    strategy = make_strategy(s, LogitsProcessorList(), parts)
-    traces = []
-    function = as_custom_generate(strategy, tokenizer=lm.tokenizer)
-    function = RecordingGenerate(function, traces, seed_of(s))
+    check_long_form(lm, s, arguments)
+    function = SegmentDecoder(lm, s)
     options = {}
     for name, value in arguments.items():
         if name not in STRATEGY_ARGUMENTS and value is not None:
@@ -144,8 +229,8 @@ def generate_long_form(lm: LM, s: Settings, arguments: dict):
         options['temperature'] = float(s['temperature'])
     out = lm.model.generate(**options, custom_generate=function)
     if isinstance(out, dict):
-        out['trace'] = traces
-    return out
+        out['trace'] = function.traces
+    return out, function.traces
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #143da708
 def strip_end_tokens(

@@ -1,6 +1,8 @@
 # The names of this part, imported when they are first used; also what editors and type checkers read.
 from .session import LM as LM
 from .session import Session as Session
+from .session import UncachedSession as UncachedSession
+from .past_key_values import CachedPrompt as CachedPrompt
 from .session import load as load
 from .loading import embedded_models as embedded_models
 from .session import check_same_tokenizer as check_same_tokenizer

@@ -342,6 +342,8 @@ def _pass_key(self: Batcher, r: ForwardRequest) -> tuple:
 def unbatchable_reason(lm: LM) -> str:
     "Why a model's passes cannot be joined, in words; an empty string if they can."
     lm.refresh()
+    if not lm.caches():
+        return 'each of its passes reads the whole sequence'
     try:
         layers = lm.layers
     except ValueError as error:

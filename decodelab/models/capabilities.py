@@ -29,7 +29,7 @@ from .tree_attention import tree_masks
 
 # %% ../../nbs/02_models/17_capabilities.ipynb #c2eadaaa
 WAYS = {  # way of reading → in words, and what happens where it gives other logits
-    'steps': ('token by token', "use transformers' generate(use_cache=False)"),
+    'steps': ('token by token', 'read it without a cache: LM(model, use_cache=False)'),
     'blocks': ('in blocks', 'tokens are read one by one'),
     'rollback': ('after a rollback', 'what follows a cut is read again from the beginning'),
     'branches': ('in rows', 'give each continuation a session of its own'),
@@ -326,7 +326,8 @@ def model_key(lm) -> tuple:
     config = json.dumps(model.config.to_dict(), sort_keys=True, default=str)
     implementation = getattr(model.config, '_attn_implementation', None)
     backend = lm.native is not None
-    return (type(model), kinds, replaced, config, implementation, lm.dtype, str(lm.device), backend)
+    reads = lm.dtype, str(lm.device), backend, lm.use_cache
+    return (type(model), kinds, replaced, config, implementation, *reads)
 
 # %% ../../nbs/02_models/17_capabilities.ipynb #e42c5527
 class CapabilitiesMixin:
@@ -350,6 +351,10 @@ class CapabilitiesMixin:
         "Look the outcomes up again where the configuration has changed since."
         if not all(snapshot.is_current() for snapshot in self._config_snapshots):
             self._outcomes = None
+
+    def forget_outcomes(self):
+        "Look the outcomes up again, of a copy that is read in another way."
+        self._outcomes = None
 
     def outcome(self, way: str) -> Outcome:
         "What is known of one way of reading; it is probed where nothing is."

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PrecomputedEncoder', 'PrefilledPrompt', 'Prefill', 'prefill_prompts', 'PrefilledSession', 'IdsOnlySession',
-           'PrefillInputs']
+           'PrefillInputs', 'UncachedInputs']
 
 # %% ../../nbs/02_models/12_prefill.ipynb #c012d395
 from typing import NamedTuple
@@ -14,7 +14,7 @@ import torch
 
 from .kv_cache import EncodedInput, preallocated_cache
 from .early_exit import upcast
-from .session import LM, ModelInputs, Session
+from .session import LM, ModelInputs, Session, UncachedSession
 
 # %% ../../nbs/02_models/12_prefill.ipynb #4c5d96cf
 class PrecomputedEncoder(EncodedInput, ModelInputs):
@@ -35,13 +35,13 @@ class PrecomputedEncoder(EncodedInput, ModelInputs):
     def session(self, lm: LM) -> Session:
         "A session of `lm`; raises `ValueError` for another model, if its encoder has no input."
         if lm.model is self.owner:
-            return Session(lm, self)
+            return lm.open_session(self)
         if not self.inputs:
             raise ValueError(
                 f'encoder_outputs are of {type(self.owner).__name__}, and {lm.name} has an '
                 'encoder of its own: give input_ids beside them'
             )
-        return Session(lm, self.inputs)
+        return lm.open_session(self.inputs)
 
 # %% ../../nbs/02_models/12_prefill.ipynb #c0105c0a
 class PrefilledPrompt(NamedTuple):
@@ -239,3 +239,22 @@ class PrefillInputs(ModelInputs):
         if lm.model is self.owner or is_like_owner:
             return PrefilledSession(lm, self)
         return IdsOnlySession(lm, self)
+
+# %% ../../nbs/02_models/12_prefill.ipynb #e5051c02
+class UncachedInputs(ModelInputs):
+    "Inputs that every pass over a sequence takes beside its ids, such as a picture."
+
+    def __init__(
+        self,
+        lm: LM,
+        inputs: dict,  # arguments of the model's forward, `(1, …)` each
+    ):
+        super().__init__({})
+        self.owner = lm.model
+        self.extra = inputs
+
+    def session(self, lm: LM) -> Session:
+        "A session with the inputs; for a model of another class, one of the ids alone."
+        if type(lm.model) is not type(self.owner):
+            return lm.session()
+        return UncachedSession(lm, inputs=self.extra)

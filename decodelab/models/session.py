@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MODULE_STATES', 'MAX_SNAPSHOTS', 'ATTENTION_LAYERS', 'PROBE', 'LM', 'max_positions', 'padding_position', 'eos_ids',
-           'state_modules', 'module_states', 'ModelInputs', 'cache_kind', 'Session', 'load', 'tokenizer_difference',
-           'check_same_tokenizer']
+           'state_modules', 'module_states', 'ModelInputs', 'cache_kind', 'Session', 'UncachedSession', 'load',
+           'tokenizer_difference', 'check_same_tokenizer']
 
 # %% ../../nbs/02_models/11_session.ipynb #0aa8e44c
 import copy
@@ -56,6 +56,7 @@ class LM(CompileMixin, CapabilitiesMixin):
         name: str = '',  # shown in traces; the model's class by default
         revision: str | None = None,  # the commit it was loaded from
         native: bool = True,  # use the native forward where there is one; False: transformers' own
+        use_cache: bool = True,  # False: every pass reads the whole sequence
     ):
         if model.training:
             raise ValueError(
@@ -67,6 +68,7 @@ class LM(CompileMixin, CapabilitiesMixin):
         self.name = name or type(model).__name__
         self.revision = revision
         self.prefers_native = native
+        self.use_cache = use_cache
         self._find_device()
         self._read_config()
         self.refresh()
@@ -106,7 +108,8 @@ def _read_config(self: LM):
 def max_positions(config) -> int | None:
     "The positions that a model has; None where its configuration names no limit."
     names = ('max_position_embeddings', 'max_target_positions')
-    return next((n for name in names if (n := getattr(config, name, None))), None)
+    sizes = (getattr(config, name, None) for name in names)
+    return next((n for n in sizes if n and n > 0), None)  # XLNet's is -1: no limit
 
 
 def padding_position(model) -> int | None:
@@ -210,7 +213,21 @@ def session(
     "A new sequence, with nothing in its cache."
     self.refresh()
     self.refresh_outcomes()
-    return encoder.session(self) if isinstance(encoder, ModelInputs) else Session(self, encoder)
+    if isinstance(encoder, ModelInputs):
+        return encoder.session(self)
+    return self.open_session(encoder)
+
+
+@patch
+def open_session(self: LM, encoder: dict | EncodedInput | None = None) -> 'Session':
+    "A session of the kind that the model needs."
+    return (Session if self.caches() else UncachedSession)(self, encoder)
+
+
+@patch
+def caches(self: LM) -> bool:
+    "Do sessions store what they have read?"
+    return self.use_cache and bool(cache_kind(self.model))
 
 # %% ../../nbs/02_models/11_session.ipynb #b500bf2e
 @patch
@@ -258,7 +275,7 @@ def cache_kind(model) -> str:
 class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
     """One sequence (or several of one length, batched as rows) and the model's cache of it.
 
-    `passes` counts forward passes. Raises `ValueError` for a model without a usable cache.
+    `passes` counts forward passes. Raises `ValueError` for a cache that gives other logits.
     """
 
     states = None  # a list: transformers' forward appends the last layer's states to it
@@ -273,11 +290,6 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         self.passes = 0
         self.snapshots = {}
         self.kind = cache_kind(lm.model)
-        if not self.kind:
-            raise ValueError(
-                f'{lm.name} stores its past in a way no session can follow: '
-                'give a model that takes past_key_values'
-            )
         if lm.native is None:  # a native forward was compared with transformers' when it was made
             lm.require('steps')
             self.reads_blocks = lm.allows('blocks')
@@ -538,6 +550,100 @@ def reorder(self: Session, rows: list[int]) -> Session:
         if self.lm.state_modules:
             cache.module_states = [state[index] for state in cache.module_states]
     return self
+
+# %% ../../nbs/02_models/11_session.ipynb #e59ae697
+class UncachedSession(Session):
+    """One sequence (or several of one length) of which every pass reads all tokens.
+
+    Raises `ValueError` for an XLNet that stores states between passes.
+    """
+
+    def __init__(
+        self,
+        lm: LM,
+        encoder: dict | EncodedInput | None = None,
+        inputs: dict | None = None,  # more arguments of each pass, such as the pixels of a picture
+    ):
+        if getattr(lm.model.config, 'use_mems_eval', False):
+            raise ValueError(
+                f'{lm.name} stores states that depend on how a sequence was cut into passes: '
+                'set model.config.use_mems_eval = False, with which it reads all of it each time'
+            )
+        self.lm = lm
+        self.rows = [[]]  # the ids that were read last
+        self.passes = 0
+        self.snapshots = {}
+        self.kind = ''
+        self.cache = None
+        self.inputs = inputs or {}
+        self.encoded = self._encode(encoder)
+        self.is_causal = lm.allows('steps') and lm.allows('blocks')
+
+    def new(self) -> Session:
+        "A session of the same prompt."
+        return UncachedSession(self.lm, self.encoded, self.inputs)
+
+    def expand(self, k: int) -> Session:
+        "A new session with `k` rows, each a copy of this one's single row."
+        new = self.new()
+        new.rows = [list(self.rows[0])]
+        return new.reorder([0] * k)
+
+    def reorder(self, rows: list[int]) -> Session:
+        "Let row i continue what was row `rows[i]`, and return this session."
+        self.rows = [list(self.rows[r]) for r in rows]
+        return self
+
+    def rollback(self, n: int) -> int:
+        "Forget all but the first `n` tokens."
+        for row in self.rows:
+            del row[n:]
+        return n
+
+# %% ../../nbs/02_models/11_session.ipynb #49a317dd
+@patch
+@torch.no_grad()
+def forward(self: UncachedSession, rows: list[list[int]], last: int = 1) -> torch.Tensor:
+    """Logits `(rows, last, V)`: one pass for a causal model, else one for each prefix.
+
+    Raises `ValueError` for the states of a model that is not causal.
+    """
+    self.check_rows(rows, last)
+    ids = torch.tensor(rows, device=self.lm.device)
+    n = ids.shape[1]
+    if self.is_causal:
+        logits = self._read_all(ids)[:, -last:]
+    elif self.states is not None:
+        raise ValueError(
+            f'the states of {self.lm.name} change as its sequence grows: ask for logits'
+        )
+    else:
+        prefixes = range(n - last + 1, n + 1)
+        logits = torch.cat([self._read_all(ids[:, :m])[:, -1:] for m in prefixes], 1)
+    self.rows = [list(row) for row in rows]
+    return upcast(logits)
+
+
+@patch
+def _read_all(self: UncachedSession, ids: torch.Tensor) -> torch.Tensor:
+    "Logits of one pass over ids `(rows, n)`, with inputs as the model itself prepares them."
+    model = self.lm.model
+    options = dict(use_cache=False, return_dict=True)
+    if self.states is not None:
+        options |= dict(output_hidden_states=True)
+    if self.encoded is not None:
+        inputs = dict(decoder_input_ids=ids) | self.encoded.arguments(len(ids))
+    else:
+        extra = {k: v.expand(len(ids), *v.shape[1:]) for k, v in self.inputs.items()}
+        inputs = model.prepare_inputs_for_generation(ids, **options, **extra)
+        options = {}
+    out = model(**inputs, **options)
+    if self.states is not None:
+        states = out.get('hidden_states' if self.encoded is None else 'decoder_hidden_states')
+        n_known = min(map(common_prefix, self.rows, ids.tolist()))
+        self.states.append(states[-1][:, n_known:])
+    self.passes += 1
+    return out.logits
 
 # %% ../../nbs/02_models/11_session.ipynb #5e229c38
 def _default_dtype(device: torch.device | None) -> torch.dtype | str:

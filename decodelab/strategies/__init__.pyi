@@ -1,6 +1,7 @@
 # The names of this part, imported when they are first used; also what editors and type checkers read.
 from .sampling import Greedy as Greedy
 from .sampling import Sample as Sample
+from .sampling import MultinomialRng as MultinomialRng
 from .beam_search import BeamSearch as BeamSearch
 from .beam_search import BeamSample as BeamSample
 from .beam_search import hypotheses as hypotheses

@@ -22,6 +22,7 @@ from ..models.tree_branches import Branches
 from ..logits.warpers import Warper
 from ..logits.stateful import MirostatState
 from ..logits.processor_list import BoundProcessors, LogitsProcessorList
+from .sampling import MultinomialRng
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #978446cc
 @dataclass(eq=False)
@@ -33,15 +34,17 @@ class Beam:
     path: list[int] = field(default_factory=list)  # for each token, the beam it was added to
     parent: 'Beam | None' = None
     row: int = 0  # its index among the beams of one pass
+    place: int | None = None  # its index among the beams of all groups; None: it does not go on
     group: int = 0  # the group it competes in
     node: int = -1  # in the search tree
     ended: str = ''  # the reason why it ended
+    drawn: int | None = None  # its number among the candidates as they were drawn; None: by score
     kind: str = 'pruned'  # or 'beam', 'finished'
     state: object = None  # progress with constraints
 
     def child(self, token: int, score: float, state=None) -> 'Beam':
         "The beam with one token more."
-        tokens, path = [*self.tokens, token], [*self.path, self.row]
+        tokens, path = [*self.tokens, token], [*self.path, self.place]
         return Beam(tokens, score, path, self, group=self.group, state=state)
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #f8da41d8
@@ -117,7 +120,7 @@ class Group:
         "Let the best candidates continue or finish."
         self.beams = []
         for rank, c in enumerate(candidates):
-            if c.ended and rank < self.size and may_end(c):
+            if c.ended and (rank if c.drawn is None else c.drawn) < self.size and may_end(c):
                 self.finished.add(c)
             elif not c.ended and len(self.beams) < self.size:
                 c.kind = 'beam'
@@ -143,6 +146,18 @@ class Search:
         self.n_emitted = 0  # tokens of the agreed prefix so far
         self.counted_passes = 0
         self.over = False
+        self.place_beams()
+
+    def place_beams(self):
+        "Number the beams; a group that is done leaves its numbers free."
+        for number, group in enumerate(self.groups):
+            for i, beam in enumerate(() if group.done else group.beams):
+                beam.place = number * group.size + i
+
+    @property
+    def in_order(self) -> bool:
+        "Are the beams of a step numbered in the order in which they were found?"
+        return len(self.groups) == 1 and self.groups[0].tracker is None
 
     @property
     def beams(self) -> list[Beam]:
@@ -224,6 +239,7 @@ def advance(self: Search) -> list[Beam]:
         taken += [b.tokens[-1] for b in group.beams]
     at_budget = self.length == self.request.max_new_tokens
     self.over = at_budget or all(g.done for g in self.groups)
+    self.place_beams()
     return candidates
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #8bdbea28
@@ -238,6 +254,8 @@ def tree_nodes(self: Search, candidates: list[Beam]) -> list[dict]:
         node = dict(parent=c.parent.node, token=c.tokens[-1], logp=logp, score=c.score, kind=c.kind)
         if len(self.groups) > 1:
             node['group'] = c.group
+        if c.place is not None and not self.in_order:
+            node['place'] = c.place
         nodes.append(node)
     return nodes
 
@@ -388,6 +406,8 @@ def hypotheses(trace) -> list[dict]:
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #419df0af
 def sample_without_replacement(weights, k: int, rng) -> list[int]:
     "`k` different indices, each drawn with probability proportional to `weights` among those that are left."
+    if isinstance(rng, MultinomialRng):
+        return rng.draw(weights, k)
     weights = weights.clone() if isinstance(weights, torch.Tensor) else list(weights)
     out = []
     for _ in range(k):
@@ -403,7 +423,16 @@ class BeamSample(BeamSearch):
         beam_scores = log_probs.new_tensor([b.score for b in group.beams])
         total = (log_probs + beam_scores[:, None]).flatten()  # (beams * V,)
         weights = (total - total.max()).exp()
+        absent = (self.num_beams - len(group.beams)) * log_probs.shape[1]
+        weights = torch.nn.functional.pad(weights, (0, absent))  # beams that are not there yet
         k = min(n_candidates(search, group), int((weights > 0).sum()))
-        index = sample_without_replacement(weights, k, search.request.rng)
-        index.sort(key=lambda i: -float(total[i]))
-        return children(group, total[index].tolist(), index, log_probs.shape[1])
+        drawn = sample_without_replacement(weights, k, search.request.rng)
+        index = sorted(drawn, key=lambda i: -float(total[i]))
+        beams = children(group, total[index].tolist(), index, log_probs.shape[1])
+        if isinstance(search.request.rng, MultinomialRng):  # transformers ends beams in this order
+            number = {
+                (i // log_probs.shape[1], i % log_probs.shape[1]): n for n, i in enumerate(drawn)
+            }
+            for beam in beams:
+                beam.drawn = number[group.beams.index(beam.parent), beam.tokens[-1]]
+        return beams
