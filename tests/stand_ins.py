@@ -301,6 +301,31 @@ def write_model(name, folder):
     ).save_pretrained(folder)
 
 
+PICKLED = re.compile(r'/opt-|codegen|vicuna|llama-68m')  # repositories stood in for without safetensors
+SHARDED = re.compile(r'opt-6\.7b|codegen-6B|vicuna-7b')  # and those of them that are in several files
+
+
+def to_pickle(folder, shards=1):
+    "The weights of a folder as older repositories have them: pytorch_model.bin, with an index if in shards."
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    state = load_file(folder / 'model.safetensors')
+    (folder / 'model.safetensors').unlink()
+    if shards == 1:
+        torch.save(state, folder / 'pytorch_model.bin')
+        return
+    files = [f'pytorch_model-{i + 1:05}-of-{shards:05}.bin' for i in range(shards)]
+    parts = {file: dict(list(state.items())[i::shards]) for i, file in enumerate(files)}
+    for file, part in parts.items():
+        torch.save(part, folder / file)
+    index = dict(
+        metadata=dict(total_size=sum(t.numel() * t.element_size() for t in state.values())),
+        weight_map={k: file for file, part in parts.items() for k in part},
+    )
+    (folder / 'pytorch_model.bin.index.json').write_text(json.dumps(index))
+
+
 def snapshot(name, cache):
     """The stand-in for `name` as the Hub's cache keeps one.
 
@@ -314,6 +339,8 @@ def snapshot(name, cache):
     for part in ('blobs', 'refs', f'snapshots/{commit}', 'fresh'):
         (made / part).mkdir(parents=True)
     write_model(name, made / 'fresh')
+    if PICKLED.search(name):
+        to_pickle(made / 'fresh', 2 if SHARDED.search(name) else 1)
     for path in (p for p in (made / 'fresh').iterdir() if p.is_file() and p.name != 'log.jsonl'):
         blob = made / 'blobs' / hashlib.sha256(path.read_bytes()).hexdigest()
         path.replace(blob)
