@@ -5,7 +5,11 @@ They are what is in decodelab/, and experiments/ as a part of it, so that an ins
 
 from setuptools import find_namespace_packages, setup
 
-EXPERIMENTS = ['decodelab.experiments', 'decodelab.experiments.results']
+EXPERIMENTS = [
+    'decodelab.experiments',
+    'decodelab.experiments.results',
+    'decodelab.experiments.sources',
+]
 
 setup(
     packages=[*find_namespace_packages(include=['decodelab*']), *EXPERIMENTS],

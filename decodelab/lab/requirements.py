@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -401,9 +401,12 @@ def find_missing(
         )
     need = needs[scale]
     missing = [missing_model(name, fetch) for name in need['models']]
+    further = filter(None, (missing_model(name, fetch) for name in need.get('further', ())))
+    missing += [replace(item, hard=False) for item in further]  # their rows are reported as failed
     missing += [missing_data_set(name, fetch) for name in need['data']]
     absent = [name for name in RUNNER_PACKAGES if not installed(name)]
     if absent:
         missing.append(Missing('what runs a notebook', missing_packages(absent)))
-    fetched = [name for name in need['models'] if missing_model(name)] if fetch else []
+    names = (*need['models'], *need.get('further', ()))
+    fetched = [name for name in names if missing_model(name)] if fetch else []
     return [*filter(None, missing), *shortages(need, scale, out, fetched)]
