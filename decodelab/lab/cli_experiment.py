@@ -174,14 +174,16 @@ def check_experiments(paths: list[Path], args, out: Path) -> int:
     from decodelab.lab.requirements import find_missing
     from decodelab.lab.run_plan import run_plan
 
-    status = 0
-    for path in paths:
-        missing = find_missing(path, args.scale, out, args.fetch)
-        print_missing(path, missing, sys.stdout)
-        status = 1 if missing else status
-    if args.name == 'all' and args.scale != 'pico':
+    missing = {path: find_missing(path, args.scale, out, args.fetch) for path in paths}
+    as_page = args.name == 'all' and args.scale == 'paper'
+    for path, items in missing.items():
+        if as_page:  # which has models and data in tables of their own
+            items = [item for item in items if not item.what.startswith(('model ', 'data '))]
+        if items or not as_page:
+            print_missing(path, items, sys.stdout)
+    if as_page:
         print('\n' + run_plan(paths, args.scale, args.fetch))
-    return status
+    return 1 if any(missing.values()) else 0
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #d8a53677
 def experiment_command(args) -> int:

@@ -7,7 +7,7 @@ __all__ = ['known_facts', 'ModelFacts', 'files_text', 'hub_facts', 'model_facts'
            'models_of', 'locate_model_kind', 'model_lines', 'data_lines', 'experiment_lines', 'gated_lines',
            'command_lines', 'run_plan']
 
-# %% ../../nbs/13_lab/26_run_plan.ipynb #a45e062a
+# %% ../../nbs/13_lab/26_run_plan.ipynb #dc6cfd0f
 import csv
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,13 +19,12 @@ from .notebook_runner import format_duration
 from decodelab.lab.requirements import (
     cached_folder,
     experiments_folder,
-    missing_data_set,
     missing_model,
     requirements,
     weight_files,
 )
 
-# %% ../../nbs/13_lab/26_run_plan.ipynb #69872dd6
+# %% ../../nbs/13_lab/26_run_plan.ipynb #372d3036
 @cache
 def known_facts(
     table: str,  # 'checkpoints' or 'datasets'
@@ -52,7 +51,7 @@ class ModelFacts:
     origin: str  # where the facts are from
     used_by: list[str] = field(default_factory=list)
 
-# %% ../../nbs/13_lab/26_run_plan.ipynb #08536be2
+# %% ../../nbs/13_lab/26_run_plan.ipynb #b1685f41
 def files_text(names: list[str]) -> str:
     "Files of weights in few words."
     if not names:
@@ -108,7 +107,7 @@ def model_facts(
     gb = 2 * billions or None  # 16 bits a parameter
     return ModelFacts(name, 'missing', '', gb, licence, gate, origin)
 
-# %% ../../nbs/13_lab/26_run_plan.ipynb #bebbdec2
+# %% ../../nbs/13_lab/26_run_plan.ipynb #87331dab
 def text_table(headings: list[str], rows: list[list]) -> list[str]:
     "Lines of a table in plain text, its columns as wide as what is in them."
     cells = [headings, *([str(cell) for cell in row] for row in rows)]
@@ -148,7 +147,7 @@ def locate_model_kind(name: str) -> str:
     except ValueError:
         return 'nano'
 
-# %% ../../nbs/13_lab/26_run_plan.ipynb #c490b950
+# %% ../../nbs/13_lab/26_run_plan.ipynb #0d41b3bf
 def model_lines(models: list[ModelFacts]) -> list[str]:
     "The models as a table, and their sum."
     rows = [
@@ -179,7 +178,7 @@ def data_lines(names: list[str]) -> list[str]:
     headings = ['data set', 'state', 'on the Hub', 'licence', 'gate', 'note']
     return [f'Data sets: {len(names)}', *text_table(headings, rows)]
 
-# %% ../../nbs/13_lab/26_run_plan.ipynb #993735d6
+# %% ../../nbs/13_lab/26_run_plan.ipynb #150c9ebb
 def experiment_lines(paths: list[Path], scale: str, models: list[ModelFacts]) -> list[str]:
     "The experiments as a table: memory, the largest model, the time."
     sizes = {m.name: m.gb or 0 for m in models}
@@ -211,8 +210,11 @@ def command_lines(scale: str, models: list[ModelFacts], data: list[str]) -> list
     "What to do, in order."
     lines = ['pip install "decodelab[lab,experiments,quantized]"', *gated_lines(models)]
     absent = [m.name for m in models if m.state == 'missing']
-    lines += [f'hf download {name}' for name in absent]
-    by_hand = [n for n in data if missing_data_set(n, True)]
+    if absent:
+        lines.append(
+            f'for m in {" ".join(absent)}; do hf download $m; done  # or leave it to --fetch'
+        )
+    by_hand = [n for n in data if not SOURCES[n].hub and not data_file(n)]
     if by_hand:
         lines.append(
             f'put the files of {", ".join(by_hand)} into a folder, its path into DECODELAB_DATA'
@@ -225,7 +227,7 @@ def command_lines(scale: str, models: list[ModelFacts], data: list[str]) -> list
         '   (what failed, again)',
     ]
 
-# %% ../../nbs/13_lab/26_run_plan.ipynb #f86f3f42
+# %% ../../nbs/13_lab/26_run_plan.ipynb #ec4a58de
 def run_plan(
     paths: list[Path],  # of notebooks that have this scale
     scale: str,
