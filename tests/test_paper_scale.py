@@ -58,7 +58,7 @@ def test_who_has_no_such_scale():
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
 def test_runs_with_the_names_of_the_source(path, shelf, tmp_path):
     need = requirements(path)['paper']
-    for name in need['models']:
+    for name in (*need['models'], *need.get('further', ())):
         snapshot(name, shelf / 'hub')
     for name in need['data']:
         write_data(name, shelf / 'data')

@@ -242,7 +242,7 @@ def save_metadata(
     write_atomic(self.path(part, 'json'), text + '\n')
     return json.loads(text)
 
-# %% ../../nbs/13_lab/02_experiment.ipynb #ac888b1d
+# %% ../../nbs/13_lab/02_experiment.ipynb #1f3db264
 def first_error(result) -> str:
     "The first error that the rows of a part report (of `bench` or `run_jobs`); empty without one."
     if not hasattr(result, 'columns') or 'error' not in result:
@@ -310,7 +310,7 @@ def failed(self: Experiment):
 
     return pd.DataFrame(self.failures.items(), columns=['part', 'error'])
 
-# %% ../../nbs/13_lab/02_experiment.ipynb #e56cf959
+# %% ../../nbs/13_lab/02_experiment.ipynb #5640bca8
 SOURCE_FIELDS = ('url', 'table', 'accessed', 'quantity', 'value', 'unit', 'left_out')
 
 
@@ -340,7 +340,7 @@ def as_numbers(column):
     numbers = pd.to_numeric(column.where(column.ne('')), errors='coerce')
     return numbers if numbers.notna().eq(column.ne('')).all() else column
 
-# %% ../../nbs/13_lab/02_experiment.ipynb #45ee5f09
+# %% ../../nbs/13_lab/02_experiment.ipynb #a835f1ac
 @patch
 def source_rows(self: Experiment, table: str | None = None):
     "The rows of sources/NAME.csv, or of one of its tables; raises `ValueError` for another table."
@@ -370,7 +370,7 @@ def source(
     wide = order.merge(wide, on=keys).fillna('')
     return wide.apply(as_numbers).assign(origin='source')
 
-# %% ../../nbs/13_lab/02_experiment.ipynb #6a28d0c9
+# %% ../../nbs/13_lab/02_experiment.ipynb #dffbf83d
 def own_rows(ours, keys: list[str], table: str):
     "Our rows in the form of a source's: keys, quantity and ours, as text."
     values = [name for name in ours if name not in keys]
@@ -380,11 +380,19 @@ def own_rows(ours, keys: list[str], table: str):
     return long.astype({key: str for key in keys})
 
 
-def uncovered(frame) -> list[str]:
-    "The rows that have neither ours nor a reason, in words."
+def uncovered(
+    frame,
+    failed: list[str],  # names of parts that failed
+) -> list[str]:
+    "The rows that have neither ours nor a reason nor a part that failed, in words."
     rows = frame[frame.ours.eq('') & frame.left_out.eq('')]
     keys = [name for name in source_keys(rows) if name != 'ours']
-    return [', '.join(filter(None, (r.table, *r[keys], r.quantity))) for _, r in rows.iterrows()]
+    texts = []
+    for _, row in rows.iterrows():
+        about = list(filter(None, row[keys]))
+        if not any(word in part for word in about for part in failed):
+            texts.append(', '.join([row.table, *about, row.quantity]))
+    return texts
 
 
 @patch
@@ -395,7 +403,7 @@ def beside(
     """Every row of the source with ours beside it, stored as NAME.SCALE.beside.csv.
 
     Raises `ValueError` at scale paper for a row that is neither measured nor left out with a reason.
-    A row is left open where a part of the run has failed.
+    A row whose part of the run has failed is left open.
     """
     import pandas as pd
 
@@ -410,8 +418,8 @@ def beside(
     on = ['table', *keys, 'quantity']
     mine = pd.concat([pd.DataFrame(columns=[*on, 'ours'], dtype=str), *tables]).fillna('')
     joined = frame.merge(mine, on=on, how='left', validate='one_to_one').fillna({'ours': ''})
-    missing = uncovered(joined) if self.scale == 'paper' else []
-    if missing and not self.failures:
+    missing = uncovered(joined, list(self.failures)) if self.scale == 'paper' else []
+    if missing:
         raise ValueError(
             f'{len(missing)} rows of sources/{self.name}.csv have none of ours ({missing[0]}): '
             'measure them, or say in its column left_out why not'
