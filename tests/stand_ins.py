@@ -305,8 +305,12 @@ def write_model(name, folder):
     ).save_pretrained(folder)
 
 
-PICKLED = re.compile(r'/opt-|codegen|vicuna|llama-68m')  # repositories stood in for without safetensors
-SHARDED = re.compile(r'opt-6\.7b|codegen-6B|vicuna-7b')  # and those of them that are in several files
+PICKLED = re.compile(
+    r'/opt-|codegen|vicuna|llama-68m'
+)  # repositories stood in for without safetensors
+SHARDED = re.compile(
+    r'opt-6\.7b|codegen-6B|vicuna-7b'
+)  # and those of them that are in several files
 
 
 def to_pickle(folder, shards=1):
@@ -371,6 +375,13 @@ def signal_record(i):
     )
 
 
+def factor_record(i, column):
+    "A record of FACTOR whose prefix is in a column of that name."
+    return dict(
+        {column: random_prose(f'factor {i}', 3)}, completion=random_prose(f'yes {i}', 1)
+    ) | {f'contradiction_{j}': random_prose(f'no {i} {j}', 1) for j in range(3)}
+
+
 CHAT = ('writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem', 'humanities')
 TASKS = ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')
 RECORDS = dict(  # data set → its i-th record
@@ -394,7 +405,7 @@ RECORDS = dict(  # data set → its i-th record
     ),
     mt_bench=lambda i: dict(
         question_id=i,
-        category=('writing', 'math', 'coding')[i % 3],
+        category=CHAT[i % 8],
         turns=[random_prose(f'mt {i}', 2), random_prose(f'mt turn {i}', 1)],
     ),
     spec_bench=lambda i: dict(
@@ -418,6 +429,19 @@ RECORDS = dict(  # data set → its i-th record
     factor=lambda i: (
         dict(full_prefix=random_prose(f'factor {i}', 3), completion=random_prose(f'yes {i}', 1))
         | {f'contradiction_{j}': random_prose(f'no {i} {j}', 1) for j in range(3)}
+    ),
+    factor_wiki=lambda i: factor_record(i, 'turncated_prefixes'),
+    factor_news=lambda i: factor_record(i, 'full_prefix'),
+    strategyqa_train=lambda i: dict(
+        qid=str(i), question=random_prose(f'sqa {i}', 1), answer=bool(i % 2)
+    ),
+    hagrid=lambda i: dict(
+        query=random_prose(f'hagrid {i}', 1),
+        query_id=str(i),
+        quotes=[
+            dict(idx=j, docid=f'{i}-{j}', text=random_prose(f'quote {i} {j}', 3)) for j in (1, 2)
+        ],
+        answers=[],
     ),
     strategyqa=lambda i: dict(
         question=random_prose(f'sqa {i}', 1),

@@ -96,7 +96,9 @@ def test_nothing_else_opens_a_pickle():
             if not isinstance(node, ast.Call):
                 continue
             call = ast.unparse(node.func)
-            unsafe = call.startswith(('pickle.', 'cloudpickle', 'dill.', 'joblib.load', 'torch.load'))
+            unsafe = call.startswith(
+                ('pickle.', 'cloudpickle', 'dill.', 'joblib.load', 'torch.load')
+            )
             keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
             if unsafe or keywords.get('weights_only') == 'False':
                 calls.append((path.name, call))
