@@ -242,7 +242,7 @@ def save_metadata(
     write_atomic(self.path(part, 'json'), text + '\n')
     return json.loads(text)
 
-# %% ../../nbs/13_lab/02_experiment.ipynb #1f3db264
+# %% ../../nbs/13_lab/02_experiment.ipynb #f165be00
 def first_error(result) -> str:
     "The first error that the rows of a part report (of `bench` or `run_jobs`); empty without one."
     if not hasattr(result, 'columns') or 'error' not in result:
@@ -277,10 +277,11 @@ def _note_failures(self: Experiment):
 def each(
     self: Experiment,
     parts: dict,  # name → a function without arguments
+    optional: bool = False,  # all of them may fail
 ) -> dict:
     """The results of all parts that succeed, by name; what fails is stored, and the others go on.
 
-    At scale pico, and where every part fails, the first error is raised.
+    At scale pico, and where every part fails and they are not optional, the first error is raised.
     """
     results, errors = {}, []
     for name, work in parts.items():
@@ -298,7 +299,7 @@ def each(
             self.failures[str(name)] = f'{type(error).__name__}: {reason[0]}'
             free_memory()
     self._note_failures()
-    if errors and not results:
+    if errors and not results and not optional:
         raise errors[0]
     return results
 
@@ -310,7 +311,7 @@ def failed(self: Experiment):
 
     return pd.DataFrame(self.failures.items(), columns=['part', 'error'])
 
-# %% ../../nbs/13_lab/02_experiment.ipynb #5640bca8
+# %% ../../nbs/13_lab/02_experiment.ipynb #70b3ad87
 SOURCE_FIELDS = ('url', 'table', 'accessed', 'quantity', 'value', 'unit', 'left_out')
 
 
@@ -340,7 +341,7 @@ def as_numbers(column):
     numbers = pd.to_numeric(column.where(column.ne('')), errors='coerce')
     return numbers if numbers.notna().eq(column.ne('')).all() else column
 
-# %% ../../nbs/13_lab/02_experiment.ipynb #a835f1ac
+# %% ../../nbs/13_lab/02_experiment.ipynb #b0ddccf8
 @patch
 def source_rows(self: Experiment, table: str | None = None):
     "The rows of sources/NAME.csv, or of one of its tables; raises `ValueError` for another table."
@@ -370,7 +371,7 @@ def source(
     wide = order.merge(wide, on=keys).fillna('')
     return wide.apply(as_numbers).assign(origin='source')
 
-# %% ../../nbs/13_lab/02_experiment.ipynb #dffbf83d
+# %% ../../nbs/13_lab/02_experiment.ipynb #dd4afa7b
 def own_rows(ours, keys: list[str], table: str):
     "Our rows in the form of a source's: keys, quantity and ours, as text."
     values = [name for name in ours if name not in keys]
