@@ -76,7 +76,7 @@ def test_a_pickle_that_runs_code_is_not_opened_as_one(safe, tmp_path, shards):
 
 
 def test_a_repository_in_the_cache_of_the_hub(tmp_path, monkeypatch):
-    import huggingface_hub.constants as constants
+    from huggingface_hub import constants
 
     snapshot('Salesforce/codegen-6B-mono', tmp_path)
     monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
