@@ -290,6 +290,7 @@ def write_model(name, folder):
         path = Path(folder) / 'generation_config.json'  # a multilingual one: languages and tasks
         languages = {'<|en|>': 42, '<|nl|>': 43}
         more = dict(is_multilingual=True, lang_to_id=languages, task_to_id=dict(transcribe=43))
+        more['_from_model_config'] = False
         path.write_text(json.dumps(json.loads(path.read_text()) | more))
         return
     bos, eos, pad = SPECIAL[kind]

@@ -25,6 +25,13 @@ WITHOUT = {
     '18_scaling',
     '20_trees',
 }
+NOT_HERE = {  # parts that need a package or heads that are not here, and are reported as failed
+    '01_assisted_generation': {'INT8'},
+    '15_spec_bench': {
+        'Medusa heads: FasterDecoding/medusa-vicuna-7b-v1.3',
+        'EAGLE heads: yuhuili/EAGLE-Vicuna-7B-v1.3',
+    },
+}
 PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
 
 RUN = '''
@@ -92,3 +99,11 @@ def test_runs_with_the_names_of_the_source(path, shelf, tmp_path):
         json.loads(p.read_text()) for p in (tmp_path / 'quick').glob(f'{path.stem}.paper*.json')
     ]
     assert any(a['experiment'] == path.stem and a['scale'] == 'paper' and a['quick'] for a in about)
+    failures = tmp_path / 'quick' / f'{path.stem}.paper.failures.csv'
+    failed = set(pd.read_csv(failures).part) if failures.exists() else set()
+    assert failed <= NOT_HERE.get(path.stem, set()), pd.read_csv(failures).to_string()
+    beside = pd.read_csv(
+        tmp_path / 'quick' / f'{path.stem}.paper.beside.csv', keep_default_na=False
+    )
+    owed = beside[beside.left_out.eq('') & beside.ours.eq('')]
+    assert failed or owed.empty

@@ -106,3 +106,20 @@ def test_a_row_that_is_neither_measured_nor_left_out_ends_a_run(tmp_path, monkey
     ex.failures['google/gemma-2-9b, double7/vicuna-68m, cnn_dailymail'] = 'OutOfMemoryError'
     with pytest.raises(ValueError, match='CodeLlama-13b-Instruct-hf'):
         ex.beside({})
+
+
+def test_one_page_says_what_all_of_them_take():
+    from decodelab.lab.run_plan import run_plan
+
+    page = run_plan(PAPER, 'paper')
+    for path in PAPER:
+        assert path.stem in page
+    for words in (
+        'huggingface.co/meta-llama/Llama-3.1-8B',
+        'hf auth login',
+        'GB to fetch',
+        'To do:',
+    ):
+        assert words in page
+    assert page.count('decodelab experiment all --scale paper') == 2
+    assert max(map(len, page.splitlines()[:20])) < 400
