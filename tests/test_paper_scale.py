@@ -28,8 +28,8 @@ WITHOUT = {
 NOT_HERE = {  # parts that need a package or heads that are not here, and are reported as failed
     '01_assisted_generation': {'INT8'},
     '15_spec_bench': {
-        'Medusa heads: FasterDecoding/medusa-vicuna-7b-v1.3',
-        'EAGLE heads: yuhuili/EAGLE-Vicuna-7B-v1.3',
+        'Medusa: FasterDecoding/medusa-vicuna-7b-v1.3',
+        'EAGLE, EAGLE2: yuhuili/EAGLE-Vicuna-7B-v1.3',
     },
 }
 PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
