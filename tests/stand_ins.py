@@ -288,8 +288,8 @@ def write_model(name, folder):
             dirs_exist_ok=True,
         )
         path = Path(folder) / 'generation_config.json'  # a multilingual one: languages and tasks
-        languages = {'<|en|>': 42, '<|nl|>': 43}
-        more = dict(is_multilingual=True, lang_to_id=languages, task_to_id=dict(transcribe=43))
+        languages = {'<|en|>': 38, '<|nl|>': 39}
+        more = dict(is_multilingual=True, lang_to_id=languages, task_to_id=dict(transcribe=40))
         more['_from_model_config'] = False
         path.write_text(json.dumps(json.loads(path.read_text()) | more))
         return
