@@ -308,6 +308,11 @@ def write_model(name, folder):
             folder,
             dirs_exist_ok=True,
         )
+        path = Path(folder) / 'generation_config.json'  # a multilingual one: languages and tasks
+        languages = {'<|en|>': 38, '<|nl|>': 39}
+        more = dict(is_multilingual=True, lang_to_id=languages, task_to_id=dict(transcribe=40))
+        more['_from_model_config'] = False
+        path.write_text(json.dumps(json.loads(path.read_text()) | more))
         return
     bos, eos, pad = SPECIAL[kind]
     with no_progress_bars(True):
@@ -323,6 +328,35 @@ def write_model(name, folder):
     ).save_pretrained(folder)
 
 
+PICKLED = re.compile(
+    r'/opt-|codegen|vicuna|llama-68m'
+)  # repositories stood in for without safetensors
+SHARDED = re.compile(
+    r'opt-6\.7b|codegen-6B|vicuna-7b'
+)  # and those of them that are in several files
+
+
+def to_pickle(folder, shards=1):
+    "The weights of a folder as older repositories have them: pytorch_model.bin, with an index if in shards."
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    state = load_file(folder / 'model.safetensors')
+    (folder / 'model.safetensors').unlink()
+    if shards == 1:
+        torch.save(state, folder / 'pytorch_model.bin')
+        return
+    files = [f'pytorch_model-{i + 1:05}-of-{shards:05}.bin' for i in range(shards)]
+    parts = {file: dict(list(state.items())[i::shards]) for i, file in enumerate(files)}
+    for file, part in parts.items():
+        torch.save(part, folder / file)
+    index = dict(
+        metadata=dict(total_size=sum(t.numel() * t.element_size() for t in state.values())),
+        weight_map={k: file for file, part in parts.items() for k in part},
+    )
+    (folder / 'pytorch_model.bin.index.json').write_text(json.dumps(index))
+
+
 def snapshot(name, cache):
     """The stand-in for `name` as the Hub's cache keeps one.
 
@@ -336,6 +370,8 @@ def snapshot(name, cache):
     for part in ('blobs', 'refs', f'snapshots/{commit}', 'fresh'):
         (made / part).mkdir(parents=True)
     write_model(name, made / 'fresh')
+    if PICKLED.search(name):
+        to_pickle(made / 'fresh', 2 if SHARDED.search(name) else 1)
     for path in (p for p in (made / 'fresh').iterdir() if p.is_file() and p.name != 'log.jsonl'):
         blob = made / 'blobs' / hashlib.sha256(path.read_bytes()).hexdigest()
         path.replace(blob)
@@ -362,6 +398,13 @@ def signal_record(i):
     )
 
 
+def factor_record(i, column):
+    "A record of FACTOR whose prefix is in a column of that name."
+    return dict(
+        {column: random_prose(f'factor {i}', 3)}, completion=random_prose(f'yes {i}', 1)
+    ) | {f'contradiction_{j}': random_prose(f'no {i} {j}', 1) for j in range(3)}
+
+
 CHAT = ('writing', 'roleplay', 'reasoning', 'math', 'coding', 'extraction', 'stem', 'humanities')
 TASKS = ('translation', 'summarization', 'qa', 'math_reasoning', 'rag')
 RECORDS = dict(  # data set → its i-th record
@@ -385,7 +428,7 @@ RECORDS = dict(  # data set → its i-th record
     ),
     mt_bench=lambda i: dict(
         question_id=i,
-        category=('writing', 'math', 'coding')[i % 3],
+        category=CHAT[i % 8],
         turns=[random_prose(f'mt {i}', 2), random_prose(f'mt turn {i}', 1)],
     ),
     spec_bench=lambda i: dict(
@@ -409,6 +452,19 @@ RECORDS = dict(  # data set → its i-th record
     factor=lambda i: (
         dict(full_prefix=random_prose(f'factor {i}', 3), completion=random_prose(f'yes {i}', 1))
         | {f'contradiction_{j}': random_prose(f'no {i} {j}', 1) for j in range(3)}
+    ),
+    factor_wiki=lambda i: factor_record(i, 'turncated_prefixes'),
+    factor_news=lambda i: factor_record(i, 'full_prefix'),
+    strategyqa_train=lambda i: dict(
+        qid=str(i), question=random_prose(f'sqa {i}', 1), answer=bool(i % 2)
+    ),
+    hagrid=lambda i: dict(
+        query=random_prose(f'hagrid {i}', 1),
+        query_id=str(i),
+        quotes=[
+            dict(idx=j, docid=f'{i}-{j}', text=random_prose(f'quote {i} {j}', 3)) for j in (1, 2)
+        ],
+        answers=[],
     ),
     strategyqa=lambda i: dict(
         question=random_prose(f'sqa {i}', 1),

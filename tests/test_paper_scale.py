@@ -24,6 +24,13 @@ WITHOUT = {
     '18_scaling',
     '20_trees',
 }
+NOT_HERE = {  # parts that need a package or heads that are not here, and are reported as failed
+    '01_assisted_generation': {'INT8'},
+    '15_spec_bench': {
+        'Medusa: FasterDecoding/medusa-vicuna-7b-v1.3',
+        'EAGLE, EAGLE2: yuhuili/EAGLE-Vicuna-7B-v1.3',
+    },
+}
 PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
 
 
@@ -57,7 +64,7 @@ def test_who_has_no_such_scale():
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
 def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
     need = requirements(path)['paper']
-    for name in need['models']:
+    for name in (*need['models'], *need.get('further', ())):
         snapshot(name, shelf / 'hub')
     for name in need['data']:
         write_data(name, shelf / 'data')
@@ -75,3 +82,11 @@ def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
         json.loads(p.read_text()) for p in (tmp_path / 'quick').glob(f'{path.stem}.paper*.json')
     ]
     assert any(a['experiment'] == path.stem and a['scale'] == 'paper' and a['quick'] for a in about)
+    failures = tmp_path / 'quick' / f'{path.stem}.paper.failures.csv'
+    failed = set(pd.read_csv(failures).part) if failures.exists() else set()
+    assert failed <= NOT_HERE.get(path.stem, set()), pd.read_csv(failures).to_string()
+    beside = pd.read_csv(
+        tmp_path / 'quick' / f'{path.stem}.paper.beside.csv', keep_default_na=False
+    )
+    owed = beside[beside.left_out.eq('') & beside.ours.eq('')]
+    assert failed or owed.empty

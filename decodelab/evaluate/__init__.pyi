@@ -32,3 +32,7 @@ from .certify import check_strategy as check_strategy
 from .certify import check_processor as check_processor
 from .certify import check_drafter as check_drafter
 from .certify import check_verifier as check_verifier
+from .exact_answers import few_shot_preamble as few_shot_preamble
+from .exact_answers import gsm8k_questions as gsm8k_questions
+from .exact_answers import strategyqa_questions as strategyqa_questions
+from .exact_answers import answer_question as answer_question

@@ -59,6 +59,7 @@ def result_lines(
         for row in read_verdicts(result.verdicts).itertuples():
             figures = f'source: {row.source}; here: {row.measured or "–"}'
             lines.append(f'    {verdict_text(row.agrees)}: {row.claim} ({figures})')
+    lines += [f'    failed, the others went on: {part}' for part in result.failed_parts]
     return [*lines, f'    notebook: {result.notebook}']
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #8699292f
@@ -152,7 +153,9 @@ def report_result(result) -> int:
         print(f'{result.failure.trace}\n{result.name}: {result.failure}', file=sys.stderr)
     if process_rank()[0] == 0:
         print('\n'.join(result_lines(result)), flush=True)
-    return 1 if result.failure else 0
+    if result.failed_parts:
+        print(f'{result.name}: --resume does what failed, and nothing else', file=sys.stderr)
+    return 1 if result.failure or result.failed_parts else 0
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #7abd6df0
 def list_experiments(args) -> int:
@@ -167,15 +170,20 @@ def list_experiments(args) -> int:
 
 
 def check_experiments(paths: list[Path], args, out: Path) -> int:
-    "Print what is missing for each of these experiments; 1 if anything is."
+    "Print what is missing for each of these experiments, and what all take; 1 if anything is."
     from decodelab.lab.requirements import find_missing
+    from decodelab.lab.run_plan import run_plan
 
-    status = 0
-    for path in paths:
-        missing = find_missing(path, args.scale, out, args.fetch)
-        print_missing(path, missing, sys.stdout)
-        status = 1 if missing else status
-    return status
+    missing = {path: find_missing(path, args.scale, out, args.fetch) for path in paths}
+    as_page = args.name == 'all' and args.scale == 'paper'
+    for path, items in missing.items():
+        if as_page:  # which has models and data in tables of their own
+            items = [item for item in items if not item.what.startswith(('model ', 'data '))]
+        if items or not as_page:
+            print_missing(path, items, sys.stdout)
+    if as_page:
+        print('\n' + run_plan(paths, args.scale, args.fetch))
+    return 1 if any(missing.values()) else 0
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #d8a53677
 def experiment_command(args) -> int:

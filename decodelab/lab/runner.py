@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['PATH_VARIABLES', 'stem_of', 'read_record', 'write_record', 'now', 'refusal', 'begin_record', 'lock', 'RunResult',
-           'environment', 'is_progress_bar', 'strip_transient', 'run_experiment', 'run_locked', 'stored_rows',
-           'render_experiment', 'check_folder']
+           'parts_that_failed', 'environment', 'is_progress_bar', 'strip_transient', 'run_experiment', 'run_locked',
+           'stored_rows', 'render_experiment', 'check_folder']
 
 # %% ../../nbs/13_lab/05_runner.ipynb #ca6c8490
+import csv
 import json
 import os
 import re
@@ -118,6 +119,7 @@ class RunResult:
     seconds: float  # of this part of it
     failure: Failure | None = None
     was_finished: bool = False  # by an earlier call
+    failed_parts: tuple[str, ...] = ()  # parts of it that failed while the others went on
 
     @property
     def stem(self) -> str:
@@ -129,11 +131,23 @@ class RunResult:
         "The executed notebook."
         return self.out / f'{self.stem}.ipynb'
 
+    def table(self, part: str) -> Path:
+        "One of the tables that it stores."
+        folder = self.out / 'results' / ('quick' if self.quick else '')
+        return folder / f'{self.name}.{self.scale}.{part}.csv'
+
     @property
     def verdicts(self) -> Path:
         "The table of its verdicts."
-        folder = self.out / 'results' / ('quick' if self.quick else '')
-        return folder / f'{self.name}.{self.scale}.verdicts.csv'
+        return self.table('verdicts')
+
+
+def parts_that_failed(path: Path) -> tuple[str, ...]:
+    "The parts of a run that failed, and why, from the table that `Experiment.each` stores."
+    if not path.exists():
+        return ()
+    with open(path, newline='', encoding='utf-8') as file:
+        return tuple(f'{row["part"]}: {row["error"]}' for row in csv.DictReader(file))
 
 # %% ../../nbs/13_lab/05_runner.ipynb #d53e0f9f
 PATH_VARIABLES = ('DECODELAB_DATA', 'DECODELAB_NANO', 'HF_HOME')
@@ -249,11 +263,12 @@ def run_locked(
     progress = Progress(result.stem, nb, rows, minutes, stream if is_main else None)
     failure = execute(nb, path.parent, env, progress, save_notebook, fds)
     seconds = time.monotonic() - start
-    part |= dict(ended=now(), failed=failure and str(failure))
+    failed = parts_that_failed(result.table('failures'))
+    part |= dict(ended=now(), failed=failure and str(failure), failed_parts=failed)
     save_notebook()
-    finished = {} if failure else dict(finished=now())
+    finished = {} if failure or failed else dict(finished=now())  # --resume does what failed
     save_record(seconds=record.get('seconds', 0.0) + seconds, **finished)
-    return replace(result, seconds=seconds, failure=failure)
+    return replace(result, seconds=seconds, failure=failure, failed_parts=failed)
 
 # %% ../../nbs/13_lab/05_runner.ipynb #d3829026
 def stored_rows(name: str, scale: str, folder) -> list[Path]:

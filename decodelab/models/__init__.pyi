@@ -10,3 +10,4 @@ from .batching import decode_batch as decode_batch
 from .batching import Batch as Batch
 from .audio import audio_features as audio_features
 from .audio import read_wav as read_wav
+from .audio import read_sound as read_sound

@@ -16,7 +16,7 @@ from pathlib import Path
 from fastcore.basics import patch
 import torch
 
-from ..core.checks import check_int
+from ..core.checks import check_bool, check_int
 from .capabilities import CapabilitiesMixin
 from decodelab.models.kv_cache import (
     EncodedInput,
@@ -38,6 +38,7 @@ from decodelab.models.loading import (
     locate,
     n_shards,
     no_progress_bars,
+    read_weights,
     resolve_placement,
 )
 from .tree_branches import TreeBranchesMixin
@@ -661,6 +662,7 @@ def load(
     native: bool = True,  # use the native forward where there is one
     device_map: str | dict | None = None,  # layers over devices; 'auto', or a dict
     tp_plan: str | dict | None = None,  # matrices over processes; 'auto', or a dict
+    safetensors_only: bool = False,  # refuse weights that are there as pytorch_model.bin alone
 ) -> LM:
     """Load a causal, encoder–decoder or speech model and its tokenizer.
 
@@ -673,12 +675,13 @@ def load(
     from transformers import AutoConfig, AutoTokenizer
 
     hub = dict(revision=revision, trust_remote_code=trust_remote_code)
-    options = dict(dtype=dtype, use_safetensors=True, **placement, **hub)
+    check_bool('safetensors_only', safetensors_only)
+    options = dict(dtype=dtype, **placement, **hub)
     try:
         with no_progress_bars(folder != name):
             tokenizer = AutoTokenizer.from_pretrained(folder, **hub)
             model_class = auto_class(AutoConfig.from_pretrained(folder, **hub))
-            model = model_class.from_pretrained(folder, **options)
+            model = read_weights(model_class, folder, safetensors_only, **options)
     except (OSError, ValueError) as error:
         raise ValueError(load_error(name, error)) from error
     model = model.to(device) if device else model
