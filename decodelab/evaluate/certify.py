@@ -604,10 +604,10 @@ def exact_distance(make, verifier, seed: int, exercised: Exercised, n: int = 3) 
 def check_strategy(strategy, **kw):
     """Assert that a strategy keeps its promises.
 
-    With a base: `certify(strategy, **kw)` calls it lossless; returns the certificate. Without one: the
-    same seed gives the same tokens, all of them in the vocabulary; returns None.
+    With a drafter: `certify(strategy, **kw)` calls it lossless; returns the certificate. Without one:
+    the same seed gives the same tokens, all of them in the vocabulary; returns None.
     """
-    if member(strategy, 'base') is None:
+    if member(strategy, 'drafter') is None:
         return check_search(strategy)
     certificate = certify(strategy, **kw)
     assert certificate.lossless, repr(certificate)
