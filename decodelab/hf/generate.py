@@ -237,7 +237,7 @@ def generate_traced(model, arguments: dict) -> tuple:
     cache = grown_cache(s, rows, [trace.tokens for trace in traces])
     return make_output(call, rows, requests, strategies, traces, cache), traces
 
-
+# %% ../../nbs/12_hf/09_generate.ipynb #a4633558
 def prepare_call(model, arguments: dict) -> Call:
     "The model, settings and inputs of a call, checked once."
     lm = as_lm(model, arguments.get('tokenizer'))

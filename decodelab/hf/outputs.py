@@ -46,7 +46,7 @@ def row_owners(
         return [i // n for i in range(len(traces))]
     return [i for i, t in enumerate(traces) for _ in hypotheses(t)[:n]]
 
-
+# %% ../../nbs/12_hf/04_outputs.ipynb #e5233064
 def pad_rows(rows: list[list[int]], fill: int | None, device) -> torch.Tensor:
     "Rows of different lengths as one tensor `(rows, n)`, filled up on the right."
     width = max(map(len, rows))
@@ -108,7 +108,7 @@ def beam_step_scores(request: Request, strategy, trace: Trace) -> tuple[torch.Te
         steps.append(both)
     return tuple(torch.stack(steps, 1))
 
-
+# %% ../../nbs/12_hf/04_outputs.ipynb #bc0225df
 def group_scores(
     strategy,
     processors,  # bound to the request

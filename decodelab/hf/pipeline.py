@@ -166,7 +166,7 @@ def fitting_defaults(defaults: dict, options: dict) -> dict:
         names += SAMPLING_OPTIONS
     return without_keys(defaults, names)
 
-
+# %% ../../nbs/12_hf/12_pipeline.ipynb #eb4affd3
 class GeneratePipeline(StrategyPipeline):
     """A pipeline of transformers whose model decodes by decodelab's `generate`.
 

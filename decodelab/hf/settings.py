@@ -345,6 +345,8 @@ _CONDITIONS = {
     'groups of beams': lambda s: is_diverse(s) and s['num_beams'] > 1,
     'no diversity_penalty': lambda s: not s['diversity_penalty'],
 }
+
+# %% ../../nbs/12_hf/01_settings.ipynb #a0ebeecf
 _TWO_STRATEGIES = 'these are two strategies: leave one out'
 # (one, other, why they exclude each other); names without a condition above clash when they are set
 CLASHES = [

@@ -74,7 +74,7 @@ class CachedPrompt(ModelInputs):
         session.rows = [self.visible_ids[: self.n_cached]]
 
     def store(self, tokens: list[int]) -> Cache:
-        "The cache with all that was read of the prompt and `tokens`; a given one grows in place."
+        "The cache with all that was read of the prompt and `tokens`; a given one grows itself."
         past = DynamicCache() if self.past is None else self.past
         ids = self.visible_ids + tokens
         self.first.rollback(min(common_prefix(self.first.rows[0], ids), len(ids) - 1))

@@ -580,26 +580,34 @@ class UncachedSession(Session):
         self.encoded = self._encode(encoder)
         self.is_causal = lm.allows('steps') and lm.allows('blocks')
 
-    def new(self) -> Session:
-        "A session of the same prompt."
-        return UncachedSession(self.lm, self.encoded, self.inputs)
+# %% ../../nbs/02_models/11_session.ipynb #eabf9144
+@patch
+def new(self: UncachedSession) -> Session:
+    "A session of the same prompt."
+    return UncachedSession(self.lm, self.encoded, self.inputs)
 
-    def expand(self, k: int) -> Session:
-        "A new session with `k` rows, each a copy of this one's single row."
-        new = self.new()
-        new.rows = [list(self.rows[0])]
-        return new.reorder([0] * k)
 
-    def reorder(self, rows: list[int]) -> Session:
-        "Let row i continue what was row `rows[i]`, and return this session."
-        self.rows = [list(self.rows[r]) for r in rows]
-        return self
+@patch
+def expand(self: UncachedSession, k: int) -> Session:
+    "A new session with `k` rows, each a copy of this one's single row."
+    new = self.new()
+    new.rows = [list(self.rows[0])]
+    return new.reorder([0] * k)
 
-    def rollback(self, n: int) -> int:
-        "Forget all but the first `n` tokens."
-        for row in self.rows:
-            del row[n:]
-        return n
+
+@patch
+def reorder(self: UncachedSession, rows: list[int]) -> Session:
+    "Let row i continue what was row `rows[i]`, and return this session."
+    self.rows = [list(self.rows[r]) for r in rows]
+    return self
+
+
+@patch
+def rollback(self: UncachedSession, n: int) -> int:
+    "Forget all but the first `n` tokens."
+    for row in self.rows:
+        del row[n:]
+    return n
 
 # %% ../../nbs/02_models/11_session.ipynb #49a317dd
 @patch
@@ -624,7 +632,7 @@ def forward(self: UncachedSession, rows: list[list[int]], last: int = 1) -> torc
     self.rows = [list(row) for row in rows]
     return upcast(logits)
 
-
+# %% ../../nbs/02_models/11_session.ipynb #824dbafa
 @patch
 def _read_all(self: UncachedSession, ids: torch.Tensor) -> torch.Tensor:
     "Logits of one pass over ids `(rows, n)`, with inputs as the model itself prepares them."

@@ -181,8 +181,7 @@ class MultinomialRng(Rng):
 
     def __init__(
         self,
-        generator: torch.Generator
-        | None = None,  # None: torch's own, as `torch.manual_seed` sets it
+        generator: torch.Generator | None = None,  # None: torch's default one
     ):
         self.generator = generator
         self.seed = torch.initial_seed() if generator is None else generator.initial_seed()
