@@ -383,7 +383,7 @@ def missing_data_set(name: str, fetch: bool) -> Missing | None:
         return Missing(f'data {name}', f'{reason}: {command}')
     return None
 
-
+# %% ../../nbs/13_lab/03_requirements.ipynb #48f2f0c4
 def find_missing(
     path,  # of the notebook
     scale: str = 'pico',
