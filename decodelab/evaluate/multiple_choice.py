@@ -264,7 +264,7 @@ def truthfulqa_questions(
         questions.append(question)
     return questions
 
-
+# %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #c0c8b9ba
 def load_truthfulqa(
     path,  # TruthfulQA.csv
     preamble: str | Path = '',  # goes before each question; a `Path` is read
@@ -293,7 +293,7 @@ def further_space(prefix: str, sentence: str) -> tuple[str, str]:
     """
     return prefix, ' ' + sentence
 
-
+# %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #6400b8ac
 FACTOR_ANSWERS = ('completion', 'contradiction_0', 'contradiction_1', 'contradiction_2')
 
 

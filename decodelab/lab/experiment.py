@@ -245,7 +245,9 @@ def save_metadata(
 # %% ../../nbs/13_lab/02_experiment.ipynb #f165be00
 def first_error(result) -> str:
     "The first error that the rows of a part report (of `bench` or `run_jobs`); empty without one."
-    if not hasattr(result, 'columns') or 'error' not in result:
+    import pandas as pd
+
+    if not isinstance(result, pd.DataFrame) or 'error' not in result:
         return ''
     errors = result['error'].fillna('').astype(str)
     return next(filter(None, errors), '')
@@ -259,7 +261,7 @@ def free_memory():
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
-
+# %% ../../nbs/13_lab/02_experiment.ipynb #3905bfa7
 @patch
 def _note_failures(self: Experiment):
     "Write the failures so far, or remove the file of an earlier run that had some."
@@ -395,7 +397,7 @@ def uncovered(
             texts.append(', '.join([row.table, *about, row.quantity]))
     return texts
 
-
+# %% ../../nbs/13_lab/02_experiment.ipynb #fa73910b
 @patch
 def beside(
     self: Experiment,

@@ -207,7 +207,7 @@ def weight_files(folder: Path) -> list[Path]:
             return [folder / name]
     return []
 
-
+# %% ../../nbs/13_lab/03_requirements.ipynb #de562575
 def weights_in(folder: Path) -> float | None:
     "The GB of weights in a model's folder; None where some are missing."
     files = weight_files(folder)
@@ -383,7 +383,7 @@ def missing_data_set(name: str, fetch: bool) -> Missing | None:
         return Missing(f'data {name}', f'{reason}: {command}')
     return None
 
-
+# %% ../../nbs/13_lab/03_requirements.ipynb #48f2f0c4
 def find_missing(
     path,  # of the notebook
     scale: str = 'pico',

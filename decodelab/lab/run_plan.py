@@ -81,7 +81,7 @@ def hub_facts(
     gb = sum(sizes[n] for n in names) / 1e9
     return ModelFacts(name, 'missing', files_text(names), gb, licence, gate, 'the Hub')
 
-
+# %% ../../nbs/13_lab/26_run_plan.ipynb #1aaf4184
 def model_facts(
     name: str,
     ask=None,  # a function from a name to `ModelFacts`, such as `hub_facts`; None: no network
@@ -116,7 +116,7 @@ def text_table(headings: list[str], rows: list[list]) -> list[str]:
 
 
 def gb_text(gb: float | None) -> str:
-    "A size in GB; a question mark where it is not known."
+    "A size in GB, ? where it is not known."
     return '?' if gb is None else f'{gb:.1f}'
 
 
@@ -196,7 +196,7 @@ def experiment_lines(paths: list[Path], scale: str, models: list[ModelFacts]) ->
     total = f'{len(paths)} experiments, {format_duration(60 * minutes)} one after the other'
     return [f'Experiments: {total}', *text_table(headings, rows)]
 
-
+# %% ../../nbs/13_lab/26_run_plan.ipynb #be8c184f
 def gated_lines(models: list[ModelFacts]) -> list[str]:
     "What to do for checkpoints behind a gate; none where all are here."
     gated = [m.name for m in models if m.gate and m.state == 'missing']

@@ -60,7 +60,7 @@ def read_sound(
             'this sound is in no WAV file of 16 bits, and soundfile, which reads others, is not '
             'installed: pip install "decodelab[experiments]"'
         ) from None
-    if hasattr(source, 'seek'):
+    if isinstance(source, io.BytesIO):
         source.seek(0)
     samples, rate = soundfile.read(source, dtype='float32', always_2d=True)
     return samples.mean(1), rate

@@ -13,13 +13,13 @@ import difflib
 import json
 import math
 import os
-import pickle
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 
@@ -206,14 +206,14 @@ def has_pickled_weights(
     options |= dict(_raise_exceptions_for_connection_errors=False)
     return any(cached_file(name, file, **options) for file in PICKLED)
 
-
+# %% ../../nbs/02_models/01_loading.ipynb #bb198dbe
 def read_weights(
     model_class,  # of transformers
     folder: str,  # or a name on the Hub
     safetensors_only: bool,
     **options,  # of `from_pretrained`
 ):
-    """A model from safetensors, or from pytorch_model.bin, by `torch.load(weights_only=True)`.
+    """A model from safetensors, or from pytorch_model.bin, by torch.load with `weights_only=True`.
 
     Raises `OSError` without either, `ValueError` for a pickle that holds more than tensors.
     """
@@ -225,11 +225,11 @@ def read_weights(
     if safetensors_only:
         raise ValueError(
             'it has pytorch_model.bin and no safetensors: leave safetensors_only=True out to read it '
-            'with torch.load(weights_only=True)'
+            'with torch.load, weights_only=True'
         )
     warnings.warn(
         f'{folder} has no safetensors: its pytorch_model.bin is read with '
-        'torch.load(weights_only=True), which builds tensors and runs no code; '
+        'torch.load, weights_only=True, which builds tensors and runs no code; '
         'safetensors_only=True refuses such files',
         stacklevel=3,
     )
@@ -237,7 +237,7 @@ def read_weights(
         return model_class.from_pretrained(
             folder, use_safetensors=False, weights_only=True, **options
         )
-    except pickle.UnpicklingError as error:
+    except UnpicklingError as error:
         raise ValueError(
             'its pytorch_model.bin holds more than tensors, which could run code, and is not '
             'read: give a repository with safetensors'
