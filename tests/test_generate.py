@@ -1136,7 +1136,8 @@ def test_the_arguments_of_removed_strategies(case):
         torch.tensor([pad(x, 0) for x in rows])
         for rows in (prompts, [[1] * len(p) for p in prompts])
     )
-    want = said(case, mended=True)[0]
+    mended = case['strategy'] != 'dola'  # the door has the original's divergence
+    want = said(case, mended)[0]
     begin = (
         [list(lm.decoder_start_ids)] * len(want)
         if lm.decoder_start_ids

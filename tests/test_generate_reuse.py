@@ -367,3 +367,23 @@ def test_a_pipeline_samples_by_default(pipes):
         assert ours('import os\n', max_new_tokens=8, seed_like='transformers') == want
         texts.add(want[0]['generated_text'])
     assert len(texts) > 1
+
+
+# DoLa as transformers 4.49 had it
+
+
+def test_dola_through_the_door_is_that_of_transformers_449():
+    "Every recorded call with one prompt, held against the recorded tokens themselves."
+    from test_search_golden import CASES, DEAD_END, RAISES, lm_of
+
+    count = 0
+    for name, case in CASES.items():
+        usable = case['strategy'] == 'dola' and 'tokens' in case and len(case['prompts']) == 1
+        if not usable or name in (*RAISES, DEAD_END):
+            continue
+        ids = torch.tensor(case['prompts'])
+        args = dict(case['args'], attention_mask=torch.ones_like(ids))
+        out = generate(lm_of(case['model']), ids, **args)[0, ids.shape[1] :].tolist()
+        assert out == case['tokens'][0], name
+        count += 1
+    assert count >= 36
