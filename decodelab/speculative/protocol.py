@@ -139,6 +139,9 @@ class DraftState:
         "A draft that continues `ids`."
         raise NotImplementedError(f'{type(self).__name__} has no method draft')
 
+    def draft_on_device(self, ids: list[int], k: int, rng: Rng):
+        "A `DeviceDraft` of `k` tokens that the host does not read; None where there is none."
+
     def observe(self, draft: Draft, p):
         "Read the target's distributions `p` `(1 + n, V)` over a draft with `window_nodes`."
 
@@ -195,6 +198,10 @@ class Verifier(Component):
     ) -> Verification:
         "The number of accepted tokens, and the next token."
         raise NotImplementedError(f'{type(self).__name__} has no method verify')
+
+    def judges_on_device(self) -> bool:
+        "Has it a method `judge`, which decides without a host read (`speculative.device`)?"
+        return False
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #be8e107f
 def check_finite(x: float) -> float:
@@ -260,6 +267,10 @@ class LookaheadRule(Component):
         "Is the token at position `i` good enough to draft another one after it?"
         return True
 
+    def fixed_length(self) -> int | None:
+        "The length of the next draft where it does not depend on its tokens, else None."
+        return None
+
     def update(self, step: Step):
         "Learn from a verified step."
         self.positions.update(step)
@@ -289,6 +300,13 @@ class FixedLookahead(LookaheadRule):
     def start(self, request: Request | None = None) -> 'FixedLookahead':
         "The rule itself, since it learns nothing."
         return self
+
+    def fixed_length(self) -> int | None:
+        "`k`, unless a subclass looks at the tokens."
+        cls = type(self)
+        rule = LookaheadRule
+        plain = cls.accepts is rule.accepts and cls.keep_drafting is rule.keep_drafting
+        return self.k if plain else None
 
     def update(self, step: Step):
         "Nothing to learn."

@@ -137,7 +137,7 @@ class Search:
         self.groups = groups
         self.branches = Branches(request.session())
         self.processors = strategy.processors.bind(request)
-        self.stopper = StopChecker(request.stop, request.lm, request.clock)
+        self.stopper = StopChecker(request.stop, request.lm, request.now)
         self.length = 0  # of the beams
         self.nodes = 0  # candidates so far
         self.n_emitted = 0  # tokens of the agreed prefix so far

@@ -389,7 +389,7 @@ def display_live(
     last = -interval
     with Stream(request, strategy) as pieces:
         for _ in pieces.chunks:
-            now = request.clock()
+            now = request.now()
             if now - last >= interval:
                 last = now
                 show(trace_html(partial_trace(pieces.trace, request)))
