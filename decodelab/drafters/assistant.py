@@ -14,6 +14,7 @@ from fastcore.basics import patch
 import torch
 
 from ..core.driver import Request
+from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
 from ..strategies.sampling import Base, Scorer
 from ..speculative.device import DeviceDraft
@@ -171,7 +172,9 @@ def draft_on_device(self: AssistantState, ids: list[int], k: int, rng) -> Device
     p = rows if scorer.probabilities else rows.softmax(-1)
     probs = p.gather(1, tokens[:, None])[:, 0]
     q = rows if self.sampled else None
-    return DeviceDraft(tokens, q, probs, torch.cat(usable), rng.draws, scorer.passes - passes, scorer)
+    return DeviceDraft(
+        tokens, q, probs, torch.cat(usable), rng.draws, scorer.passes - passes, scorer
+    )
 
 # %% ../../nbs/08_drafters/01_assistant.ipynb #b3126c89
 def begin_round(
@@ -192,6 +195,10 @@ def begin_round(
 
 def token_probs(rows: list, tokens: list[int], probabilities: bool) -> list[float]:
     "The drafter's probability of each token that it drew from rows `(V,)` of probabilities or scores."
+    if rows and torch.is_tensor(rows[0]) and rows[0].device.type != 'cpu':
+        index = torch.tensor(tokens, device=rows[0].device)[:, None]
+        p = torch.stack(rows) if probabilities else torch.stack(rows).softmax(-1)  # (k, V)
+        return to_host(p.gather(1, index)[:, 0])
     if probabilities or not rows:
         return [float(row[x]) for row, x in zip(rows, tokens)]
     return torch.stack(rows).softmax(-1)[range(len(tokens)), tokens].tolist()  # of (k, V)

@@ -17,7 +17,7 @@ from ..core.host_reads import copy_to_host, to_host
 from ..core.driver import Rng
 from .protocol import Draft, ExactMatchVerifier, Verification, Verifier
 from .verifiers import TokenVerifier
-from ..strategies.sampling import Argmax, Scorer
+from ..strategies.sampling import Argmax
 
 # %% ../../nbs/07_speculative/08_device.ipynb #b79e2389
 @dataclass
@@ -95,16 +95,18 @@ def judge(
     choices, usable = rng.draw(p, numbers)
     accepted = n_leading((choices[:k] == draft.tokens) & (at[:k] < n))
     used = (accepted + 1) * rng.draws
-    return DeviceVerdict(accepted, select(choices, accepted), (usable | (at > accepted)).all(), used)
+    return DeviceVerdict(
+        accepted, select(choices, accepted), (usable | (at > accepted)).all(), used
+    )
 
 # %% ../../nbs/07_speculative/08_device.ipynb #a15c6be8
 @patch
-def judges_on_device(self: TokenVerifier) -> bool:  # noqa: F811 - of another class
+def judges_on_device(self: TokenVerifier) -> bool:
     return type(self).verify is TokenVerifier.verify
 
 
 @patch
-def judge(  # noqa: F811 - of another class
+def judge(
     self: TokenVerifier,
     p: torch.Tensor,  # `(k+1, V)`: probabilities
     draft: DeviceDraft,
@@ -170,7 +172,9 @@ def read_round(
         raise_unusable(p, draft, rng)
     if rng.draws:
         rng.stock.skip(used)
-    return RoundResult(judged, accepted, token, [int(x) for x in values[5 : 5 + k]], values[5 + k :])
+    return RoundResult(
+        judged, accepted, token, [int(x) for x in values[5 : 5 + k]], values[5 + k :]
+    )
 
 
 def raise_unusable(p: torch.Tensor, draft: DeviceDraft, rng):
@@ -178,7 +182,9 @@ def raise_unusable(p: torch.Tensor, draft: DeviceDraft, rng):
     rows = [*p] if draft.q is None else [*draft.q, *p]
     for row in rows:
         rng.categorical(row)
-    raise ValueError('the draft model gave no usable logits, or the logits processors forbid every token')
+    raise ValueError(
+        'the draft model gave no usable logits, or the logits processors forbid every token'
+    )
 
 # %% ../../nbs/07_speculative/08_device.ipynb #fcd9165a
 def rows_to_host(p: torch.Tensor, draft: Draft) -> torch.Tensor:

@@ -171,7 +171,9 @@ def device_step(self: SpeculativeSequence) -> Step | None:
 
 
 @patch
-def judge(self: SpeculativeSequence, draft: DeviceDraft, n: torch.Tensor, p: torch.Tensor) -> RoundResult:
+def judge(
+    self: SpeculativeSequence, draft: DeviceDraft, n: torch.Tensor, p: torch.Tensor
+) -> RoundResult:
     "The result of a draft with rows `p` `(k+1, V)`, of which `n` `()` tokens are judged."
     uniforms = self.rng.stock.peek(2 * len(draft.tokens) + 2) if self.rng.draws else None
     verdict = self.verifier.judge(p, draft, n, self.rng, uniforms)

@@ -17,6 +17,7 @@ import torch
 from ..core.checks import check_choice, check_int, check_number
 from ..core.component import Component
 from ..core.driver import Request, StopChecker, Strategy
+from ..core.host_reads import lists_to_host, to_host
 from ..core.trace import Step
 from ..models.tree_branches import Branches
 from ..logits.warpers import Warper
@@ -342,7 +343,7 @@ def candidates(
     "The best continuations of a group with log-probabilities `(beams, V)`, best first."
     total = log_probs + log_probs.new_tensor([b.score for b in group.beams])[:, None]
     values, index = total.flatten().topk(min(n_candidates(search, group), total.numel()))
-    return children(group, values.tolist(), index.tolist(), total.shape[1])
+    return children(group, *lists_to_host(values, index), total.shape[1])
 
 
 def n_candidates(search: Search, group: Group) -> int:
@@ -405,5 +406,6 @@ class BeamSample(BeamSearch):
         weights = (total - total.max()).exp()
         k = min(n_candidates(search, group), int((weights > 0).sum()))
         index = sample_without_replacement(weights, k, search.request.rng)
-        index.sort(key=lambda i: -float(total[i]))
-        return children(group, total[index].tolist(), index, log_probs.shape[1])
+        best = sorted(zip(to_host(total[index]), index), key=lambda pair: -pair[0])
+        scores = [score for score, _ in best]
+        return children(group, scores, [i for _, i in best], log_probs.shape[1])

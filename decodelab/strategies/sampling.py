@@ -84,9 +84,7 @@ def reads_pending(self: Scorer) -> bool:
 
 
 @patch
-def pending_scores(
-    self: Scorer, ids: list[int], tokens: torch.Tensor, last: int
-) -> torch.Tensor:
+def pending_scores(self: Scorer, ids: list[int], tokens: torch.Tensor, last: int) -> torch.Tensor:
     "`(last, V)` after each of the last `last` prefixes of `ids` and of `tokens` `(m,)` on the device."
     scores = self.processors(ids, self.session.pending_logits(ids, tokens, last))
     return scores.softmax(-1) if self.probabilities else scores
