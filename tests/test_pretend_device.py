@@ -67,7 +67,10 @@ def expressions() -> list[str]:
     found = [e for c in of_part(Strategy, 'strategies') for e in by_hand(c)]
     for i, c in enumerate(classes(Drafter).values()):
         base = ('Greedy()', 'Sample()')[i % 2] if 'Synthetic' not in c.__name__ else 'Greedy()'
-        found.append(f'Speculative({maker.make(c, 2)}, {base})')
+        made = maker.make(c, 2)
+        if c.__name__ == 'CascadeDrafter':  # drafts with a model, not with heads
+            made = made.replace('lm=medusa', 'lm=draft').replace('lm=eagle', 'lm=draft')
+        found.append(f'Speculative({made}, {base})')
     for name, c in classes(Verifier).items():
         inner = 'TokenVerifier()' if 'verifier' in inspect.signature(c).parameters else ''
         found.append(f'{assisted}Sample(), {name}({inner}))')
@@ -178,7 +181,7 @@ def test_batches(worlds, expression):
 def test_the_end_of_a_sequence_inside_a_draft(worlds):
     "A draft on the device goes on behind the end; the steps are those of the CPU all the same."
     for base in ('Greedy()', 'Sample()'):
-        for stop in range(0, VOCABULARY, 5):
+        for stop in (0, 15, 30):
             found = []
             for world in worlds:
                 strategy = eval(ASSISTED.format(base), names(world))

@@ -359,6 +359,15 @@ def run_next(self: Batcher) -> list[tuple]:
 
 
 @patch
+def new_sequence(self: Batcher, run: Callable) -> greenlet:
+    "A sequence that calls `run`, and shares its transfers to the host with the others."
+    sequence = greenlet(run)
+    sequence.gr_context = copy_context()
+    sequence.gr_context.run(SHARED_TRANSFER.set, self.transfer)
+    return sequence
+
+
+@patch
 def transfer(self: Batcher, tensor: torch.Tensor) -> torch.Tensor:
     "The tensor in the memory of the CPU; all sequences that wait for one share a transfer."
     self.transfers[getcurrent()] = tensor
@@ -525,9 +534,7 @@ def run_batch(
     try:
         while len(traces) < len(queue.requests):
             while (i := queue.next_index(list(running.values()))) is not None:
-                sequence = greenlet(trace_request)
-                sequence.gr_context = copy_context()
-                sequence.gr_context.run(SHARED_TRANSFER.set, batcher.transfer)
+                sequence = batcher.new_sequence(trace_request)
                 running[sequence] = i
                 resume(sequence, queue.requests[i], strategy)
             if running:
