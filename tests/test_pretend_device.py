@@ -1,4 +1,4 @@
-"""Every part on a device that is not the CPU (`evaluate.pretend_device`): mixed devices raise, the same seed gives
+"""Every part on a device that is not the CPU (`evaluate.pretend`): mixed devices raise, the same seed gives
 the same tokens, and the host reads as seldom as it should.
 
 Parts are made from their signatures by `tests/fuzz/parts.py`: a new one is tried here without being named.
@@ -14,7 +14,7 @@ import pytest
 
 from decodelab import LM, Greedy, Speculative, Stop, decode, decode_batch
 from decodelab.core.driver import Strategy
-from decodelab.evaluate.pretend_device import count_traffic, move, pretend_device
+from decodelab.evaluate.pretend import count_traffic, move, pretend_device
 from decodelab.logits.warpers import LogitsProcessor
 from decodelab.strategies.constraints import PhrasalConstraint
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier

@@ -72,7 +72,7 @@ def draw(
     rows: torch.Tensor,  # `(r, V)`: weights
     uniforms: torch.Tensor,  # `(r,)`, from `stock`
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    "`(index, usable)`, each `(r,)` and on the device: an index for each row, and whether its weights are usable."
+    "`(index, usable)`, each `(r,)` and on the device; a row without a positive sum is not usable."
     return draw_rows(rows, uniforms)
 
 
@@ -215,7 +215,7 @@ class Request:
         "Seconds now, without waiting: after a host read the device has finished in any case."
         return time.perf_counter()
 
-
+# %% ../../nbs/01_core/02_driver.ipynb #6bd639bf
 def synchronize(device):
     "Wait until an accelerator has finished its queue; a CPU has none."
     if torch.device(device).type != 'cpu':

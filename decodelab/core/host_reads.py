@@ -32,7 +32,7 @@ def to_host(values: torch.Tensor) -> list:
     "The numbers of a tensor as a list: one host read, or a share of one."
     return copy_to_host(values).tolist()
 
-
+# %% ../../nbs/01_core/10_host_reads.ipynb #73d0b979
 def lists_to_host(
     *tensors: torch.Tensor,  # of any shapes and dtypes; integers up to 2⁵³
 ) -> list[list]:
@@ -105,7 +105,7 @@ def draw_rows(
     weights: torch.Tensor,  # `(r, V)`, not negative, not all zero
     uniforms: torch.Tensor,  # `(r,)`, float64
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    "`(index, usable)`, each `(r,)`: an index for each row, and whether its weights have a finite, positive sum."
+    "`(index, usable)`, each `(r,)`; a row is usable if its sum is finite and positive."
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     total = cumulative[:, -1:]  # (r, 1)
     index = torch.searchsorted(cumulative, uniforms[:, None] * total, right=True)[:, 0]

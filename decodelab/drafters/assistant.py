@@ -159,7 +159,9 @@ def draft_on_device(self: AssistantState, ids: list[int], k: int, rng) -> Device
     rng = self.base.sampler(rng)
     uniforms = rng.stock.peek(k) if rng.draws else None
     passes = scorer.passes
-    rows, tokens, usable = [], [], []
+    rows = []
+    tokens = []
+    usable = []
     row = scorer.next_scores(ids)
     for j in range(k):
         if j:

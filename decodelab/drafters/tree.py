@@ -301,7 +301,7 @@ def level_choices(self: TreeState, nodes: list[int], rows: list) -> dict[int, di
     numbers = [len(self.shape.children[node]) for node in nodes]
     return dict(zip(nodes, likely_tokens(rows, numbers, self.scorer.probabilities)))
 
-
+# %% ../../nbs/08_drafters/10_tree.ipynb #4ddda36e
 @patch
 def expand_node(
     self: TreeState, tree: DraftTree, number, node: int, row, rng, likely: dict | None

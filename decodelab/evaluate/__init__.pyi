@@ -32,6 +32,6 @@ from .certify import check_strategy as check_strategy
 from .certify import check_processor as check_processor
 from .certify import check_drafter as check_drafter
 from .certify import check_verifier as check_verifier
-from .pretend_device import pretend_device as pretend_device
-from .pretend_device import count_traffic as count_traffic
-from .pretend_device import move as move
+from .pretend import pretend_device as pretend_device
+from .pretend import count_traffic as count_traffic
+from .pretend import move as move

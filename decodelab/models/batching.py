@@ -244,7 +244,7 @@ def run_pass(batch: ModelBatch, requests: list[ForwardRequest]):
     padded = tokens if layers is lm.native else len(requests) * max(map(len, requests))
     batch.cost.update(passes=1, rows=len(requests), tokens=tokens, padded=padded)
 
-
+# %% ../../nbs/02_models/13_batching.ipynb #f9fc9d57
 def fill_pending(ids: torch.Tensor, requests: list[ForwardRequest]) -> torch.Tensor:
     "Ids `(m, n)` with the pending tokens of the requests at the ends of their rows."
     pending = [(i, r.pending) for i, r in enumerate(requests) if r.pending is not None]
@@ -357,7 +357,7 @@ def run_next(self: Batcher) -> list[tuple]:
         run_pass(pool, group)
     return [(r.runner,) for r in requests]
 
-
+# %% ../../nbs/02_models/13_batching.ipynb #a5305b68
 @patch
 def new_sequence(self: Batcher, run: Callable) -> greenlet:
     "A sequence that calls `run`, and shares its transfers to the host with the others."

@@ -370,7 +370,7 @@ def _forward(self: Session, rows: list[list[int]], start: int, end: int, last: i
         self.snapshot()
     return logits
 
-
+# %% ../../nbs/02_models/11_session.ipynb #76e6fafe
 @patch
 def _forward_ids(self: Session, ids: torch.Tensor, start: int, last: int) -> torch.Tensor:
     "Logits `(rows, last, V)` of ids `(rows, n)` at positions `start` and on."

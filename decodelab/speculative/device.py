@@ -76,6 +76,7 @@ def n_leading(true: torch.Tensor) -> torch.Tensor:
 # %% ../../nbs/07_speculative/08_device.ipynb #5f7bea67
 @patch
 def judges_on_device(self: ExactMatchVerifier) -> bool:
+    "Unless a subclass verifies in its own way."
     return type(self).verify is ExactMatchVerifier.verify
 
 
@@ -102,6 +103,7 @@ def judge(
 # %% ../../nbs/07_speculative/08_device.ipynb #a15c6be8
 @patch
 def judges_on_device(self: TokenVerifier) -> bool:
+    "Unless a subclass verifies in its own way."
     return type(self).verify is TokenVerifier.verify
 
 
@@ -188,7 +190,7 @@ def raise_unusable(p: torch.Tensor, draft: DeviceDraft, rng):
 
 # %% ../../nbs/07_speculative/08_device.ipynb #fcd9165a
 def rows_to_host(p: torch.Tensor, draft: Draft) -> torch.Tensor:
-    "Copies of the target's rows `(n, V)` and of the draft's, which replace them in `draft`, in one host read."
+    "A copy of the target's rows `(n, V)`; those of `draft` are replaced by copies. One host read."
     rows = [] if draft.q is None else list(draft.q)
     alike = all(torch.is_tensor(r) and r.dtype == p.dtype and r.shape == p.shape[1:] for r in rows)
     if not alike:

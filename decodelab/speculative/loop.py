@@ -169,7 +169,7 @@ def device_step(self: SpeculativeSequence) -> Step | None:
     step.verify_seconds = self.request.now() - drafted
     return step
 
-
+# %% ../../nbs/07_speculative/04_loop.ipynb #44875928
 @patch
 def judge(
     self: SpeculativeSequence, draft: DeviceDraft, n: torch.Tensor, p: torch.Tensor
