@@ -14,15 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fastcore.basics import patch
 import torch
 
 from .checks import check_instance, check_int, check_number
 from .component import Component
+from .host_reads import UniformStock, draw_rows, to_host
 from .trace import detokenize, Step, Trace
 
 # %% ../../nbs/01_core/02_driver.ipynb #bf9465f5
 class Rng:
     "A seeded source of randomness with two methods, on top of a `torch.Generator`."
+
+    draws = 1  # uniform numbers that one index takes
 
     def __init__(
         self,
@@ -31,11 +35,14 @@ class Rng:
     ):
         self.seed = seed
         self.generator = torch.Generator(device).manual_seed(seed)
+        self.on_cpu = self.generator.device.type == 'cpu'
+        self.stock = UniformStock(self.generator)
 
     def uniform(self) -> float:
         "A number from [0, 1)."
-        source = dict(generator=self.generator, device=self.generator.device)
-        return torch.rand((), dtype=torch.float64, **source).item()
+        if self.on_cpu and not len(self.stock):
+            return torch.rand((), dtype=torch.float64, generator=self.generator).item()
+        return self.stock.take()
 
     def categorical(
         self,
@@ -43,8 +50,12 @@ class Rng:
     ) -> int:
         """An index drawn with probability proportional to `weights`, by inversion of their sum.
 
+        One host read on an accelerator.
+
         Raises `ValueError` where they have no finite, positive sum.
         """
+        if weights.device.type != 'cpu':
+            return self.draw_there(weights)
         cumulative = weights.cumsum(0, dtype=torch.float64)
         total = cumulative[-1].item()
         if not 0 < total < math.inf:
@@ -53,6 +64,25 @@ class Rng:
                 'or the logits processors forbid every token'
             )
         return torch.searchsorted(cumulative, self.uniform() * total, right=True).item()
+
+# %% ../../nbs/01_core/02_driver.ipynb #d09d4598
+@patch
+def draw(
+    self: Rng,
+    rows: torch.Tensor,  # `(r, V)`: weights
+    uniforms: torch.Tensor,  # `(r,)`, from `stock`
+) -> tuple[torch.Tensor, torch.Tensor]:
+    "`(index, usable)`, each `(r,)` and on the device; a row without a positive sum is not usable."
+    return draw_rows(rows, uniforms)
+
+
+@patch
+def draw_there(self: Rng, weights: torch.Tensor) -> int:
+    "An index drawn on an accelerator; raises `ValueError` where the weights have no usable sum."
+    index, usable = self.draw(weights[None], self.stock.peek(1))
+    self.stock.skip(1)
+    [index] = to_host(torch.where(usable, index, -1).double())
+    return int(index) if index >= 0 else self.categorical(weights.cpu())
 
 # %% ../../nbs/01_core/02_driver.ipynb #6b559017
 @dataclass(frozen=True)
@@ -179,9 +209,13 @@ class Request:
     def clock(self) -> float:
         "Seconds now, after the device has finished its queue."
         synchronize(self.lm.device)
+        return self.now()
+
+    def now(self) -> float:
+        "Seconds now, without waiting: after a host read the device has finished in any case."
         return time.perf_counter()
 
-
+# %% ../../nbs/01_core/02_driver.ipynb #6bd639bf
 def synchronize(device):
     "Wait until an accelerator has finished its queue; a CPU has none."
     if torch.device(device).type != 'cpu':
@@ -276,13 +310,13 @@ def iter_steps(request: Request, strategy: Strategy) -> Iterator[tuple[Step, str
 
     The reason is empty while the sequence goes on.
     """
-    stopper = StopChecker(request.stop, request.lm, request.clock)
+    stopper = StopChecker(request.stop, request.lm, request.now)
     tokens = []
-    last = request.clock()
+    last = request.now()
     steps = strategy.decode(request)
     while (step := next_step(steps)) is not None:
         reason, n = end_of_step(step, tokens, stopper, request.max_new_tokens)
-        now = request.clock()
+        now = request.now()
         step = step.truncate(n)
         step.seconds, last = now - last, now
         yield step, reason

@@ -14,8 +14,10 @@ from fastcore.basics import patch
 import torch
 
 from ..core.driver import Request
-from ..models.session import LM, check_same_tokenizer
+from ..core.host_reads import to_host
+from ..models.session import LM, PENDING, check_same_tokenizer
 from ..strategies.sampling import Base, Scorer
+from ..speculative.device import DeviceDraft
 from ..speculative.protocol import Draft, Drafter, DraftState, KeepDrafting, draft_chain
 
 # %% ../../nbs/08_drafters/01_assistant.ipynb #fc099b06
@@ -147,6 +149,35 @@ class AssistantState(DraftState):
         probs = token_probs(rows, tokens, scorer.probabilities)
         return Draft(tokens, rows if self.sampled else None, probs, scorer.passes - passes)
 
+# %% ../../nbs/08_drafters/01_assistant.ipynb #be0e8cc3
+@patch
+def draft_on_device(self: AssistantState, ids: list[int], k: int, rng) -> DeviceDraft | None:
+    "A draft of `k` tokens that the host does not read; None for heads and processors that read ids."
+    scorer = self.scorer
+    if not isinstance(scorer, Scorer) or not scorer.reads_pending():
+        return None
+    rng = self.base.sampler(rng)
+    uniforms = rng.stock.peek(k) if rng.draws else None
+    passes = scorer.passes
+    rows = []
+    tokens = []
+    usable = []
+    row = scorer.next_scores(ids)
+    for j in range(k):
+        if j:
+            row = scorer.pending_scores(ids + [PENDING] * (j - 1), tokens[-1], 1)[0]
+        token, ok = rng.draw(row[None], None if uniforms is None else uniforms[j : j + 1])
+        rows.append(row)
+        tokens.append(token)
+        usable.append(ok)
+    rows, tokens = torch.stack(rows), torch.cat(tokens)  # (k, V), (k,)
+    p = rows if scorer.probabilities else rows.softmax(-1)
+    probs = p.gather(1, tokens[:, None])[:, 0]
+    q = rows if self.sampled else None
+    return DeviceDraft(
+        tokens, q, probs, torch.cat(usable), rng.draws, scorer.passes - passes, scorer
+    )
+
 # %% ../../nbs/08_drafters/01_assistant.ipynb #b3126c89
 def begin_round(
     scorer,  # any scorer; only a `RoundScorer` needs this
@@ -166,6 +197,10 @@ def begin_round(
 
 def token_probs(rows: list, tokens: list[int], probabilities: bool) -> list[float]:
     "The drafter's probability of each token that it drew from rows `(V,)` of probabilities or scores."
+    if rows and torch.is_tensor(rows[0]) and rows[0].device.type != 'cpu':
+        index = torch.tensor(tokens, device=rows[0].device)[:, None]
+        p = torch.stack(rows) if probabilities else torch.stack(rows).softmax(-1)  # (k, V)
+        return to_host(p.gather(1, index)[:, 0])
     if probabilities or not rows:
         return [float(row[x]) for row, x in zip(rows, tokens)]
     return torch.stack(rows).softmax(-1)[range(len(tokens)), tokens].tolist()  # of (k, V)

@@ -188,9 +188,9 @@ def for_target(self: Heads, lm: LM) -> Heads:
 def __deepcopy__(self: Heads, memo):
     "The same weights, without the copies for targets."
     with torch.random.fork_rng(devices=[]):  # its weights are replaced
-        heads = type(self)(**self.options)
+        heads = type(self)(**self.options).to(self.device)
     heads.load_state_dict(self.state_dict())
-    return heads.to(self.device)
+    return heads
 
 # %% ../../nbs/08_drafters/13_heads.ipynb #a51728e5
 @patch

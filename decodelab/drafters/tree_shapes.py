@@ -15,7 +15,7 @@ from fastcore.basics import patch
 from ..core.checks import check_fraction, check_int
 from ..core.driver import Request
 from .assistant import AssistantDrafter, begin_round
-from .tree import DraftTree, TreeScorer, TreeShape, top_tokens
+from .tree import DraftTree, TreeScorer, TreeShape, likely_tokens, top_tokens
 from ..speculative.cost_aware import RoundCosts
 from ..speculative.protocol import Draft, DraftProbs, DraftState
 from ..strategies.sampling import Base
@@ -224,10 +224,14 @@ def score_level(self: DynamicTreeState, level_scorer: TreeScorer, tree, ids, nod
 @patch
 def expand_level(self: DynamicTreeState, tree: DraftTree, nodes: list[int], rows) -> list[int]:
     "Add guesses after some nodes; the new nodes to expand next, the most valuable first."
+    probabilities = self.scorer.probabilities
+    on_device = likely_tokens(rows, [self.expand] * len(rows), probabilities)
     children = []
-    for node, row in zip(nodes, rows):
-        p = DraftProbs(row, self.scorer.probabilities)
-        for token in top_tokens(row, self.expand, not self.scorer.probabilities):
+    for i, (node, row) in enumerate(zip(nodes, rows)):
+        p = DraftProbs(row, probabilities, on_device[i] if on_device else None)
+        for token in (
+            list(p.known) if on_device else top_tokens(row, self.expand, not probabilities)
+        ):
             children.append(tree.add(node, token, None, p.prob(token)))
     unfinished = [j for j in children if tree.tokens[j] not in self.ends]
     return sorted(unfinished, key=lambda j: -tree.path_prob[j])[: self.expand]

@@ -36,3 +36,6 @@ from .exact_answers import few_shot_preamble as few_shot_preamble
 from .exact_answers import gsm8k_questions as gsm8k_questions
 from .exact_answers import strategyqa_questions as strategyqa_questions
 from .exact_answers import answer_question as answer_question
+from .pretend import pretend_device as pretend_device
+from .pretend import count_traffic as count_traffic
+from .pretend import move as move

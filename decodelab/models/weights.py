@@ -28,6 +28,7 @@ from decodelab.models.transformer import (
     RotaryTables,
     Weights,
     ModelSnapshot,
+    has_own_product,
 )
 
 # %% ../../nbs/02_models/04_weights.ipynb #04beeb2e
@@ -200,12 +201,12 @@ def is_plain_linear(m) -> bool:
     "A linear module as PyTorch or transformers makes it."
     from transformers.pytorch_utils import Conv1D
 
-    return type(m) in (nn.Linear, Conv1D) and type(m.weight.data) is torch.Tensor
+    return type(m) in (nn.Linear, Conv1D) and not has_own_product(m.weight.data)
 
 
 def is_quantized_linear(m) -> bool:
     "A linear module whose weight has a product of its own."
-    return type(m) is nn.Linear and type(m.weight.data) is not torch.Tensor
+    return type(m) is nn.Linear and has_own_product(m.weight.data)
 
 
 def weight_rows(m) -> torch.Tensor:
@@ -342,7 +343,7 @@ def unshare_state_dict(model, state: dict, prefix: str, _):
     """
     copies = {}
     for name, t in state.items():
-        if not name.startswith(prefix) or type(t) is not torch.Tensor:
+        if not name.startswith(prefix) or has_own_product(t):
             continue
         if t.is_contiguous() and t.untyped_storage().nbytes() == t.nbytes:
             continue

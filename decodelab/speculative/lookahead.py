@@ -70,6 +70,9 @@ class HeuristicLookahead(LookaheadRule):
     def keep_drafting(self, n, probs, token):
         return n < self.reached_[0]
 
+    def fixed_length(self):
+        return self.reached_[0]
+
     def update(self, step):
         if not step.drafted:
             return

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['KeepDrafting', 'Draft', 'Verification', 'DraftProbs', 'as_tensor', 'DraftState', 'Drafter', 'Verifier',
-           'check_finite', 'PositionAcceptance', 'LookaheadRule', 'FixedLookahead', 'ExactMatchVerifier', 'draft_chain']
+           'check_finite', 'PositionAcceptance', 'LookaheadRule', 'FixedLookahead', 'ExactMatchVerifier', 'draw_token',
+           'draft_chain']
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #24bdc33e
 import copy
@@ -19,8 +20,9 @@ from fastcore.basics import patch
 from ..core.checks import check_int
 from ..core.component import Component
 from ..core.driver import Request, Rng
+from ..core.host_reads import lists_to_host
 from ..core.trace import Step
-from ..strategies.sampling import Base
+from ..strategies.sampling import Argmax, Base
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #19002b66
 @dataclass
@@ -84,15 +86,17 @@ class Verification:
 class DraftProbs:
     "The distribution `(V,)` from which a drafter drew a token, as a lookahead rule sees it."
 
-    __slots__ = '_probs', 'probabilities', 'values'
+    __slots__ = '_probs', 'known', 'probabilities', 'values'
 
     def __init__(
         self,
         values,  # `(V,)`: probabilities, or scores
         probabilities: bool,  # which of the two
+        known: dict | None = None,  # token → its probability, where the host has read it
     ):
         self.values = values
         self.probabilities = probabilities
+        self.known = known or {}
         self._probs = None
 
     @property
@@ -104,7 +108,7 @@ class DraftProbs:
 
     def prob(self, token: int) -> float:
         "The probability of a token."
-        return float(self.p[token])
+        return self.known[token] if token in self.known else float(self.p[token])
 
     def entropy(self) -> float:
         "Entropy in nats."
@@ -138,6 +142,9 @@ class DraftState:
     ) -> Draft:
         "A draft that continues `ids`."
         raise NotImplementedError(f'{type(self).__name__} has no method draft')
+
+    def draft_on_device(self, ids: list[int], k: int, rng: Rng):
+        "A `DeviceDraft` of `k` tokens that the host does not read; None where there is none."
 
     def observe(self, draft: Draft, p):
         "Read the target's distributions `p` `(1 + n, V)` over a draft with `window_nodes`."
@@ -195,6 +202,10 @@ class Verifier(Component):
     ) -> Verification:
         "The number of accepted tokens, and the next token."
         raise NotImplementedError(f'{type(self).__name__} has no method verify')
+
+    def judges_on_device(self) -> bool:
+        "Has it a method `judge`, which decides without a host read (`speculative.device`)?"
+        return False
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #be8e107f
 def check_finite(x: float) -> float:
@@ -260,6 +271,10 @@ class LookaheadRule(Component):
         "Is the token at position `i` good enough to draft another one after it?"
         return True
 
+    def fixed_length(self) -> int | None:
+        "The length of the next draft where it does not depend on its tokens, else None."
+        return None
+
     def update(self, step: Step):
         "Learn from a verified step."
         self.positions.update(step)
@@ -290,6 +305,13 @@ class FixedLookahead(LookaheadRule):
         "The rule itself, since it learns nothing."
         return self
 
+    def fixed_length(self) -> int | None:
+        "`k`, unless a subclass looks at the tokens."
+        cls = type(self)
+        rule = LookaheadRule
+        plain = cls.accepts is rule.accepts and cls.keep_drafting is rule.keep_drafting
+        return self.k if plain else None
+
     def update(self, step: Step):
         "Nothing to learn."
 
@@ -311,6 +333,22 @@ class ExactMatchVerifier(Verifier):
             path.append(node)
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #41005fe3
+def draw_token(row, rng: Rng, probabilities: bool) -> tuple[int, DraftProbs]:
+    "A token drawn from a row `(V,)`, and its distribution; on an accelerator in one host read."
+    if not torch.is_tensor(row) or row.device.type == 'cpu' or type(rng) not in (Rng, Argmax):
+        return rng.categorical(row), DraftProbs(row, probabilities)
+    index, usable = rng.draw(row[None], rng.stock.peek(1) if rng.draws else None)
+    if rng.draws:
+        rng.stock.skip(1)
+    probs = DraftProbs(row, probabilities)
+    prob = probs.p.gather(0, index)
+    [token], [prob] = lists_to_host(torch.where(usable, index, -1), prob)
+    if token < 0:
+        return rng.categorical(row.cpu()), probs  # raises the error of such a row
+    probs.known[token] = prob
+    return token, probs
+
+
 def draft_chain(
     next_probs: Callable[[list[int]], Any],  # ids → distribution `(V,)` of the next token
     ids: list[int],  # the committed sequence
@@ -327,8 +365,7 @@ def draft_chain(
     probs = token = None
     while keep_drafting(len(tokens), probs, token):
         row = next_probs(ids + tokens)
-        token = rng.categorical(row)
-        probs = DraftProbs(row, probabilities)
+        token, probs = draw_token(row, rng, probabilities)
         rows.append(row)
         tokens.append(token)
     return tokens, rows

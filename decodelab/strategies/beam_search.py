@@ -17,6 +17,7 @@ import torch
 from ..core.checks import check_choice, check_int, check_number
 from ..core.component import Component
 from ..core.driver import Request, StopChecker, Strategy
+from ..core.host_reads import lists_to_host, to_host
 from ..core.trace import Step
 from ..models.tree_branches import Branches
 from ..logits.warpers import Warper
@@ -140,7 +141,7 @@ class Search:
         self.groups = groups
         self.branches = Branches(request.session())
         self.processors = strategy.processors.bind(request)
-        self.stopper = StopChecker(request.stop, request.lm, request.clock)
+        self.stopper = StopChecker(request.stop, request.lm, request.now)
         self.length = 0  # of the beams
         self.nodes = 0  # candidates so far
         self.n_emitted = 0  # tokens of the agreed prefix so far
@@ -360,7 +361,7 @@ def candidates(
     "The best continuations of a group with log-probabilities `(beams, V)`, best first."
     total = log_probs + log_probs.new_tensor([b.score for b in group.beams])[:, None]
     values, index = total.flatten().topk(min(n_candidates(search, group), total.numel()))
-    return children(group, values.tolist(), index.tolist(), total.shape[1])
+    return children(group, *lists_to_host(values, index), total.shape[1])
 
 
 def n_candidates(search: Search, group: Group) -> int:
@@ -427,12 +428,10 @@ class BeamSample(BeamSearch):
         weights = torch.nn.functional.pad(weights, (0, absent))  # beams that are not there yet
         k = min(n_candidates(search, group), int((weights > 0).sum()))
         drawn = sample_without_replacement(weights, k, search.request.rng)
-        index = sorted(drawn, key=lambda i: -float(total[i]))
-        beams = children(group, total[index].tolist(), index, log_probs.shape[1])
+        best = sorted(zip(to_host(total[drawn]), drawn), key=lambda pair: -pair[0])
+        index = [i for _, i in best]
+        beams = children(group, [score for score, _ in best], index, log_probs.shape[1])
         if isinstance(search.request.rng, MultinomialRng):  # transformers ends beams in this order
-            number = {
-                (i // log_probs.shape[1], i % log_probs.shape[1]): n for n, i in enumerate(drawn)
-            }
-            for beam in beams:
-                beam.drawn = number[group.beams.index(beam.parent), beam.tokens[-1]]
+            for beam, i in zip(beams, index):
+                beam.drawn = drawn.index(i)
         return beams

@@ -16,6 +16,7 @@ import torch
 from ..core.checks import check_fraction, check_int
 from ..core.component import Component
 from ..core.driver import Request, Rng, Strategy
+from ..core.host_reads import lists_to_host
 from ..core.trace import Step
 from ..models.early_exit import upcast
 from ..models.tree_branches import Branches
@@ -59,14 +60,14 @@ def top_candidates(scores: torch.Tensor, k: int) -> tuple[list[int], torch.Tenso
     Raises `ValueError` for a row without any possible token.
     """
     best, tokens = scores.topk(k)
-    values = best.tolist()
+    values, index = lists_to_host(best, tokens)
     if not math.isfinite(values[0]):
         raise ValueError(
             f'the largest score of a row is {values[0]}: the model gave no usable logits, '
             'or the processors forbid every token'
         )
     n = sum(v > -math.inf for v in values)
-    return tokens[:n].tolist(), scores.softmax(-1)[tokens[:n]]
+    return index[:n], scores.softmax(-1)[tokens[:n]]
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #86305f51
 class ContrastiveSearch(Strategy, Component):
@@ -150,10 +151,10 @@ class CandidateScorer:
         units = unit_vectors(self.branches.states)
         penalty = self.states.max_cosine(units)
         score = (1 - alpha) * p - alpha * penalty
-        self.last = int(score.argmax())
+        values = p.to(score), penalty.to(score), score
+        [self.last], *values = lists_to_host(score.argmax()[None], *values)
         self.logits = rows[self.last]
         self.states.add(units[self.last : self.last + 1])
-        values = torch.stack([p.to(score), penalty.to(score), score]).tolist()
         return self.last, dict(candidates=tokens) | dict(zip(('p', 'penalty', 'score'), values))
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #ee2be1f4

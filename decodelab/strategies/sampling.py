@@ -14,9 +14,11 @@ from fastcore.basics import patch
 import torch
 
 from ..core.component import Component
+from ..core.host_reads import to_host
 from ..core.driver import Request, Rng, Strategy
 from ..core.trace import Step
 from ..models.tree_branches import supports_tree
+from ..logits.warpers import Warper
 from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #dc406232
@@ -72,6 +74,21 @@ def begin_round(self: Scorer, ids: list[int]):
 def passes(self: Scorer) -> int:
     "Forward passes so far, with those of the processors (guidance has a second sequence)."
     return self.session.passes + self.processors.passes
+
+# %% ../../nbs/04_strategies/01_sampling.ipynb #1546e48b
+@patch
+def reads_pending(self: Scorer) -> bool:
+    "Can it score tokens that only the device knows? Not under processors that read ids."
+    if type(self).scores is not Scorer.scores or not self.session.reads_pending:
+        return False
+    return all(isinstance(function, Warper) for function in self.processors.functions)
+
+
+@patch
+def pending_scores(self: Scorer, ids: list[int], tokens: torch.Tensor, last: int) -> torch.Tensor:
+    "`(last, V)` after each of the last `last` prefixes of `ids` and of `tokens` `(m,)` on the device."
+    scores = self.processors(ids, self.session.pending_logits(ids, tokens, last))
+    return scores.softmax(-1) if self.probabilities else scores
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #d94c82fa
 def leaf_paths(
@@ -151,6 +168,13 @@ def accept_path(self: Scorer, path: list[int]):
 class Argmax:
     "A deterministic stand-in for `Rng`: always the largest weight, the first one on a tie."
 
+    draws = 0  # uniform numbers that one index takes
+
+    def draw(self, rows: torch.Tensor, uniforms: None) -> tuple[torch.Tensor, torch.Tensor]:
+        "`(index, usable)`, each `(r,)` and on the device: of the largest weight of each row `(r, V)`."
+        best, index = rows.max(-1)
+        return index, best.isfinite()
+
     def categorical(
         self,
         weights: torch.Tensor,  # `(V,)`
@@ -160,6 +184,10 @@ class Argmax:
         Raises `ValueError` where that is not finite.
         """
         best, index = weights.max(0)
+        if weights.device.type != 'cpu':  # one host read for both
+            [token] = to_host(torch.where(best.isfinite(), index, -1)[None].double())
+            if token >= 0:
+                return int(token)
         largest = best.item()
         if not math.isfinite(largest):
             raise ValueError(

@@ -338,7 +338,7 @@ def interleave(batcher: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, 
         while True:
             i = queue.next_index(list(running.values()))
             while i is not None:
-                sequence = greenlet(write)
+                sequence = batcher.new_sequence(write)
                 running[sequence] = i
                 switch_to(batcher, running, sequence, i)
                 i = queue.next_index(list(running.values()))
@@ -389,7 +389,7 @@ def display_live(
     last = -interval
     with Stream(request, strategy) as pieces:
         for _ in pieces.chunks:
-            now = request.clock()
+            now = request.now()
             if now - last >= interval:
                 last = now
                 show(trace_html(partial_trace(pieces.trace, request)))

@@ -1,0 +1,203 @@
+"""Every part on a device that is not the CPU (`evaluate.pretend`): mixed devices raise, the same seed gives
+the same tokens, and the host reads as seldom as it should.
+
+Parts are made from their signatures by `tests/fuzz/parts.py`: a new one is tried here without being named.
+"""
+
+import copy
+import importlib
+import inspect
+import pkgutil
+import random
+
+import pytest
+
+from decodelab import LM, Greedy, Speculative, Stop, decode, decode_batch
+from decodelab.core.driver import Strategy
+from decodelab.evaluate.pretend import count_traffic, move, pretend_device
+from decodelab.logits.warpers import LogitsProcessor
+from decodelab.strategies.constraints import PhrasalConstraint
+from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
+from decodelab.watermark.base import Watermark
+from tests.fuzz.cases import Lazy
+from tests.fuzz.models import build
+from tests.fuzz.parts import Maker, classes, namespace, subclasses
+
+VOCABULARY = 40
+PROMPT = [1, 2, 3, 1, 2]
+N = 5
+
+# What stands for a class whose arguments `Maker` does not know; None: not tried, since it is only inherited from
+BY_HAND = dict(
+    Base=None,
+    Greedy='Greedy()',
+    Sample='Sample()',
+    BeamSearch='BeamSearch(3, RepetitionPenalty(1.2))',
+    BeamSample='BeamSample(3)',
+    DiverseBeamSearch='DiverseBeamSearch(4)',
+    ConstrainedBeamSearch='ConstrainedBeamSearch([PhrasalConstraint([3, 4])])',
+    ContrastiveSearch='ContrastiveSearch()',
+    DiverseContrastiveSearch='DiverseContrastiveSearch()',
+    ContrastiveDecoding='ContrastiveDecoding(draft)',
+    DoLa='DoLa()',
+    GreenListWatermark=None,
+    SynthID='SynthID([1, 2, 3])',
+    TransformersGreenList=f'TransformersGreenList({VOCABULARY})',
+)
+
+
+def by_hand(cls) -> list[str]:
+    "The expression for a strategy or a watermark, if there is one."
+    expression = BY_HAND.get(cls.__name__, f'{cls.__name__}(1)')
+    return [] if expression is None else [expression]
+
+
+def of_part(kind, part: str) -> list:
+    "The package's own classes of a kind in a part."
+    for module in pkgutil.iter_modules(importlib.import_module(f'decodelab.{part}').__path__):
+        importlib.import_module(f'decodelab.{part}.{module.name}')
+    found = {c for c in subclasses(kind) if c.__module__.startswith(f'decodelab.{part}.')}
+    return sorted(found, key=lambda c: c.__name__)
+
+
+def expressions() -> list[str]:
+    "An expression for every part, in a strategy that uses it."
+    maker = Maker(random.Random(2), VOCABULARY)
+    assisted = 'Speculative(AssistantDrafter(draft), '
+    found = [e for c in of_part(Strategy, 'strategies') for e in by_hand(c)]
+    for i, c in enumerate(classes(Drafter).values()):
+        base = ('Greedy()', 'Sample()')[i % 2] if 'Synthetic' not in c.__name__ else 'Greedy()'
+        made = maker.make(c, 2)
+        if c.__name__ == 'CascadeDrafter':  # drafts with a model, not with heads
+            made = made.replace('lm=medusa', 'lm=draft').replace('lm=eagle', 'lm=draft')
+        found.append(f'Speculative({made}, {base})')
+    for name, c in classes(Verifier).items():
+        inner = 'TokenVerifier()' if 'verifier' in inspect.signature(c).parameters else ''
+        found.append(f'{assisted}Sample(), {name}({inner}))')
+    found += [f'{assisted}Greedy())', f'{assisted}Sample(), LenientVerifier(0.7))']
+    found += [f'{assisted}Sample(), TypicalAcceptanceVerifier())', f'{assisted}deterministic=True)']
+    found += [
+        f'{assisted}Sample(), lookahead={maker.make(c, 0)})'
+        for c in classes(LookaheadRule).values()
+    ]
+    found += [f'{assisted}Sample({maker.make(c, 0)}))' for c in classes(LogitsProcessor).values()]
+    return found + [
+        f'{assisted}Sample({e}))' for c in of_part(Watermark, 'watermark') for e in by_hand(c)
+    ]
+
+
+def names(world: dict) -> dict:
+    "What an expression may name."
+    found = dict(Speculative=Speculative, PhrasalConstraint=PhrasalConstraint)
+    for kind in (Strategy, Watermark, Verifier, LogitsProcessor):
+        found |= {c.__name__: c for c in subclasses(kind)}
+    return found | namespace(world) | world
+
+
+@pytest.fixture(scope='module')
+def worlds():
+    "The models and heads on the CPU, and the same on the pretend device."
+    here = Lazy(build('llama', 0, VOCABULARY), VOCABULARY)
+    for name in ('medusa', 'eagle', 'other'):
+        here[name]
+    with pretend_device() as device:
+        there = {
+            name: move(x, device) if isinstance(x, LM) else copy.deepcopy(x).to(device)
+            for name, x in here.items()
+        }
+        yield dict(here), there
+
+
+@pytest.mark.parametrize('expression', expressions())
+def test_same_tokens(worlds, expression):
+    found = []
+    for world in worlds:
+        strategy = eval(expression, names(world))
+        trace = decode(world['target'], PROMPT, strategy, N, seed=3)
+        found.append([(s.tokens, s.drafted, s.accepted) for s in trace.steps])
+    assert found[0] == found[1]
+
+
+ASSISTED = 'Speculative(AssistantDrafter(draft), {})'
+ROUNDS = {  # strategy → host reads a step, at most
+    'Greedy()': 1,
+    'Sample(TopP(0.9))': 1,
+    'BeamSearch(3)': 1,
+    'DoLa()': 1,
+    ASSISTED.format('Greedy()'): 1,
+    ASSISTED.format('Sample(TopP(0.9))'): 1,
+    ASSISTED.format('Greedy(), lookahead=HeuristicLookahead(3)'): 1,
+    ASSISTED.format('Sample(), ExactMatchVerifier()'): 1,
+    'Speculative(AssistantDrafter(draft, Greedy()), Sample())': 1,
+    'Speculative(PromptLookupDrafter(), Sample())': 1,
+    'Speculative(PromptLookupDrafter(), Greedy())': 1,
+    ASSISTED.format('Sample(), lookahead=ConfidenceLookahead(0.01, 4)'): 6,
+    'Speculative(TreeDrafter(draft, (2, 1)), Greedy())': 3,
+}
+
+
+def reads_of(world, strategy, n: int, batch: bool) -> tuple[int, int]:
+    "`(host reads, steps or joined passes)` of a run."
+    prompts = [PROMPT, [4, 5], [7]]
+    with count_traffic() as traffic:
+        if batch:
+            costs = decode_batch(world['target'], prompts, strategy, 3, n, seed=3).costs
+            return traffic['reads'], max(c['passes'] for c in costs)
+        return traffic['reads'], len(decode(world['target'], PROMPT, strategy, n, seed=3).steps)
+
+
+@pytest.mark.parametrize('expression', ROUNDS)
+def test_host_reads_a_round(worlds, expression):
+    strategy = eval(expression, names(worlds[1]))
+    reads_of(worlds[1], strategy, 2, False)  # what is measured of a model once
+    short, few = reads_of(worlds[1], strategy, 4, False)
+    long, many = reads_of(worlds[1], strategy, 12, False)
+    assert many > few and long - short <= ROUNDS[expression] * (many - few)
+
+
+BATCHED = [
+    'Greedy()',
+    'Sample()',
+    'BeamSearch(2)',
+    ASSISTED.format('Greedy()'),
+    ASSISTED.format('Sample()'),
+]
+
+
+@pytest.mark.parametrize('expression', BATCHED)
+def test_batches(worlds, expression):
+    "The same tokens, and one host read a joined pass at most."
+    here, there = (
+        decode_batch(w['target'], [PROMPT, [4, 5], [7]], eval(expression, names(w)), 3, 4, seed=3)
+        for w in worlds
+    )
+    assert [t.tokens for t in here] == [t.tokens for t in there]
+    strategy = eval(expression, names(worlds[1]))
+    short, few = reads_of(worlds[1], strategy, 3, True)
+    long, many = reads_of(worlds[1], strategy, 9, True)
+    assert many > few and long - short <= many - few
+
+
+def test_the_end_of_a_sequence_inside_a_draft(worlds):
+    "A draft on the device goes on behind the end; the steps are those of the CPU all the same."
+    for base in ('Greedy()', 'Sample()'):
+        for stop in (0, 15, 30):
+            found = []
+            for world in worlds:
+                strategy = eval(ASSISTED.format(base), names(world))
+                trace = decode(world['target'], PROMPT, strategy, 6, stop=Stop(eos=(stop, 6, 37)))
+                found.append(
+                    [
+                        (s.tokens, s.drafted, s.accepted, s.rejected, s.draft_tokens)
+                        for s in trace.steps
+                    ]
+                )
+            assert found[0] == found[1]
+
+
+def test_no_device_is_mixed_in_a_model_of_another_family(worlds):
+    device = worlds[1]['target'].device
+    for architecture in ('gpt2', 'gemma2', 'mamba'):
+        lm = build(architecture)
+        there = move(lm, device)
+        assert decode(there, PROMPT, Greedy(), 3).tokens == decode(lm, PROMPT, Greedy(), 3).tokens
