@@ -136,6 +136,7 @@ def models_of(paths: list[Path], scale: str, ask=None) -> list[ModelFacts]:
             facts = found.setdefault(name, None) or model_facts(name, ask)
             found[name] = facts
             number = path.stem.partition('_')[0]
+            number = f'({number})' if name in need.get('further', ()) else number
             facts.used_by += [number] if number not in facts.used_by else []
     return sorted(found.values(), key=lambda facts: (facts.state, facts.name.lower()))
 
@@ -162,6 +163,7 @@ def model_lines(models: list[ModelFacts]) -> list[str]:
         f'Models: {len(models)}, {len(absent)} of them missing, {total:.0f} GB to fetch',
         *text_table(headings, rows),
         f'Facts of the missing ones are from {origins}; sizes from our list are at 16 bits a parameter.',
+        'An experiment in brackets leaves the rows of this model out where it is missing.',
     ]
 
 
@@ -187,7 +189,8 @@ def experiment_lines(paths: list[Path], scale: str, models: list[ModelFacts]) ->
         need = requirements(path)[scale]
         names = (*need['models'], *need.get('further', ()))
         largest = max(names, key=lambda name: sizes.get(name, 0), default='none')
-        further = ', '.join(need.get('further', ())) or 'none'
+        n_further = len(need.get('further', ()))
+        further = f'rows of {n_further} models' if n_further else 'none'
         minutes += need['minutes']
         time = format_duration(60 * need['minutes'])
         size = f'{largest} ({sizes.get(largest, 0):.0f} GB)'
