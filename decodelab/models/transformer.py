@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ONEDNN', 'LARGE', 'CHUNK', 'PLAIN', 'UNREAD', 'LARGE_BUFFER', 'onednn_linear', 'Matrix', 'matmul_concat', 'Norm',
            'norm', 'rotate', 'RotaryTables', 'angles', 'AttentionMask', 'make_mask', 'causal_window', 'additive',
-           'PassInfo', 'grid', 'flat', 'Layer', 'attention', 'mlp', 'block', 'Weights', 'embed', 'logits',
-           'TransformerEnds', 'NativeForward', 'is_plain', 'addresses', 'AttributeSnapshot', 'is_config',
+           'mean_of_values', 'PassInfo', 'grid', 'flat', 'Layer', 'attention', 'mlp', 'block', 'Weights', 'embed',
+           'logits', 'TransformerEnds', 'NativeForward', 'is_plain', 'addresses', 'AttributeSnapshot', 'is_config',
            'BufferSnapshot', 'ModuleSnapshot', 'ModelSnapshot', 'ConfigSnapshot', 'configs_of']
 
 # %% ../../nbs/02_models/03_transformer.ipynb #fed5857b
@@ -218,6 +218,25 @@ def additive(may: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return torch.where(may, torch.zeros((), dtype=like.dtype, device=may.device), -torch.inf)
 
 # %% ../../nbs/02_models/03_transformer.ipynb #1df998b0
+def mean_of_values(
+    q: torch.Tensor,  # `(rows, h, n, d)`
+    k: torch.Tensor,  # `(rows, g, K, d)`, and `v` alike
+    v: torch.Tensor,
+    look: AttentionMask,
+    scale: float,
+) -> torch.Tensor:
+    "The values, weighted by the softmax of the scores, `(rows, h, n, d)`."
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=look.mask,
+        is_causal=look.causal,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
 class PassInfo(NamedTuple):
     "What attention needs to know of the tokens of one pass."
 
@@ -227,6 +246,7 @@ class PassInfo(NamedTuple):
     sin: torch.Tensor | None
     masks: dict  # kind of layer → `Look`
     real: torch.Tensor | None = None  # where in the grid the T tokens stand; None: all of it
+    attend: Callable = mean_of_values  # a pass that is compiled has one of its own
 
 
 def grid(t: torch.Tensor, at: PassInfo) -> torch.Tensor:
@@ -282,16 +302,7 @@ def attention(x: torch.Tensor, i: int, layer: Layer, at: PassInfo, cache) -> tor
     k, v = cache.update(grid(qk[:, h:], at), grid(y[:, h + g :], at), i)  # (rows, g, K, d) each
     if look.first:
         k, v = k[:, :, look.first :], v[:, :, look.first :]
-    y = F.scaled_dot_product_attention(
-        grid(qk[:, :h], at),
-        k,
-        v,
-        attn_mask=look.mask,
-        is_causal=look.causal,
-        scale=layer.scale,
-        enable_gqa=h != g,
-    )
-    return flat(y, at)
+    return flat(at.attend(grid(qk[:, :h], at), k, v, look, layer.scale), at)
 
 # %% ../../nbs/02_models/03_transformer.ipynb #55baf177
 def mlp(x: torch.Tensor, layer: Layer) -> torch.Tensor:
