@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STRIDE', 'MAX_POSITIONS', 'TRACED', 'ONE_ROW', 'ROWS', 'CHECK', 'Product', 'written_out', 'RowCache', 'with_products',
            'matrices_of', 'GreedyStep', 'numbers_of', 'tensors_of', 'library_name', 'library_path', 'first_buffers',
-           'write_library', 'StepLibrary', 'unlibrary_reason', 'step_library', 'Prompts', 'read_prompts', 'until_end',
+           'write_library', 'StepLibrary', 'library_reason', 'step_library', 'Prompts', 'read_prompts', 'until_end',
            'greedy_tokens']
 
 # %% ../../nbs/02_models/18_step_library.ipynb #cb2be2ed
@@ -53,6 +53,9 @@ class Product(Matrix):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.weight, self.bias)
+
+    def add_to(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return y + self(x)
 
 
 def written_out(
@@ -256,8 +259,11 @@ class StepLibrary:
         return self.run(ids, where, self.spans[:n_read], keys, values)
 
 
-def unlibrary_reason(weights: Weights) -> str:
-    "Why a step cannot be compiled into a library, in words; '' if it can."
+def library_reason(native: NativeForward | None) -> str:
+    "Why the step of a model cannot be a library, in words; '' if it can."
+    if native is None:
+        return 'it has no native forward'
+    weights = native.weights
     if weights.embed.device.type != 'cpu' or weights.embed.dtype != torch.float32:
         return 'only float32 weights on a CPU have libraries'
     if any(m.packed or m.custom for m in matrices_of(weights)):
@@ -277,7 +283,7 @@ def step_library(
     Raises `ValueError` for a model that can have none, and what the compiler raises without one.
     """
     check_int('rows', rows)
-    reason = unlibrary_reason(native.weights)
+    reason = library_reason(native)
     if reason:
         raise ValueError(f'there is no library of this step: {reason}')
     start = time.perf_counter()
