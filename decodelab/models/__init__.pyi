@@ -8,3 +8,5 @@ from .batching import decode_batch as decode_batch
 from .batching import Batch as Batch
 from .audio import audio_features as audio_features
 from .audio import read_wav as read_wav
+from .step_library import greedy_tokens as greedy_tokens
+from .step_library import step_library as step_library

@@ -231,7 +231,7 @@ def write_library(step: GreedyStep, rows: int, path: Path):
     program = torch.export.export(step, arguments, dynamic_shapes=shapes)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f'{path.stem}.{os.getpid()}.pt2')
-    options = ONE_ROW if rows == 1 else ROWS
+    options = dict(ONE_ROW if rows == 1 else ROWS)  # a copy, which the compiler adds to
     torch._inductor.aoti_compile_and_package(
         program, package_path=str(unfinished), inductor_configs=options
     )
