@@ -13,7 +13,9 @@ from repo import ROOT, cells, notebooks, project
 
 EVERY = [*notebooks(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
 # Imported in functions and under conditions only; without their extra a sentence names it.
-OPTIONAL = dict(datasets='experiments', pyarrow='experiments', torchao='quantized')
+OPTIONAL = dict(
+    datasets='experiments', pyarrow='experiments', torchao='quantized', ctranslate2='bench'
+)
 PROVIDERS = packages_distributions()
 
 

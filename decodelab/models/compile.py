@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MIN_CAPACITY', 'MIN_BUCKET', 'MATRICES', 'NUMBERS', 'COUNTER', 'ONEDNN_PRODUCT', 'FixedCache', 'pass_function',
-           'product_operator', 'matrix_number', 'traceable_products', 'compile_graph', 'first_line', 'single_output',
-           'Graphs', 'relative_error', 'clock', 'time_run', 'CompiledForward', 'record_cuda', 'partial_pass_function',
-           'TransformersGraphs', 'CompileMixin']
+           'product_operator', 'matrix_number', 'traceable_products', 'compile_graph', 'first_line', 'compiler_advice',
+           'single_output', 'Graphs', 'relative_error', 'clock', 'time_run', 'CompiledForward', 'weight_versions',
+           'library_pass', 'record_cuda', 'partial_pass_function', 'TransformersGraphs', 'CompileMixin']
 
 # %% ../../nbs/02_models/10_compile.ipynb #98d9f6d5
 import functools
@@ -40,6 +40,7 @@ from decodelab.models.weights import (
     pack_matrices,
     cached_native_forward,
 )
+from .step_library import StepLibrary, library_reason, step_library
 
 MIN_CAPACITY = 256  # positions of the smallest cache
 MIN_BUCKET = 16  # tokens of the shortest padded prompt
@@ -165,10 +166,7 @@ def compile_graph(
     try:
         return torch._inductor.compile(graph, [x, where, *keys, *values])
     except Exception as error:
-        raise RuntimeError(
-            f'the pass could not be compiled ({first_line(error)}): on a CPU this needs a '
-            'C++ compiler such as g++; install one, or leave compile() out'
-        ) from error
+        raise RuntimeError(compiler_advice(error)) from error
 
 # %% ../../nbs/02_models/10_compile.ipynb #828d8436
 def _zeros_like(t: torch.Tensor) -> torch.Tensor:
@@ -180,6 +178,14 @@ def first_line(error: Exception) -> str:
     "The first sentence of an error, at most 160 characters."
     message = str(error).strip() or type(error).__name__
     return message.splitlines()[0].split('. ')[0][:160]
+
+
+def compiler_advice(error: Exception) -> str:
+    "What to do where inductor cannot compile."
+    return (
+        f'the pass could not be compiled ({first_line(error)}): on a CPU this needs a '
+        'C++ compiler such as g++; install one, or leave compile() out'
+    )
 
 
 def single_output(out):
@@ -315,7 +321,7 @@ def compile_shape(self: Graphs, key: tuple, x, where, buffers, run) -> bool:
     function = self.step(*key[1:])
     start = clock(x.device)
     try:
-        self.graphs[key] = compile_graph(function, x, where, buffers)
+        self.graphs[key] = self.make_graph(key, function, x, where, buffers)
     except RuntimeError as error:
         return self.disable(str(error))
     out = run()
@@ -329,6 +335,12 @@ def compile_shape(self: Graphs, key: tuple, x, where, buffers, run) -> bool:
     steady = median(time_run(run, x.device) for _ in range(3))
     self.costs[key] = dict(first_seconds=first_seconds, steady_ms=1000 * steady, passes=0)
     return True
+
+
+@patch
+def make_graph(self: Graphs, key: tuple, function, x, where, buffers):
+    "What computes a pass of shape `key`; raises `RuntimeError` where nothing can."
+    return compile_graph(function, x, where, buffers)
 
 
 @patch
@@ -366,6 +378,7 @@ class CompiledForward(Graphs, NativeForward):
         native: NativeForward,
         width: int = 8,  # passes of up to `width` tokens have a graph for each number of them
         record=None,
+        frozen: bool = False,  # single tokens by a library with a copy of the weights
         **shapes,  # further arguments of `Graphs`
     ):
         tables = native.weights.tables
@@ -376,6 +389,14 @@ class CompiledForward(Graphs, NativeForward):
             )
         Graphs.__init__(self, width, record, **shapes)
         NativeForward.__init__(self, native.weights)
+        self.frozen = frozen
+        self.library = None
+        self.versions = weight_versions(self.weights.snapshot) if frozen else []
+
+    @property
+    def shapes(self) -> dict:
+        "The arguments of `__init__`."
+        return super().shapes | dict(frozen=self.frozen)
 
     def step(self, room: int, start: int, stop: int, head: bool):
         "The function that one graph computes, `(x, where, keys, values)`."
@@ -394,6 +415,45 @@ class CompiledForward(Graphs, NativeForward):
         if out is None:
             out = NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt)
         return out
+
+# %% ../../nbs/02_models/10_compile.ipynb #1289ec48
+def weight_versions(snapshot: ModelSnapshot | None) -> list[int]:
+    "How often each parameter of a loaded model was changed in place."
+    modules = () if snapshot is None else snapshot.modules
+    parameters = [p for m in modules for p in m.attributes['_parameters'].values()]
+    return [p._version for p in parameters if p is not None and not p.is_inference()]
+
+
+@patch
+def is_current(self: CompiledForward) -> bool:
+    "Is the loaded model as it was when it was read, and when it was frozen?"
+    if not NativeForward.is_current(self):
+        return False
+    return not self.frozen or weight_versions(self.weights.snapshot) == self.versions
+
+
+def library_pass(library: StepLibrary, depth: int):
+    "A pass over one token by a library, called as a graph is."
+
+    def run(x, where, *buffers):
+        keys, values = list(buffers[:depth]), list(buffers[depth:])
+        return library(x[0], where, int(where), keys, values)[1][None]
+
+    return run
+
+
+@patch
+def make_graph(self: CompiledForward, key: tuple, function, x, where, buffers):
+    "A library for a frozen pass over one token, and a graph for any other."
+    whole = key[0] == 1 and key[2:] == (0, self.depth, True)
+    if not (self.frozen and whole):
+        return compile_graph(function, x, where, buffers)
+    if self.library is None:
+        try:
+            self.library = step_library(self, 1, self.limit)
+        except Exception as error:
+            raise RuntimeError(compiler_advice(error)) from error
+    return library_pass(self.library, self.depth)
 
 # %% ../../nbs/02_models/10_compile.ipynb #40b5bf65
 def record_cuda(run):
@@ -554,6 +614,7 @@ def compile(
     length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile
     prompts: bool = False,  # prompts and wider passes too, padded to powers of two
     cuda_graphs: bool = False,  # on a GPU, replay passes as CUDA graphs (not yet tried on one)
+    frozen: bool = False,  # float32 on a CPU: single tokens by a library with a copy of the weights
 ):
     """Compile the passes of this model: some seconds for each shape (`compiled` lists them).
 
@@ -564,7 +625,7 @@ def compile(
     check_int('width', width)
     check_int('length', length)
     check_choice('prompts', prompts, (True, False))
-    self._check_compilable(cuda_graphs)
+    self._check_compilable(cuda_graphs, frozen)
     shapes = dict(
         width=width,
         record=record_cuda if cuda_graphs else None,
@@ -576,7 +637,7 @@ def compile(
     native, self.backend = self.native, self._plain_backend()
     try:
         if native:
-            self.graphs = CompiledForward(native, **shapes)
+            self.graphs = CompiledForward(native, frozen=frozen, **shapes)
         else:
             self.graphs = TransformersGraphs(self.layers, **shapes)
     except ValueError as error:
@@ -589,14 +650,18 @@ def compile(
 
 # %% ../../nbs/02_models/10_compile.ipynb #9d1e3a46
 @patch
-def _check_compilable(self: CompileMixin, cuda_graphs: bool):
-    "Raises `ValueError` for a model that is compiled already, and for CUDA graphs elsewhere."
+def _check_compilable(self: CompileMixin, cuda_graphs: bool, frozen: bool):
+    "Raises `ValueError` for a model that is compiled already, or cannot be as is asked."
     if self.graphs:
         raise ValueError(
             f'{self.name} is compiled already: wrap the model again to compile it otherwise'
         )
     if cuda_graphs and self.device.type != 'cuda':
         raise ValueError(f'{self.name} is on {self.device}, and cuda_graphs needs a CUDA device')
+    check_choice('frozen', frozen, (True, False))
+    reason = library_reason(self.native) if frozen else ''
+    if reason:
+        raise ValueError(f'{self.name} cannot be frozen ({reason}): leave frozen out')
 
 
 @patch

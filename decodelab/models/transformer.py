@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['ONEDNN', 'LARGE', 'CHUNK', 'PLAIN', 'UNREAD', 'LARGE_BUFFER', 'onednn_linear', 'has_own_product', 'Matrix',
            'matmul_concat', 'Norm', 'norm', 'rotate', 'RotaryTables', 'angles', 'AttentionMask', 'make_mask',
-           'causal_window', 'additive', 'PassInfo', 'grid', 'flat', 'Layer', 'attention', 'mlp', 'block', 'Weights',
-           'embed', 'logits', 'TransformerEnds', 'NativeForward', 'is_plain', 'addresses', 'AttributeSnapshot',
-           'is_config', 'BufferSnapshot', 'ModuleSnapshot', 'ModelSnapshot', 'ConfigSnapshot', 'configs_of']
+           'causal_window', 'additive', 'mean_of_values', 'PassInfo', 'grid', 'flat', 'Layer', 'attention',
+           'wide_vector', 'mlp', 'block', 'Weights', 'embed', 'logits', 'TransformerEnds', 'NativeForward', 'is_plain',
+           'addresses', 'AttributeSnapshot', 'is_config', 'BufferSnapshot', 'ModuleSnapshot', 'ModelSnapshot',
+           'ConfigSnapshot', 'configs_of']
 
 # %% ../../nbs/02_models/03_transformer.ipynb #fed5857b
 import copy
@@ -63,12 +64,22 @@ class Matrix:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.custom:
             return F.linear(x, self.weight, self.bias)
-        n = x.shape[0]
-        if self.packed or (self.fast and n >= self.min_tokens and n * self.size > LARGE):
+        if self.uses_onednn(x.shape[0]):
             return self.onednn(x)
         if self.bias is None:
             return torch.mm(x, self.transposed)
         return torch.addmm(self.bias, x, self.transposed)
+
+    def uses_onednn(self, n: int) -> bool:
+        "Is oneDNN's kernel taken for `n` tokens?"
+        return self.packed or (self.fast and n >= self.min_tokens and n * self.size > LARGE)
+
+    def add_to(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        "`y` `(T, o)` plus the product, in one operation where there is one."
+        plain = self.bias is None and not self.custom
+        if plain and not self.uses_onednn(x.shape[0]):
+            return torch.addmm(y, x, self.transposed)
+        return y + self(x)
 
     def onednn(self, x: torch.Tensor) -> torch.Tensor:
         "The product by oneDNN's kernel."
@@ -229,6 +240,25 @@ def additive(may: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return torch.where(may, torch.zeros((), dtype=like.dtype, device=may.device), -torch.inf)
 
 # %% ../../nbs/02_models/03_transformer.ipynb #1df998b0
+def mean_of_values(
+    q: torch.Tensor,  # `(rows, h, n, d)`
+    k: torch.Tensor,  # `(rows, g, K, d)`, and `v` alike
+    v: torch.Tensor,
+    look: AttentionMask,
+    scale: float,
+) -> torch.Tensor:
+    "The values, weighted by the softmax of the scores, `(rows, h, n, d)`."
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=look.mask,
+        is_causal=look.causal,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+
+
 class PassInfo(NamedTuple):
     "What attention needs to know of the tokens of one pass."
 
@@ -238,6 +268,7 @@ class PassInfo(NamedTuple):
     sin: torch.Tensor | None
     masks: dict  # kind of layer → `Look`
     real: torch.Tensor | None = None  # where in the grid the T tokens stand; None: all of it
+    attend: Callable = mean_of_values  # a pass that is compiled has one of its own
 
 
 def grid(t: torch.Tensor, at: PassInfo) -> torch.Tensor:
@@ -293,36 +324,31 @@ def attention(x: torch.Tensor, i: int, layer: Layer, at: PassInfo, cache) -> tor
     k, v = cache.update(grid(qk[:, h:], at), grid(y[:, h + g :], at), i)  # (rows, g, K, d) each
     if look.first:
         k, v = k[:, :, look.first :], v[:, :, look.first :]
-    y = F.scaled_dot_product_attention(
-        grid(qk[:, :h], at),
-        k,
-        v,
-        attn_mask=look.mask,
-        is_causal=look.causal,
-        scale=layer.scale,
-        enable_gqa=h != g,
-    )
-    return flat(y, at)
+    return flat(at.attend(grid(qk[:, :h], at), k, v, look, layer.scale), at)
 
 # %% ../../nbs/02_models/03_transformer.ipynb #55baf177
-def mlp(x: torch.Tensor, layer: Layer) -> torch.Tensor:
-    "`(T, D)` → `(T, D)`."
+def wide_vector(x: torch.Tensor, layer: Layer) -> torch.Tensor:
+    "What the MLP narrows again, of tokens `(T, D)`."
     y = matmul_concat(x, layer.up)
     if not layer.gated:
-        return layer.down(layer.act(y))
+        return layer.act(y)
     gate, up = y.chunk(2, -1)
-    return layer.down(layer.act(gate) * up)
+    return layer.act(gate) * up
+
+
+def mlp(y: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+    "`y` plus the MLP of `x`, all `(T, D)`."
+    return layer.down.add_to(y, wide_vector(x, layer))
 
 
 def block(x: torch.Tensor, i: int, layer: Layer, at: PassInfo, cache) -> torch.Tensor:
     "Hidden states `(T, D)` after block `i`."
-    y = x + layer.out(attention(norm(x, layer.norm1), i, layer, at, cache))
+    y = layer.out.add_to(x, attention(norm(x, layer.norm1), i, layer, at, cache))
     z = norm(x if layer.parallel else y, layer.norm2)
-    return y + (
-        mlp(z, layer)
-        if len(z) <= CHUNK
-        else torch.cat([mlp(part, layer) for part in z.split(CHUNK)])
-    )
+    if len(z) <= CHUNK:
+        return mlp(y, z, layer)
+    pairs = zip(y.split(CHUNK), z.split(CHUNK))
+    return torch.cat([mlp(a, b, layer) for a, b in pairs])
 
 # %% ../../nbs/02_models/03_transformer.ipynb #48bb241e
 @dataclass
