@@ -418,7 +418,7 @@ class CompiledForward(Graphs, NativeForward):
 
 # %% ../../nbs/02_models/10_compile.ipynb #1289ec48
 def weight_versions(snapshot: ModelSnapshot | None) -> list[int]:
-    "How often each parameter of a loaded model was changed in place."
+    "How often each parameter of a loaded model was overwritten."
     modules = () if snapshot is None else snapshot.modules
     parameters = [p for m in modules for p in m.attributes['_parameters'].values()]
     return [p._version for p in parameters if p is not None and not p.is_inference()]
