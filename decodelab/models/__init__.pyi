@@ -12,4 +12,4 @@ from .audio import audio_features as audio_features
 from .audio import read_wav as read_wav
 from .audio import read_sound as read_sound
 from .step_library import greedy_tokens as greedy_tokens
-from .step_library import step_library as step_library
+from .step_library import compile_step as compile_step

@@ -40,7 +40,7 @@ from decodelab.models.weights import (
     pack_matrices,
     cached_native_forward,
 )
-from .step_library import StepLibrary, library_reason, step_library
+from .step_library import StepLibrary, library_reason, compile_step
 
 MIN_CAPACITY = 256  # positions of the smallest cache
 MIN_BUCKET = 16  # tokens of the shortest padded prompt
@@ -350,7 +350,7 @@ def disable(self: Graphs, why: str) -> bool:
     self.warn(why)
     return False
 
-
+# %% ../../nbs/02_models/10_compile.ipynb #8e29f5b7
 def relative_error(out: torch.Tensor, reference: torch.Tensor) -> float:
     "The largest difference, as a fraction of the largest number of the reference."
     difference = (out - reference).nan_to_num().abs().max()
@@ -450,7 +450,7 @@ def make_graph(self: CompiledForward, key: tuple, function, x, where, buffers):
         return compile_graph(function, x, where, buffers)
     if self.library is None:
         try:
-            self.library = step_library(self, 1, self.limit)
+            self.library = compile_step(self, 1, self.limit)
         except Exception as error:
             raise RuntimeError(compiler_advice(error)) from error
     return library_pass(self.library, self.depth)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STRIDE', 'MAX_POSITIONS', 'TRACED', 'ONE_ROW', 'ROWS', 'CHECK', 'Product', 'written_out', 'RowCache', 'with_products',
            'matrices_of', 'GreedyStep', 'numbers_of', 'tensors_of', 'library_name', 'library_path', 'first_buffers',
-           'write_library', 'StepLibrary', 'library_reason', 'step_library', 'Prompts', 'read_prompts', 'until_end',
+           'write_library', 'StepLibrary', 'library_reason', 'compile_step', 'Prompts', 'read_prompts', 'until_end',
            'greedy_tokens']
 
 # %% ../../nbs/02_models/19_step_library.ipynb #cb2be2ed
@@ -110,7 +110,7 @@ def matrices_of(weights: Weights) -> list[Matrix]:
     layers = weights.layers
     return [m for l in layers for m in (*l.qkv, l.out, *l.up, l.down)] + [weights.head]
 
-
+# %% ../../nbs/02_models/19_step_library.ipynb #6d48ffea
 class GreedyStep(nn.Module):
     "The next token of each of several sequences, one token after the last: what a library computes."
 
@@ -191,7 +191,7 @@ def tensors_of(weights: Weights) -> list[torch.Tensor]:
     found += [t for m in matrices_of(weights) for t in (m.weight, m.bias)]
     return [t for t in (*found, weights.embed, weights.places) if t is not None]
 
-
+# %% ../../nbs/02_models/19_step_library.ipynb #ff5dd183
 def library_name(step: GreedyStep, rows: int) -> str:
     "A hash of all that a library depends on."
     digest = hashlib.blake2b(digest_size=16)
@@ -272,8 +272,8 @@ def library_reason(native: NativeForward | None) -> str:
         return 'its rotary tables change with the length of the sequence'
     return ''
 
-
-def step_library(
+# %% ../../nbs/02_models/19_step_library.ipynb #8e650609
+def compile_step(
     native: NativeForward,
     rows: int = 1,  # sequences side by side
     limit: int | None = None,  # positions that the model has
@@ -330,7 +330,7 @@ def until_end(tokens: list[int], eos: frozenset) -> list[int]:
     end = next((i for i, t in enumerate(tokens) if t in eos), len(tokens))
     return tokens[: end + 1]
 
-
+# %% ../../nbs/02_models/19_step_library.ipynb #af6279ab
 @torch.inference_mode()
 def greedy_tokens(
     native: NativeForward,

@@ -38,7 +38,7 @@ def has_own_product(t: torch.Tensor) -> bool:
     "Is the tensor of a class with products of its own, as torchao's quantised weights are?"
     return is_traceable_wrapper_subclass(t)
 
-
+# %% ../../nbs/02_models/03_transformer.ipynb #70e7f195
 class Matrix:
     "A weight `(o, i)` and perhaps a bias `(o,)`: `(T, i)` → `(T, o)`."
 
@@ -74,16 +74,18 @@ class Matrix:
         "Is oneDNN's kernel taken for `n` tokens?"
         return self.packed or (self.fast and n >= self.min_tokens and n * self.size > LARGE)
 
-    def add_to(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        "`y` `(T, o)` plus the product, in one operation where there is one."
-        plain = self.bias is None and not self.custom
-        if plain and not self.uses_onednn(x.shape[0]):
-            return torch.addmm(y, x, self.transposed)
-        return y + self(x)
-
     def onednn(self, x: torch.Tensor) -> torch.Tensor:
         "The product by oneDNN's kernel."
         return ONEDNN(x, self.weight, self.bias, 'none', [], '')
+
+# %% ../../nbs/02_models/03_transformer.ipynb #197855b5
+@patch
+def add_to(self: Matrix, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    "`y` `(T, o)` plus the product, in one operation where there is one."
+    plain = self.bias is None and not self.custom
+    if plain and not self.uses_onednn(x.shape[0]):
+        return torch.addmm(y, x, self.transposed)
+    return y + self(x)
 
 # %% ../../nbs/02_models/03_transformer.ipynb #c6e7aefe
 def matmul_concat(x: torch.Tensor, matrices: tuple) -> torch.Tensor:
