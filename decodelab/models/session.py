@@ -413,7 +413,7 @@ def _forward_transformers(self: Session, ids: torch.Tensor, last: int) -> torch.
     with module_states(self.lm.state_modules, self.cache):
         out = self.lm.model(use_cache=True, output_hidden_states=self._keeps_states, **inputs)
     if self._keeps_states:
-        self._store_states(out)
+        self._store_states(out, len(self))
     return out.logits[:, -last:]
 
 # %% ../../nbs/02_models/11_session.ipynb #d2af7de9
@@ -495,11 +495,16 @@ def _padded_positions(self: Session, ids: torch.Tensor) -> torch.Tensor:
 
 # %% ../../nbs/02_models/11_session.ipynb #f36f5319
 @patch
-def _store_states(self: Session, out):
+def _store_states(
+    self: Session,
+    out,
+    begin: int,  # position of the first token that was read
+    known: int = 0,  # tokens that were read again
+):
     "Store the hidden states of a pass of transformers' forward."
     states = out.get('hidden_states' if self.encoded is None else 'decoder_hidden_states')
     if self.states is not None:
-        self.states.append(states[-1])
+        self.states.append(states[-1][:, known:])
     if self.hidden_buffer:
         layers = [states[layer][0] for layer in self.hidden_buffer.layers]
         if any(state.ndim != 2 for state in layers):
@@ -507,7 +512,7 @@ def _store_states(self: Session, out):
                 f'{self.lm.name} passes several streams of states between its layers, which draft '
                 'heads cannot read: use another drafter'
             )
-        self.hidden_buffer.put(len(self), torch.stack(layers, 1))
+        self.hidden_buffer.put(begin, torch.stack(layers, 1))
 
 # %% ../../nbs/02_models/11_session.ipynb #f4b25b56
 @patch
@@ -675,7 +680,7 @@ def forward(self: UncachedSession, rows: list[list[int]], last: int = 1) -> torc
     n = ids.shape[1]
     if self.is_causal:
         logits = self._read_all(ids)[:, -last:]
-    elif self.states is not None:
+    elif self._keeps_states:
         raise ValueError(
             f'the states of {self.lm.name} change as its sequence grows: ask for logits'
         )
@@ -691,7 +696,7 @@ def _read_all(self: UncachedSession, ids: torch.Tensor) -> torch.Tensor:
     "Logits of one pass over ids `(rows, n)`, with inputs as the model itself prepares them."
     model = self.lm.model
     options = dict(use_cache=False, return_dict=True)
-    if self.states is not None:
+    if self._keeps_states:
         options |= dict(output_hidden_states=True)
     if self.encoded is not None:
         inputs = dict(decoder_input_ids=ids) | self.encoded.arguments(len(ids))
@@ -700,10 +705,8 @@ def _read_all(self: UncachedSession, ids: torch.Tensor) -> torch.Tensor:
         inputs = model.prepare_inputs_for_generation(ids, **options, **extra)
         options = {}
     out = model(**inputs, **options)
-    if self.states is not None:
-        states = out.get('hidden_states' if self.encoded is None else 'decoder_hidden_states')
-        n_known = min(map(common_prefix, self.rows, ids.tolist()))
-        self.states.append(states[-1][:, n_known:])
+    if self._keeps_states:
+        self._store_states(out, 0, min(map(common_prefix, self.rows, ids.tolist())))
     self.passes += 1
     return out.logits
 

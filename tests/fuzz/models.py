@@ -161,7 +161,11 @@ def scale_up(model):
 @torch.no_grad()
 def full_logits(model, ids: list[int]) -> torch.Tensor:
     "Logits `(V,)` after `ids`, by one forward pass without a cache."
-    return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].double()
+    rows = torch.tensor([ids])
+    inputs = dict(input_ids=rows, use_cache=False)
+    if model.config.model_type == 'xlm':  # it predicts at a mask token that it appends itself
+        inputs = model.prepare_inputs_for_generation(rows)
+    return model(**inputs).logits[0, -1].double()
 
 
 @functools.cache
