@@ -37,6 +37,15 @@ from decodelab import (
     random_lm,
 )
 from decodelab.core.driver import Request, Rng, Strategy
+from decodelab.strategies import (
+    Backtracking,
+    BudgetForcing,
+    InsertAfter,
+    Prepend,
+    PreparedPrompt,
+    RepeatedNGram,
+    TokenTriggers,
+)
 from decodelab.drafters import (
     CascadeDrafter,
     DynamicTreeDrafter,
@@ -74,6 +83,10 @@ STRATEGIES = {
     'diverse contrastive search': DiverseContrastiveSearch(),
     'contrastive decoding': ContrastiveDecoding(SMALL),
     'dola': DoLa([1, 2]),
+    'budget forcing': BudgetForcing(7, min_tokens=3, wait=(5, 6)),
+    'backtracking': Backtracking(RepeatedNGram(2), WARM),
+    'token triggers': TokenTriggers([InsertAfter((5,), (6, 7))], WARM),
+    'a prepared prompt': PreparedPrompt(Prepend((2, 2)), WARM),
     'assistant': speculative(AssistantDrafter(SMALL)),
     'assistant, sampled': speculative(AssistantDrafter(SMALL), WARM),
     'assistant, blocks': speculative(AssistantDrafter(SMALL), WARM, BlockVerifier()),

@@ -14,8 +14,13 @@ from repo import ROOT, cells, notebooks, project
 EVERY = [*notebooks(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
 # Imported in functions and under conditions only; without their extra a sentence names it.
 OPTIONAL = dict(
-    datasets='experiments', pyarrow='experiments', torchao='quantized', ctranslate2='bench'
+    datasets='experiments',
+    pyarrow='experiments',
+    soundfile='experiments',
+    torchao='quantized',
+    ctranslate2='bench',
 )
+OF_A_CHECKOUT = {p.stem for p in (ROOT / 'tests' / 'golden').glob('*.py')}  # where there is one
 PROVIDERS = packages_distributions()
 
 
@@ -84,7 +89,7 @@ def test_lab_brings_what_a_notebook_imports(path, lab):
     missing = set()
     for source in cells(path):
         every, at_once = imports(source)
-        needed = at_once | {n for n in every if n not in OPTIONAL}
+        needed = at_once | {n for n in every if n not in OPTIONAL and n not in OF_A_CHECKOUT}
         missing |= {n for n in needed if not is_there(n, path, lab)}
     assert missing == set()
 

@@ -85,6 +85,8 @@ def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
     failures = tmp_path / 'quick' / f'{path.stem}.paper.failures.csv'
     failed = set(pd.read_csv(failures).part) if failures.exists() else set()
     assert failed <= NOT_HERE.get(path.stem, set()), pd.read_csv(failures).to_string()
+    if path.stem == '21_guides':  # its source is calls with printed texts, not a table of numbers
+        return
     beside = pd.read_csv(
         tmp_path / 'quick' / f'{path.stem}.paper.beside.csv', keep_default_na=False
     )

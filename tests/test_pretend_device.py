@@ -16,6 +16,7 @@ from decodelab import LM, Greedy, Speculative, Stop, decode, decode_batch
 from decodelab.core.driver import Strategy
 from decodelab.evaluate.pretend import count_traffic, move, pretend_device
 from decodelab.logits.warpers import LogitsProcessor
+from decodelab.strategies import InsertAfter, Prepend, RepeatedNGram
 from decodelab.strategies.constraints import PhrasalConstraint
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
 from decodelab.watermark.base import Watermark
@@ -40,6 +41,10 @@ BY_HAND = dict(
     DiverseContrastiveSearch='DiverseContrastiveSearch()',
     ContrastiveDecoding='ContrastiveDecoding(draft)',
     DoLa='DoLa()',
+    BudgetForcing='BudgetForcing(7, min_tokens=3, wait=(5, 6))',
+    Backtracking='Backtracking(RepeatedNGram(2))',
+    TokenTriggers='TokenTriggers([InsertAfter((5,), (6, 7))])',
+    PreparedPrompt='PreparedPrompt(Prepend((2, 2)))',
     GreenListWatermark=None,
     SynthID='SynthID([1, 2, 3])',
     TransformersGreenList=f'TransformersGreenList({VOCABULARY})',
@@ -88,7 +93,8 @@ def expressions() -> list[str]:
 
 def names(world: dict) -> dict:
     "What an expression may name."
-    found = dict(Speculative=Speculative, PhrasalConstraint=PhrasalConstraint)
+    parts = PhrasalConstraint, RepeatedNGram, InsertAfter, Prepend
+    found = dict(Speculative=Speculative) | {c.__name__: c for c in parts}
     for kind in (Strategy, Watermark, Verifier, LogitsProcessor):
         found |= {c.__name__: c for c in subclasses(kind)}
     return found | namespace(world) | world
