@@ -194,6 +194,16 @@ def configuration(model_type, kind, draft, depth=8):
         max_position_embeddings=4096,
         initializer_range=0.2,
     )
+    both_sides = dict(
+        d_model=wide,
+        encoder_layers=2,
+        decoder_layers=deep,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        init_std=0.2,
+    )
     more = dict(
         llama=rope | dict(num_key_value_heads=2),
         mistral=rope | dict(num_key_value_heads=2, sliding_window=None),
@@ -234,29 +244,9 @@ def configuration(model_type, kind, draft, depth=8):
             decoder_start_token_id=shape['pad_token_id'],
             initializer_factor=1.0,
         ),
-        pegasus=dict(
-            d_model=wide,
-            encoder_layers=2,
-            decoder_layers=deep,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-            init_std=0.2,
-            decoder_start_token_id=shape['pad_token_id'],
-        ),
-        bart=dict(
-            d_model=wide,
-            encoder_layers=2,
-            decoder_layers=deep,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=64,
-            decoder_ffn_dim=64,
-            init_std=0.2,
-            decoder_start_token_id=shape['eos_token_id'],
-            forced_eos_token_id=None,
-        ),
+        pegasus=both_sides | dict(decoder_start_token_id=shape['pad_token_id']),
+        bart=both_sides
+        | dict(decoder_start_token_id=shape['eos_token_id'], forced_eos_token_id=None),
     )
     return CONFIG_MAPPING[model_type](**shape | more[model_type])
 

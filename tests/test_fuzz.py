@@ -17,7 +17,7 @@ from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
 from decodelab.speculative.protocol import Drafter, Verifier
 
-SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 12))
+SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 30))
 SEEDS = dict(fixed=1, today=datetime.date.today().toordinal())
 
 

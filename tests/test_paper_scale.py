@@ -12,7 +12,7 @@ import pytest
 
 from decodelab.lab.requirements import requirements
 from preloaded import Runner
-from repo import notebooks
+from repo import ROOT, notebooks
 from stand_ins import snapshot, write_data
 
 WITHOUT = {
@@ -61,6 +61,17 @@ def test_who_has_no_such_scale():
     assert {p.stem for p in notebooks('experiments') if 'paper' not in requirements(p)} == WITHOUT
 
 
+def every_call_has_a_verdict(results):
+    "Each call of the guides was run, beside the text that its guide prints, if it prints one."
+    call = ['guide', 'block', 'part', 'method']
+    read = dict(index_col=call, keep_default_na=False, dtype=str)
+    calls = pd.read_csv(ROOT / 'experiments' / 'sources' / 'guides.csv', **read)
+    found = pd.read_csv(results, **read)
+    assert len(calls) and found.index.is_unique and set(found.index) == set(calls.index)
+    assert found.verdict.ne('').all()
+    assert found.printed_verdict[calls.printed.ne('').reindex(found.index)].ne('').all()
+
+
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
 def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
     need = requirements(path)['paper']
@@ -86,7 +97,7 @@ def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
     failed = set(pd.read_csv(failures).part) if failures.exists() else set()
     assert failed <= NOT_HERE.get(path.stem, set()), pd.read_csv(failures).to_string()
     if path.stem == '21_guides':  # its source is calls with printed texts, not a table of numbers
-        return
+        return every_call_has_a_verdict(tmp_path / 'quick' / '21_guides.paper.csv')
     beside = pd.read_csv(
         tmp_path / 'quick' / f'{path.stem}.paper.beside.csv', keep_default_na=False
     )

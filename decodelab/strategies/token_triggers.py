@@ -85,7 +85,7 @@ class Calculator(TokenTrigger):
     def __init__(
         self,
         begin: str = 'Calculator(',  # of a call
-        end: str = ') →',  # after which the result is inserted
+        end: str = ') \u2192',  # an arrow, after which the result is inserted
         longest: int = 48,  # tokens of a call; earlier ones are not read
     ):
         if not begin or not end:
