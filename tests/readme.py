@@ -12,7 +12,7 @@ from nbconvert import MarkdownExporter
 from repo import ROOT, directives
 
 sys.path.insert(0, str(ROOT / 'experiments'))
-from result_tables import claims_table
+from result_tables import claims_table, freshness_sentence
 
 PICTURE = ROOT / 'docs' / 'trace.svg'
 COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
@@ -137,7 +137,7 @@ def claims(folder=ROOT / 'experiments'):
 
 One notebook for each source: what it claims, our measurement, the figure with the source's axes, and what agrees. `decodelab experiment list` shows what each needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. A scale is named with every figure: `pico` is the embedded models on a CPU. `gpu` and `paper` are complete and were run on stand-ins only; where there is no figure for them, there is none. The numbers of the sources are data, `sources/NAME.csv`, each with its url and table; at scale `paper` each of them is measured or left out with a reason, and each notebook puts ours beside it.
 
-Every claim, what its source states, what we measured, and the verdict; the reasons are in the notebooks, and in `results/NAME.SCALE.verdicts.csv`.
+Every claim, what its source states, what we measured, and the verdict; the reasons are in the notebooks, and in `results/NAME.SCALE.verdicts.csv`. {freshness_sentence(folder)}
 
 {claims_table(folder, '{}.ipynb')}
 """

@@ -49,7 +49,8 @@ def test_claims_of_a_folder(tmp_path):
     texts = ('# A demonstration', '## Claim', 'The post *Demonstrations for all* says')
     nbformat.write(new_notebook(cells=[*map(new_markdown_cell, texts)]), tmp_path / '01_demo.ipynb')
     assert claims_table(tmp_path).splitlines()[2:] == [
-        r'| Demonstrations for all | [01_demo](experiments/01_demo.ipynb) | a \| b | 1 '
+        r'| Demonstrations for all | [01_demo](experiments/01_demo.ipynb) (gpu: unknown; pico: unknown) '
+        r'| a \| b | 1 '
         '| gpu: 1.1; pico: 2 | gpu: agrees; pico: does not |',
         '|  |  | scales | 10 | pico: – | pico: open |',
     ]
