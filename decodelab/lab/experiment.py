@@ -20,6 +20,7 @@ from fastcore.basics import patch
 from ..core.files import write_atomic
 from ..core.plot import facts_html
 from ..evaluate.jobs import machine_info, process_rank
+from .fingerprint import experiment_fingerprint
 from ..models.loading import EMBEDDED, NANO, default_device, trained_model_folder
 from ..models.session import load as load_model
 
@@ -240,6 +241,11 @@ def save_metadata(
     metadata = dict(device=str(default_device(None))) | machine_info() | (extra or {})
     metadata.pop('argv', None)  # inside a notebook it is the kernel's
     metadata |= dict(experiment=self.name, scale=self.scale, quick=self.quick)
+    notebook = Path(f'{self.name}.ipynb')  # a kernel works in the folder of its notebook
+    if notebook.is_file():
+        metadata['fingerprint'] = experiment_fingerprint(notebook, self.needs[self.scale])
+    if env_setting('OTHER_LOAD'):
+        metadata['other_load'] = float(env_setting('OTHER_LOAD'))
     text = json.dumps(metadata, indent=1, ensure_ascii=False)
     write_atomic(self.path(part, 'json'), text + '\n')
     return json.loads(text)

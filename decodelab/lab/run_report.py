@@ -6,8 +6,9 @@
 __all__ = ['FILE_PATTERN', 'CLAIM_COLUMNS', 'VERDICT_WORDS', 'CONCLUSION_CLASSES', 'PROVENANCE_KEYS', 'Run', 'results_in',
            'read_json', 'notebook_in', 'run_keys', 'run_metadata', 'runs_in', 'folder_labels', 'runs_of', 'conclusion',
            'compare_runs', 'escape_html', 'row_html', 'table_html', 'conclusion_html', 'verdict_html', 'verdicts_html',
-           'provenance_html', 'figure_html', 'figures_html', 'first_heading', 'experiment_html', 'overview_html',
-           'report_page', 'count_phrase', 'difference_sentence', 'sentences', 'add_report', 'report_command']
+           'freshness_text', 'provenance_html', 'figure_html', 'figures_html', 'first_heading', 'experiment_html',
+           'overview_html', 'report_page', 'count_phrase', 'difference_sentence', 'sentences', 'add_report',
+           'report_command']
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #5a69c854
 import json
@@ -239,9 +240,18 @@ def verdicts_html(
     return table_html(('claim', 'the source', *labels, last_heading), lines, 'verdicts')
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #36c4df14
+def freshness_text(run: Run, width: int | None = None) -> str:
+    "Fresh, stale or unknown, and why, in at most `width` characters of reason; None: all of it."
+    from decodelab.lab.freshness import freshness_of, short_reason
+
+    freshness = freshness_of(run.metadata, run.name, run.scale)
+    reason = freshness.reason if width is None else short_reason(freshness.reason, width)
+    return f'{freshness.state} ({reason})' if reason else freshness.state
+
+
 def provenance_html(runs: list[Run]) -> str:
     "What was measured with what, a column for each run; all that is known of each is folded away."
-    rows = []
+    rows = [['<b>rows</b>', *(escape_html(freshness_text(run)) for run in runs)]]
     for key in PROVENANCE_KEYS:
         if any(run.metadata.get(key) is not None for run in runs):
             values = [escape_html(run.metadata.get(key, '–')) for run in runs]
@@ -307,7 +317,7 @@ def experiment_html(name: str, runs: list[Run], claims) -> str:
 
 # %% ../../nbs/13_lab/07_run_report.ipynb #b71b3c4b
 def overview_html(runs: list[Run], claims) -> str:
-    "A table with a row for each experiment: its runs, and how many claims hold, fail, differ."
+    "A table with a row for each experiment: its runs, their state, how many claims hold or do not."
     kinds = tuple(CONCLUSION_CLASSES)
     rows = []
     for name in sorted({run.name for run in runs}):
@@ -315,8 +325,9 @@ def overview_html(runs: list[Run], claims) -> str:
         labels = '; '.join(run.label for run in runs if run.name == name)
         link = f'<a href="#{escape_html(name)}">{escape_html(name)}</a>'
         figures = [str(counts.get(kind, 0)) for kind in kinds]
-        rows.append([link, escape_html(labels), *figures])
-    return table_html(('experiment', 'runs', *kinds), rows)
+        states = '; '.join(freshness_text(run, 40) for run in runs if run.name == name)
+        rows.append([link, escape_html(labels), escape_html(states), *figures])
+    return table_html(('experiment', 'runs', 'rows', *kinds), rows)
 
 
 def report_page(runs: list[Run]) -> str:
@@ -383,12 +394,22 @@ def add_report(add):
         help='a folder that decodelab experiment --out wrote; runs of several are compared',
     )
     add('--out', metavar='FILE', help='the page (default: report.html in the first folder)')
+    add(
+        '--validate',
+        action='store_true',
+        help='write no page: check provenance, fingerprints, tables and counts, a line a problem',
+    )
 
 
 def report_command(args) -> int:
-    "Write a page on the runs of these folders, with the conclusions that hold."
+    "Write a page on the runs of these folders, or check them; 1 if anything is wrong with them."
     from decodelab.core.files import write_atomic
+    from decodelab.lab.validate import validate_folders
 
+    if args.validate and args.out:
+        raise ValueError('--validate writes no page: leave --out out')
+    if args.validate:
+        return validate_folders(args.folders)
     runs = runs_of(args.folders)
     out = Path(args.out or Path(args.folders[0]) / 'report.html')
     if not out.absolute().parent.is_dir():

@@ -159,6 +159,7 @@ def environment(
     quick: bool,
     fetch: bool,  # models and data may be fetched
     turn: int = 0,  # number of earlier runs of this command
+    other_load: float | None = None,  # cores that other processes used before the run
 ) -> dict:
     "The environment of a run's kernel."
     form_variables = ('DECODELAB_QUICK', 'DECODELAB_WHOLE', 'DECODELAB_FETCH')
@@ -174,6 +175,8 @@ def environment(
     env['HF_HUB_OFFLINE'] = '0' if fetch else '1'
     if fetch:
         env['DECODELAB_FETCH'] = '1'
+    if other_load is not None:
+        env['DECODELAB_OTHER_LOAD'] = str(other_load)
     if turn and 'MASTER_PORT' in env:
         env['MASTER_PORT'] = str(int(env['MASTER_PORT']) + turn)
         env['TORCHELASTIC_USE_AGENT_STORE'] = 'False'
@@ -209,6 +212,7 @@ def run_experiment(
     fetch: bool = False,  # models and data may be fetched
     stream=None,  # where progress is reported, such as sys.stderr
     turn: int = 0,  # number of earlier runs of the same processes
+    other_load: float | None = None,  # cores that other processes use, for the provenance
 ) -> RunResult:
     """Run an experiment in a kernel of its own, or go on with it.
 
@@ -217,7 +221,7 @@ def run_experiment(
     path, out = Path(path), Path(out).absolute()
     out.mkdir(parents=True, exist_ok=True)
     result = RunResult(path.stem, scale, quick, out, 0.0)
-    env = environment(out, scale, quick, fetch, turn)
+    env = environment(out, scale, quick, fetch, turn, other_load)
     run_lock = lock(out, result.stem)
     descriptors = (run_lock.file.fileno(),) if os.name == 'posix' else ()
     try:
