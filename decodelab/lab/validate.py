@@ -171,7 +171,7 @@ def column_problems(frame, stored, is_pico: bool) -> list[str]:
     ours = {column_pattern(name): name for name in stored}
     theirs = {column_pattern(name): name for name in frame}
     absent = [ours[name] for name in ours if name not in theirs]
-    extra = [theirs[name] for name in theirs if name not in ours] if is_pico else []
+    extra = [theirs[name] for name in theirs if name not in (*ours, 'error')] if is_pico else []
     lines = [f'the stored rows have a column {name!r}: it is missing' for name in absent]
     return lines + [f'the stored rows have no column {name!r}' for name in extra]
 
@@ -322,6 +322,8 @@ def result_problems(folder: Path) -> list[str]:
         if not match or is_pickle(path):
             continue
         name, scale = match['name'], match['scale']
+        if not match['part']:
+            records[name, scale] = {}
         try:
             metadata = json.loads(path.read_text(encoding='utf-8'))
         except ValueError:
