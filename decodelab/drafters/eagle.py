@@ -193,7 +193,7 @@ def check_fits(self: EagleHeads, lm: LM):
             'EAGLE heads join the two, so use MedusaHeads or another drafter'
         )
 
-
+# %% ../../nbs/08_drafters/15_eagle.ipynb #1a83b772
 @patch
 def embedding(self: EagleHeads, lm: LM):
     "The function that embeds tokens: the target's."

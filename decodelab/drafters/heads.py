@@ -177,7 +177,7 @@ def check_fits(self: Heads, lm: LM):
             'draft heads put their own states through it, so use another drafter'
         )
 
-
+# %% ../../nbs/08_drafters/13_heads.ipynb #4b9cd66a
 @patch
 def layers_of(self: Heads, lm: LM) -> tuple[int, ...]:
     "The layers of a target whose states these heads use; the last one where none are given."
@@ -320,7 +320,7 @@ def set_weights(
     weights = {n: w.float() if w.is_floating_point() else w for n, w in weights.items()}
     heads.load_state_dict(weights, assign=True)
 
-
+# %% ../../nbs/08_drafters/13_heads.ipynb #f62cdb14
 def load_heads(
     name_or_folder,  # a folder of `save_heads`, 'pico-medusa', 'pico-eagle', or published heads
     kind: type[Heads] | None = None,  # a class of your own that the folder may name

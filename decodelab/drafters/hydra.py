@@ -201,7 +201,7 @@ def hydra_names(heads: int, blocks: int, prefix: HydraHeads | None) -> dict[str,
             names[f'prefix.{name}'] = f'prefix_embeding_layer.{there}'
     return names
 
-
+# %% ../../nbs/08_drafters/22_hydra.ipynb #20a00961
 def prefix_options(config: dict, source: str) -> dict:
     "Options of the prefix attention's layer: the target's; raises `ValueError` where that is not here."
     from transformers import AutoConfig
@@ -222,7 +222,7 @@ def reads(cls: HydraHeads, config: dict) -> bool:
     "Is this the configuration of published Hydra heads?"
     return 'hydra_num_layers' in config or 'hydra_num_heads' in config
 
-
+# %% ../../nbs/08_drafters/22_hydra.ipynb #c3894a9a
 @patch(cls_method=True)
 def from_published(
     cls: HydraHeads,

@@ -371,7 +371,7 @@ def eagle3_names(weights: dict[str, torch.Tensor]) -> dict[str, str]:
         names['embed.0.weight'] = 'embed_tokens.weight'
     return names
 
-
+# %% ../../nbs/08_drafters/21_published_heads.ipynb #70b04551
 @patch(cls_method=True)
 def from_published(
     cls: Eagle3Heads, config: dict, weights: dict[str, torch.Tensor], source: str
@@ -409,7 +409,7 @@ HEADS_FILES = tuple(
     )
 )
 
-
+# %% ../../nbs/08_drafters/21_published_heads.ipynb #51d3e8dc
 def kind_of_published(config: dict, source: str) -> type[Heads]:
     "The class of published heads by their configuration; raises `ValueError` for an unknown layout."
     for kind in kinds_of_heads().values():

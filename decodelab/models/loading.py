@@ -226,7 +226,7 @@ MORE_THAN_TENSORS = (
 
 
 def allow_pickle(name: str, file: str, safetensors_only: bool):
-    "Warn that a pickled file is about to be read; raises `ValueError` where it is refused."
+    "Warn that a pickled file is about to be read; raises `ValueError` where none may be."
     if safetensors_only:
         raise ValueError(
             f'it has {file} and no safetensors: leave safetensors_only=True out to read it '
@@ -271,18 +271,24 @@ def read_tensors(
 ) -> dict[str, torch.Tensor]:
     """The tensors of one file by name; a pickle by torch.load with `weights_only=True`, with a warning.
 
-    Raises `ValueError` for a pickle that is refused, or holds more than tensors.
+    Raises `ValueError` where no pickle may be read, and for a file that holds no tensors or more than tensors.
     """
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError
+    from transformers.modeling_utils import load_state_dict
 
-    if path.suffix == '.safetensors':
-        return load_file(path)
-    allow_pickle(name, path.name, safetensors_only)
+    if path.suffix != '.safetensors':
+        allow_pickle(name, path.name, safetensors_only)
     try:
-        tensors = torch.load(path, map_location='cpu', weights_only=True)
+        tensors = load_state_dict(path, weights_only=True)
     except UnpicklingError as error:
         raise ValueError(f'{name}: {MORE_THAN_TENSORS.format(path.name)}') from error
-    return {key: value for key, value in tensors.items() if torch.is_tensor(value)}
+    except (EOFError, RuntimeError, SafetensorError) as error:
+        raise ValueError(
+            f'{name}: {path.name} is no whole file of tensors: copy it again'
+        ) from error
+    named = tensors.items() if isinstance(tensors, dict) else ()
+    # copies: the file may be written again while they are in use
+    return {key: value.clone() for key, value in named if torch.is_tensor(value)}
 
 # %% ../../nbs/02_models/01_loading.ipynb #f8b3e0be
 @contextmanager
