@@ -97,6 +97,7 @@ class HydraHeads(Heads):
             nn.init.zeros_(linear.bias)
         for residual in self.residual:
             nn.init.eye_(residual.weight)
+        self.compiled_ = {}  # what is computed on first use
         self.prefix = nn.ModuleList()
         if layer:
             self.block_config = layer_config(layer)
@@ -148,8 +149,7 @@ def prefix_states(
     "The states `(rows, n, D)` after the prefix attention and its norm."
     block, norm = self.prefix
     n = states.shape[1]
-    positions = torch.arange(begin, begin + n, device=states.device)
-    tables = rotary_tables(self.block_config, states, positions)
+    tables = rotary_tables(self, states, torch.arange(begin, begin + n))
     mask = torch.ones(n, begin + n, dtype=torch.bool).tril(begin)
     return norm(run_block(block, block.input_layernorm(states), states, tables, cache, mask))
 

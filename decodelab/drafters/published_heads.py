@@ -111,11 +111,13 @@ def small_layer(width: int) -> dict:
     return dict(hidden_size=width, num_attention_heads=2, intermediate_size=2 * width)
 
 
-def rotary_tables(config, x: torch.Tensor, positions: torch.Tensor):
-    "`(cos, sin)` of positions `(n,)`, by float32 angles."
+def rotary_tables(heads: Heads, x: torch.Tensor, positions: torch.Tensor):
+    "`(cos, sin)` of positions `(n,)` for the layer of some heads, by float32 angles."
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-    return LlamaRotaryEmbedding(config).to(x.device)(x, positions[None])
+    if 'rotary' not in heads.compiled_:  # in a dict, so that `to` leaves it alone
+        heads.compiled_['rotary'] = LlamaRotaryEmbedding(heads.block_config).to(x.device)
+    return heads.compiled_['rotary'](x, positions[None].to(x.device))
 
 # %% ../../nbs/08_drafters/21_published_heads.ipynb #aacdac41
 def run_block(
@@ -157,7 +159,7 @@ class PublishedEagleScorer(FromStateScorer, EagleScorer):
     def forward_masked(self, tokens, states, positions, mask):
         "The layer's outputs `(n, D)` at positions `(n,)`."
         y, x = self.heads.layer_inputs(self.embedded(tokens), states)
-        tables = rotary_tables(self.heads.block_config, x, positions.to(x.device))
+        tables = rotary_tables(self.heads, x, positions)
         return run_block(self.heads.block, y[None], x[None], tables, self.cache, mask)[0]
 
 # %% ../../nbs/08_drafters/21_published_heads.ipynb #b121ac17
@@ -184,6 +186,7 @@ class PublishedEagle(Heads):
         self.block = LlamaDecoderLayer(self.block_config, 0)
         inner = self.block_config.hidden_size
         self.embed = nn.ModuleList(nn.Embedding(vocab_size, inner) for _ in range(embeds))
+        self.compiled_ = {}  # what is computed on first use
 
     def embedding(self, lm: LM):
         "The function that embeds tokens: its own, or the target's."
