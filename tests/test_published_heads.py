@@ -30,7 +30,6 @@ from decodelab import (
 )
 from decodelab.core.driver import Request, Rng
 from decodelab.drafters import EagleDrafter, save_heads
-from decodelab.drafters.eagle import EagleHeads
 from decodelab.drafters.hydra import HydraHeads
 from decodelab.drafters.medusa import MedusaHeads
 from decodelab.drafters.published_heads import Eagle1Heads, Eagle3Heads
@@ -425,4 +424,4 @@ def test_safetensors_are_taken_first_and_without_a_warning(hub, targets, tmp_pat
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         heads = load_heads(folder, safetensors_only=True)
-    assert heads.max_draft == 5 and not isinstance(heads, EagleHeads)
+    assert heads.max_draft == 5

@@ -211,6 +211,14 @@ def reads(cls: Heads, config: dict) -> bool:
     return False
 
 
+@patch(cls_method=True)
+def from_published(
+    cls: Heads, config: dict, weights: dict[str, torch.Tensor], source: str
+) -> Heads:
+    "Heads from a published configuration and tensors by their published names; `source` is for messages."
+    raise NotImplementedError(f'{cls.__name__} has no method from_published')
+
+
 @patch
 def training_scores(
     self: Heads,
