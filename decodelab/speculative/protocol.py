@@ -147,7 +147,10 @@ class DraftState:
         "A `DeviceDraft` of `k` tokens that the host does not read; None where there is none."
 
     def observe(self, draft: Draft, p):
-        "Read the target's distributions `p` `(1 + n, V)` over a draft with `window_nodes`."
+        """Learn from the target's rows `p` `(1 + n, V)`: after `draft.committed` and after each node.
+
+        The loop calls it once for each verified draft, also where another drafter proposed it.
+        """
 
     def partial_draft(self):
         """`(tokens, probabilities)` of the draft so far, where drafted and proposed tokens differ.

@@ -101,6 +101,10 @@ class WatermarkedState(DraftState):
             )
         return draft
 
+    def observe(self, draft: Draft, p):
+        "The drafter inside learns from the rows `p` `(1 + n, V)`."
+        self.state.observe(draft, p)
+
 # %% ../../nbs/10_watermark/12_speculation.ipynb #b5a5ec3d
 class DrafterWithBase(Drafter):
     "A drafter that drafts on a base of its own: with other processors than the target."
