@@ -462,6 +462,9 @@ DRAFTED = {
     'tree:3,2,1,1': 'TreeDrafter(',
     'dynamic-tree:8,2': 'DynamicTreeDrafter(',
     'lookahead-decoding:6,3,5': 'LookaheadDecodingDrafter(6, ngram=3, guesses=5)',
+    'suffix-automaton:8,2': 'SuffixAutomatonDrafter(None, nodes=8, factor=2)',
+    'token-recycling:3,2,1': 'TokenRecyclingDrafter(TreeShape.of((3, 2, 1)))',
+    'token-recycling': 'TokenRecyclingDrafter(TreeShape([',
     'medusa:4,2,1': 'MedusaDrafter(',
     'eagle:16,4': 'EagleDrafter(',
     'mtp': 'MtpDrafter()',
@@ -492,7 +495,7 @@ def test_a_name_makes_its_drafter(text, lm):
 
 def test_these_names_are_all(lm):
     tested = {text.partition(':')[0] for text in [*MADE, *DRAFTED]}
-    elsewhere = {'beam-sample', 'constrained-beam', 'contrastive-decoding', 'single-position'}
+    elsewhere = {'beam-sample', 'constrained-beam', 'contrastive-decoding', 'single-position', 'pard'}
     assert tested | elsewhere == set(SPELLINGS)
 
 

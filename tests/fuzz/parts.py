@@ -166,6 +166,8 @@ class Maker:
         integer = lambda low, high: str(draw.randint(low, high))
         number = lambda low, high: str(round(draw.uniform(low, high), 2))
         ids = lambda n: str(draw.sample(range(last), min(n, last)))
+        if name == 'lm' and cls.__name__ == 'PardDrafter':  # a model, not heads
+            return draw.choice(['draft', 'target'])
         if name == 'lm':
             other = cls.__name__ in (
                 'UniversalDrafter',
@@ -198,6 +200,10 @@ class Maker:
             window=lambda: integer(1, 3),
             ngram=lambda: integer(2, 3),
             guesses=lambda: integer(1, 2 if self.law else 4),
+            width=lambda: integer(1, 3),
+            min_match=lambda: integer(1, 2),
+            bias=lambda: integer(0, 3),
+            mask=lambda: integer(0, last),
             max_ngram=lambda: integer(2, 4),
             min_ngram=lambda: integer(1, 2),
             depth=lambda: integer(1, small),
