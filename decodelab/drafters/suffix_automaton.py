@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Branch', 'LikeliestTree', 'SuffixAutomatonDrafter', 'SuffixAutomatonState']
 
-# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #c379923a
+# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #010f6551
 import heapq
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from .suffix import ROOT, MatchState, SuffixAutomaton, SuffixCache, SuffixState
 from ..speculative.protocol import Draft, Drafter, KeepDrafting
 from ..strategies.sampling import Base
 
-# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #99d90894
+# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #9991f527
 @patch
 def followed(self: SuffixAutomaton, match: MatchState) -> MatchState:
     "The longest suffix of a match that was followed by a token; the root, of length 0, if there is none."
@@ -39,7 +39,7 @@ def successors(self: SuffixAutomaton, match: MatchState, n: int) -> list[tuple[i
     tokens.sort(key=lambda token: (-self.count[children[token]], token != best))
     return [(token, self.count[children[token]] / self.n_followed[state]) for token in tokens[:n]]
 
-# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #f16380b8
+# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #1e8905db
 class Branch(NamedTuple):
     "A node that could be added to a tree; the smallest is added first."
 
@@ -51,7 +51,7 @@ class Branch(NamedTuple):
     depth: int  # 0 for the first token of a draft
     match: MatchState  # of its parent
 
-
+# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #fac5063c
 class LikeliestTree:
     "A tree of the continuations of a match, grown by its likeliest node."
 
@@ -69,29 +69,33 @@ class LikeliestTree:
         self.n_found = 0
         self.sizes = []  # nodes of each depth
 
-    def find(self, match: MatchState, probability: float, parent: int, depth: int):
-        "Put the successors of a match into the queue; the root, which matches nothing, has none."
-        match = self.automaton.followed(match)
-        if match[0] == ROOT:
-            return
-        for token, frequency in self.automaton.successors(match, self.width):
-            path = probability * frequency
-            branch = Branch(-path, self.n_found, token, frequency, parent, depth, match)
-            heapq.heappush(self.queue, branch)
-            self.n_found += 1
+# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #7505b117
+@patch
+def find(self: LikeliestTree, match: MatchState, probability: float, parent: int, depth: int):
+    "Put the successors of a match into the queue; the root, which matches nothing, has none."
+    match = self.automaton.followed(match)
+    if match[0] == ROOT:
+        return
+    for token, frequency in self.automaton.successors(match, self.width):
+        path = probability * frequency
+        branch = Branch(-path, self.n_found, token, frequency, parent, depth, match)
+        heapq.heappush(self.queue, branch)
+        self.n_found += 1
 
-    def add(self, branch: Branch):
-        "Add a node, and put its successors into the queue."
-        self.sizes[branch.depth] += 1
-        self.draft.tokens.append(branch.token)
-        self.draft.parents.append(branch.parent)
-        self.draft.draft_probs.append(branch.frequency)
-        if branch.token not in self.ends:
-            node = len(self.draft.tokens) - 1
-            match = self.automaton.move(branch.match, branch.token)
-            self.find(match, -branch.priority, node, branch.depth + 1)
 
-# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #a663af37
+@patch
+def add(self: LikeliestTree, branch: Branch):
+    "Add a node, and put its successors into the queue."
+    self.sizes[branch.depth] += 1
+    self.draft.tokens.append(branch.token)
+    self.draft.parents.append(branch.parent)
+    self.draft.draft_probs.append(branch.frequency)
+    if branch.token not in self.ends:
+        node = len(self.draft.tokens) - 1
+        match = self.automaton.move(branch.match, branch.token)
+        self.find(match, -branch.priority, node, branch.depth + 1)
+
+# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #94be13fc
 @patch
 def grow(
     self: LikeliestTree,
@@ -113,7 +117,7 @@ def grow(
             self.add(branch)
     return self.draft
 
-# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #75014701
+# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #ac8aad50
 class SuffixAutomatonDrafter(Drafter):
     """Drafts the likeliest continuations of the longest suffix that occurred before, as a tree.
 
@@ -155,7 +159,7 @@ class SuffixAutomatonDrafter(Drafter):
         ends = request.lm.eos if request.stop.eos is None else request.stop.eos
         return SuffixAutomatonState(self, frozenset(ends))
 
-# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #c67cc6e5
+# %% ../../nbs/08_drafters/24_suffix_automaton.ipynb #729a3729
 class SuffixAutomatonState(SuffixState):
     "The automaton of one sequence, and the match in the cache."
 

@@ -6,7 +6,7 @@
 __all__ = ['CHILDREN', 'STATIC_TREE', 'CandidateMatrix', 'top_candidates', 'shape_by_level', 'TokenRecyclingDrafter',
            'TokenRecyclingState']
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #e7ec1c47
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #401c097d
 import hashlib
 
 from fastcore.basics import patch
@@ -20,7 +20,7 @@ from .tree import TreeShape
 from ..speculative.protocol import Draft, Drafter, DraftState, as_tensor
 from ..strategies.sampling import Base
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #7382e0cf
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #afc331ba
 class CandidateMatrix:
     """For each token the `k` likeliest successors that the target last gave it: the rows of M.
 
@@ -58,7 +58,7 @@ class CandidateMatrix:
         digest = hashlib.sha256(repr(sorted(self.rows.items())).encode()).hexdigest()[:8]
         return f'CandidateMatrix({self.k}, {len(self.rows)} tokens, {digest})'
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #8a19218f
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #5f64af93
 def top_candidates(
     p,  # `(n, V)`: scores or probabilities
     k: int,
@@ -73,7 +73,7 @@ def top_candidates(
     lists = [flat[i : i + width] for i in range(0, len(flat), width)]
     return [[int(token) for token in row if token >= 0] for row in lists]
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #1a95b774
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #9e945627
 # Of each node, level by level, its number of children; the nodes left out at a level's end have none
 CHILDREN = (
     (8,),
@@ -109,7 +109,7 @@ def shape_by_level(
 
 STATIC_TREE = shape_by_level(CHILDREN)  # Luo et al. 2024, appendix A
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #8ab4ff1f
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #96c4349e
 class TokenRecyclingDrafter(Drafter):
     """Drafts a tree of the candidates that earlier passes of the target left over.
 
@@ -145,7 +145,7 @@ class TokenRecyclingDrafter(Drafter):
         "One with few nodes and an empty matrix, for certificates."
         return TokenRecyclingDrafter((2, 1))
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #ccd12404
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #826466d0
 class TokenRecyclingState(DraftState):
     "The matrix of one sequence."
 
@@ -173,26 +173,30 @@ class TokenRecyclingState(DraftState):
             depth += 1
         return tree
 
-    def expand(self, tree: Draft, level: list[tuple]) -> list[tuple]:
-        "Add the candidates after each node of a level; the nodes of the next level."
-        nodes = []
-        for shape_node, node, token in level:
-            children = self.shape.children[shape_node]
-            for child, candidate in zip(children, self.matrix.rows.get(token, ())):
-                if candidate not in self.ends:
-                    nodes.append((child, len(tree.tokens), candidate))
-                tree.tokens.append(candidate)
-                tree.parents.append(node)
-        return nodes
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #d69cabe4
+@patch
+def expand(self: TokenRecyclingState, tree: Draft, level: list[tuple]) -> list[tuple]:
+    "Add the candidates after each node of a level; the nodes of the next level."
+    nodes = []
+    for shape_node, node, token in level:
+        children = self.shape.children[shape_node]
+        for child, candidate in zip(children, self.matrix.rows.get(token, ())):
+            if candidate not in self.ends:
+                nodes.append((child, len(tree.tokens), candidate))
+            tree.tokens.append(candidate)
+            tree.parents.append(node)
+    return nodes
 
-    def observe(self, draft: Draft, p):
-        "Update the matrix by the rows `p` `(1 + n, V)`; the changed rows go into the step's `info`."
-        n = len(draft.tokens) - draft.window_nodes
-        tokens = [draft.committed[-1], *draft.tokens[:n]]
-        rows = top_candidates(p[: n + 1], self.matrix.k, self.scores)
-        draft.info['recycled'] = self.matrix.update(tokens, rows)
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #cdcaea3c
+@patch
+def observe(self: TokenRecyclingState, draft: Draft, p):
+    "Update the matrix by the rows `p` `(1 + n, V)`; the changed rows go into the step's `info`."
+    n = len(draft.tokens) - draft.window_nodes
+    tokens = [draft.committed[-1], *draft.tokens[:n]]
+    rows = top_candidates(p[: n + 1], self.matrix.k, self.scores)
+    draft.info['recycled'] = self.matrix.update(tokens, rows)
+
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #eb9d26b1
 @patch
 def add(
     self: CandidateMatrix,
