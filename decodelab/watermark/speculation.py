@@ -77,7 +77,7 @@ class WatermarkedDrafter(Drafter):
         state = self.drafter.start(request, base, target)
         return WatermarkedState(self, state, self.watermark.bind(request))
 
-
+# %% ../../nbs/10_watermark/12_speculation.ipynb #ec44e6a5
 class WatermarkedState(DraftState):
     "The state of a watermarked drafter for one sequence."
 
