@@ -510,6 +510,13 @@ def test_the_names_that_need_more(lm):
     assert 'pico-draft' in repr(amateur) and '0.2' in repr(amateur)
     with pytest.raises(ValueError, match='name one with --draft'):
         make_strategy('single-position', MODELS)
+    with pytest.raises(ValueError, match='name one with --draft'):
+        make_strategy('pard', MODELS)
+    named = Models(lm, draft='pico-draft', device='cpu')
+    drafter = make_strategy('pard:4,mask=1', named).drafter
+    assert repr(drafter) == "PardDrafter('pico-draft', mask=1, max_draft=4)"
+    with pytest.raises(ValueError, match='names no pard_token'):
+        make_strategy('pard', named)
     assert repr(make_strategy('dola:2/4', warm).base) == 'Sample(Temperature(0.5))'
     assert make_strategy('dola:2/4', warm).layers == (2, 4)
 

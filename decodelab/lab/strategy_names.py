@@ -483,7 +483,7 @@ def load_draft(self: Models, spelled: Spelled):
 # %% ../../nbs/13_lab/24_strategy_names.ipynb #41a0df42
 HIDDEN = frozenset(
     'self lm heads mtp assistant amateur base processors drafter drafters continuation cost '
-    'datastore cache match'.split()
+    'datastore cache match matrix'.split()
 )  # parameters that are objects, which a command cannot spell
 
 
