@@ -6,7 +6,7 @@
 __all__ = ['PardDrafter', 'PardState', 'cod_positions', 'draft_attention', 'subtask_losses', 'parallel_logits', 'adapt_to_masks',
            'check_settings']
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #2a0bb900
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #0504e944
 import copy
 
 from fastcore.basics import patch
@@ -22,11 +22,11 @@ from ..speculative.device import DeviceDraft
 from ..speculative.protocol import Draft, draft_chain
 from ..strategies.sampling import Base, Scorer
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #c71d7a75
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #88b443f0
 class PardDrafter(AssistantDrafter):
     """A draft model that reads masks drafts up to `max_draft` tokens in one pass.
 
-    Source: An et al. 2025 (PARD, arXiv 2504.18583), section 3.1.
+    Source: An et al. 2025 (PARD, arXiv 2504.18583).
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PardDrafter(AssistantDrafter):
         masks = [min(self.mask, self.lm.vocab_size - 1)] * (self.max_draft - 1)
         return PardState(chain, masks, len(request.prompt) + request.max_new_tokens)
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #4aa390b2
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #a175d2e0
 class PardState(AssistantState):
     "A parallel draft model's state for one sequence."
 
@@ -101,7 +101,7 @@ class PardState(AssistantState):
         probs = token_probs(q, tokens, self.scorer.probabilities)
         return Draft(tokens, q if self.sampled else None, probs, self.scorer.passes - passes)
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #da569856
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #4edda48f
 @patch
 def draft_on_device(self: PardState, ids: list[int], k: int, rng) -> DeviceDraft | None:
     "A draft of up to `k` tokens that the host does not read; None for processors that read ids."
@@ -118,7 +118,7 @@ def draft_on_device(self: PardState, ids: list[int], k: int, rng) -> DeviceDraft
     q = rows if self.sampled else None
     return DeviceDraft(tokens, q, probs, usable, rng.draws, scorer.passes - passes, scorer)
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #93f5b937
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #f05a366a
 def cod_positions(
     length: int,  # of a sequence
     k: int,  # tokens that a draft will have
@@ -128,7 +128,7 @@ def cod_positions(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`(masks, positions)` `(n,)` of the training tokens: masks before each, and where it stands.
 
-    Source: An et al. 2025, section 3.2 (conditional drop-token).
+    Source: An et al. 2025 (arXiv 2504.18583), conditional drop-token.
     """
     positions = [np.arange(length)]
     for j in range(1, k):
@@ -139,7 +139,7 @@ def cod_positions(
     masks = [np.full(len(p), j) for j, p in enumerate(positions)]
     return torch.tensor(np.concatenate(masks)), torch.tensor(np.concatenate(positions))
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #9b5d51bc
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #8ee6beb0
 def draft_attention(masks: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     "Which training tokens each of them attends to, as booleans `(n, n)`."
     j, t = masks[:, None], positions[:, None]
@@ -147,7 +147,7 @@ def draft_attention(masks: torch.Tensor, positions: torch.Tensor) -> torch.Tenso
     own_mask = (masks > 0) & (masks <= j) & (j - masks == t - positions)
     return true_token | own_mask
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #13ce8aae
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #3920865f
 def subtask_losses(
     model,  # a causal model from transformers
     ids: torch.Tensor,  # (rows, T + 1)
@@ -176,7 +176,7 @@ def parallel_logits(model, ids, mask: int, masks, positions) -> torch.Tensor:
         use_cache=False,
     ).logits
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #eb165285
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #1639ac59
 def adapt_to_masks(
     lm: LM,  # an ordinary draft model, which does not change
     ids: np.ndarray,  # of the texts, best the target's own
@@ -213,7 +213,7 @@ def adapt_to_masks(
     model.config.pard_token = mask
     return LM(model.to(lm.dtype).eval().requires_grad_(False), lm.tokenizer, f'{lm.name}-parallel')
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #6b58d66d
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #9c6d01e7
 def check_settings(lm: LM, ids, mask: int, length: int, retention: float, minimum: float):
     "Raise `ValueError` for texts that are too short or contain the mask, or for no fractions."
     check_fraction('retention', retention)

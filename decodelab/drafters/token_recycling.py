@@ -6,7 +6,7 @@
 __all__ = ['CHILDREN', 'STATIC_TREE', 'CandidateMatrix', 'top_candidates', 'shape_by_level', 'TokenRecyclingDrafter',
            'TokenRecyclingState']
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #fc57e666
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #753f9620
 import hashlib
 
 from fastcore.basics import patch
@@ -20,11 +20,11 @@ from .tree import TreeShape
 from ..speculative.protocol import Draft, Drafter, DraftState, as_tensor
 from ..strategies.sampling import Base
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #a1ef5ead
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #efe6c1d5
 class CandidateMatrix:
     """For each token the `k` likeliest successors that the target last gave it: the rows of M.
 
-    Source: Luo et al. 2024 (arXiv 2408.08696), section 3.1.
+    Source: Luo et al. 2024 (arXiv 2408.08696).
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class CandidateMatrix:
         digest = hashlib.sha256(repr(sorted(self.rows.items())).encode()).hexdigest()[:8]
         return f'CandidateMatrix({self.k}, {len(self.rows)} tokens, {digest})'
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #b0ad95e8
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #c39a2564
 def top_candidates(
     p,  # `(n, V)`: scores or probabilities
     k: int,
@@ -73,8 +73,8 @@ def top_candidates(
     lists = [flat[i : i + width] for i in range(0, len(flat), width)]
     return [[int(token) for token in row if token >= 0] for row in lists]
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #64406f32
-# Of each node, level by level, its number of children; the nodes left out at a level's end have none
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #7bf6c496
+# Of each node, level by level, its number of children; those left out at a level's end have none
 CHILDREN = (
     (8,),
     (8, 4, 3, 2, 1, 1, 1, 1),
@@ -107,13 +107,13 @@ def shape_by_level(
     return TreeShape(parents)
 
 
-STATIC_TREE = shape_by_level(CHILDREN)  # Luo et al. 2024, appendix A
+STATIC_TREE = shape_by_level(CHILDREN)  # the authors' tree, version 2.2.2
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #4b436a37
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #06ac86ba
 class TokenRecyclingDrafter(Drafter):
     """Drafts a tree of the candidates that earlier passes of the target left over.
 
-    Source: Luo et al. 2024 (arXiv 2408.08696), algorithm 1.
+    Source: Luo et al. 2024 (arXiv 2408.08696).
     """
 
     trees = True
@@ -145,7 +145,7 @@ class TokenRecyclingDrafter(Drafter):
         "One with few nodes and an empty matrix, for certificates."
         return TokenRecyclingDrafter((2, 1))
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #1ff9c3f0
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #3c11f402
 class TokenRecyclingState(DraftState):
     "The matrix of one sequence."
 
@@ -173,7 +173,7 @@ class TokenRecyclingState(DraftState):
             depth += 1
         return tree
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #d2c8b655
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #aeb72c3c
 @patch
 def expand(self: TokenRecyclingState, tree: Draft, level: list[tuple]) -> list[tuple]:
     "Add the candidates after each node of a level; the nodes of the next level."
@@ -196,7 +196,7 @@ def observe(self: TokenRecyclingState, draft: Draft, p):
     rows = top_candidates(p[: n + 1], self.matrix.k, self.scores)
     draft.info['recycled'] = self.matrix.update(tokens, rows)
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #b646fcda
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #d4e69ceb
 @patch
 def add(
     self: CandidateMatrix,
