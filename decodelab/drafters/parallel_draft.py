@@ -6,7 +6,7 @@
 __all__ = ['PardDrafter', 'PardState', 'cod_positions', 'draft_attention', 'subtask_losses', 'parallel_logits', 'adapt_to_masks',
            'check_settings']
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #0504e944
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #7d9850f1
 import copy
 
 from fastcore.basics import patch
@@ -22,7 +22,7 @@ from ..speculative.device import DeviceDraft
 from ..speculative.protocol import Draft, draft_chain
 from ..strategies.sampling import Base, Scorer
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #88b443f0
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #fac2c0a5
 class PardDrafter(AssistantDrafter):
     """A draft model that reads masks drafts up to `max_draft` tokens in one pass.
 
@@ -43,7 +43,7 @@ class PardDrafter(AssistantDrafter):
                 'and heads to AssistantDrafter or TreeDrafter'
             )
         if mask is None:
-            mask = vars(lm.model.config).get('pard_token')
+            mask = getattr(lm.model.config, 'pard_token', None)
         if mask is None:
             raise ValueError(
                 f'{lm.name} names no pard_token in its configuration: '
@@ -64,7 +64,7 @@ class PardDrafter(AssistantDrafter):
         masks = [min(self.mask, self.lm.vocab_size - 1)] * (self.max_draft - 1)
         return PardState(chain, masks, len(request.prompt) + request.max_new_tokens)
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #a175d2e0
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #e7488b20
 class PardState(AssistantState):
     "A parallel draft model's state for one sequence."
 
@@ -101,7 +101,7 @@ class PardState(AssistantState):
         probs = token_probs(q, tokens, self.scorer.probabilities)
         return Draft(tokens, q if self.sampled else None, probs, self.scorer.passes - passes)
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #4edda48f
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #550c00c6
 @patch
 def draft_on_device(self: PardState, ids: list[int], k: int, rng) -> DeviceDraft | None:
     "A draft of up to `k` tokens that the host does not read; None for processors that read ids."
@@ -118,7 +118,7 @@ def draft_on_device(self: PardState, ids: list[int], k: int, rng) -> DeviceDraft
     q = rows if self.sampled else None
     return DeviceDraft(tokens, q, probs, usable, rng.draws, scorer.passes - passes, scorer)
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #f05a366a
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #3dafc5f1
 def cod_positions(
     length: int,  # of a sequence
     k: int,  # tokens that a draft will have
@@ -139,7 +139,7 @@ def cod_positions(
     masks = [np.full(len(p), j) for j, p in enumerate(positions)]
     return torch.tensor(np.concatenate(masks)), torch.tensor(np.concatenate(positions))
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #8ee6beb0
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #9319ab34
 def draft_attention(masks: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     "Which training tokens each of them attends to, as booleans `(n, n)`."
     j, t = masks[:, None], positions[:, None]
@@ -147,7 +147,7 @@ def draft_attention(masks: torch.Tensor, positions: torch.Tensor) -> torch.Tenso
     own_mask = (masks > 0) & (masks <= j) & (j - masks == t - positions)
     return true_token | own_mask
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #3920865f
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #64c786bf
 def subtask_losses(
     model,  # a causal model from transformers
     ids: torch.Tensor,  # (rows, T + 1)
@@ -176,7 +176,7 @@ def parallel_logits(model, ids, mask: int, masks, positions) -> torch.Tensor:
         use_cache=False,
     ).logits
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #1639ac59
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #9007bd22
 def adapt_to_masks(
     lm: LM,  # an ordinary draft model, which does not change
     ids: np.ndarray,  # of the texts, best the target's own
@@ -213,7 +213,7 @@ def adapt_to_masks(
     model.config.pard_token = mask
     return LM(model.to(lm.dtype).eval().requires_grad_(False), lm.tokenizer, f'{lm.name}-parallel')
 
-# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #9c6d01e7
+# %% ../../nbs/08_drafters/25_parallel_draft.ipynb #b6cbe156
 def check_settings(lm: LM, ids, mask: int, length: int, retention: float, minimum: float):
     "Raise `ValueError` for texts that are too short or contain the mask, or for no fractions."
     check_fraction('retention', retention)

@@ -6,7 +6,7 @@
 __all__ = ['CHILDREN', 'STATIC_TREE', 'CandidateMatrix', 'top_candidates', 'shape_by_level', 'TokenRecyclingDrafter',
            'TokenRecyclingState']
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #753f9620
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #b31606a5
 import hashlib
 
 from fastcore.basics import patch
@@ -20,7 +20,7 @@ from .tree import TreeShape
 from ..speculative.protocol import Draft, Drafter, DraftState, as_tensor
 from ..strategies.sampling import Base
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #efe6c1d5
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #d23c5ea0
 class CandidateMatrix:
     """For each token the `k` likeliest successors that the target last gave it: the rows of M.
 
@@ -58,7 +58,7 @@ class CandidateMatrix:
         digest = hashlib.sha256(repr(sorted(self.rows.items())).encode()).hexdigest()[:8]
         return f'CandidateMatrix({self.k}, {len(self.rows)} tokens, {digest})'
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #c39a2564
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #d5996149
 def top_candidates(
     p,  # `(n, V)`: scores or probabilities
     k: int,
@@ -73,7 +73,7 @@ def top_candidates(
     lists = [flat[i : i + width] for i in range(0, len(flat), width)]
     return [[int(token) for token in row if token >= 0] for row in lists]
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #7bf6c496
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #a2f7b287
 # Of each node, level by level, its number of children; those left out at a level's end have none
 CHILDREN = (
     (8,),
@@ -109,7 +109,7 @@ def shape_by_level(
 
 STATIC_TREE = shape_by_level(CHILDREN)  # the authors' tree, version 2.2.2
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #06ac86ba
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #675cae65
 class TokenRecyclingDrafter(Drafter):
     """Drafts a tree of the candidates that earlier passes of the target left over.
 
@@ -145,7 +145,7 @@ class TokenRecyclingDrafter(Drafter):
         "One with few nodes and an empty matrix, for certificates."
         return TokenRecyclingDrafter((2, 1))
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #3c11f402
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #f540cfbe
 class TokenRecyclingState(DraftState):
     "The matrix of one sequence."
 
@@ -173,7 +173,7 @@ class TokenRecyclingState(DraftState):
             depth += 1
         return tree
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #aeb72c3c
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #9ffe56be
 @patch
 def expand(self: TokenRecyclingState, tree: Draft, level: list[tuple]) -> list[tuple]:
     "Add the candidates after each node of a level; the nodes of the next level."
@@ -196,7 +196,7 @@ def observe(self: TokenRecyclingState, draft: Draft, p):
     rows = top_candidates(p[: n + 1], self.matrix.k, self.scores)
     draft.info['recycled'] = self.matrix.update(tokens, rows)
 
-# %% ../../nbs/08_drafters/23_token_recycling.ipynb #d4e69ceb
+# %% ../../nbs/08_drafters/23_token_recycling.ipynb #ed23ae1a
 @patch
 def add(
     self: CandidateMatrix,

@@ -158,7 +158,7 @@ def device_step(self: SpeculativeSequence) -> Step | None:
     if draft is None:
         return None
     drafted = self.request.now()
-    p = self.target.pending_scores(self.ids, draft.tokens, k + 1)  # (k+1, V)
+    p = self.target.pending_scores(self.ids, draft.tokens, len(draft.tokens) + 1)  # (k+1, V)
     result = self.judge(draft, judged_length(draft.tokens, self.ends), p)
     self.target.session.resolve(result.tokens)
     draft.scorer.session.resolve(result.tokens)
