@@ -149,7 +149,8 @@ class DraftState:
     def observe(self, draft: Draft, p):
         """Learn from the target's rows `p` `(1 + n, V)`: after `draft.committed` and after each node.
 
-        The loop calls it once for each verified draft, also where another drafter proposed it.
+        The loop calls it after each verified draft of this drafter, or of one combined with it; a
+        `draft_on_device` is not shown.
         """
 
     def partial_draft(self):
