@@ -155,6 +155,8 @@ class Maker:
                     f'{cls.__name__}.__init__ has the parameter {p.name}, which tests/fuzz/parts.py cannot make: '
                     'add it to Maker.value, or the class to LEFT_OUT with the reason'
                 )
+            if self.law and p.name in ('shape', 'nodes'):  # the defaults are too many to enumerate
+                optional = False
             if value is not None and (not optional or self.draw.random() < 0.5):
                 arguments.append(f'{p.name}={value}')
         return f'{cls.__name__}({", ".join(arguments)})'
