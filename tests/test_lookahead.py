@@ -36,6 +36,7 @@ from decodelab import (
     random_lm,
     replay,
 )
+from decodelab.drafters import PardDrafter
 from decodelab.speculative import BanditLookahead
 from decodelab.evaluate.certify import exact_check
 from decodelab.speculative.protocol import DraftProbs
@@ -117,6 +118,7 @@ DRAFTERS = dict(
     assistant=lambda t, d: AssistantDrafter(d),
     lookup=lambda t, d: PromptLookupDrafter(),
     suffix=lambda t, d: SuffixDrafter(),
+    pard=lambda t, d: PardDrafter(d, 1, max_draft=K),
     early=lambda t, d: EarlyExitDrafter(2),
 )
 

@@ -137,7 +137,7 @@ def verify(self: SpeculativeSequence, draft: Draft) -> Step:
     if draft.parents is None and self.on_device and draft.tokens:
         return self.verify_on_device(draft)
     if draft.parents is None:
-        return verify_chain(self.target, self.verifier, draft, self.rng)
+        return verify_chain(self.target, self.verifier, draft, self.rng, self.draft_state)
     if not self.verifier.trees:
         raise ValueError(
             f'{self.verifier!r} walks along a chain and the draft is a tree: use '
@@ -158,7 +158,7 @@ def device_step(self: SpeculativeSequence) -> Step | None:
     if draft is None:
         return None
     drafted = self.request.now()
-    p = self.target.pending_scores(self.ids, draft.tokens, k + 1)  # (k+1, V)
+    p = self.target.pending_scores(self.ids, draft.tokens, len(draft.tokens) + 1)  # (k+1, V)
     result = self.judge(draft, judged_length(draft.tokens, self.ends), p)
     self.target.session.resolve(result.tokens)
     draft.scorer.session.resolve(result.tokens)
@@ -184,6 +184,7 @@ def judge(
 def verify_on_device(self: SpeculativeSequence, draft: Draft) -> Step:
     "Score and verify on the device a chain that the host knows."
     p = self.target.scores(draft.committed + draft.tokens, len(draft.tokens) + 1)  # (k+1, V)
+    self.draft_state.observe(draft, p)
     there = device_draft(draft, p.device)
     n = torch.full((), len(draft.tokens), device=p.device)
     step = device_round_step(self.judge(there, n, p), draft.tokens, draft.draft_probs)
@@ -203,11 +204,12 @@ def device_round_step(result: RoundResult, tokens: list[int], probs: list[float]
     )
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #b7144c1d
-def verify_chain(target: Scorer, verifier: Verifier, draft: Draft, rng) -> Step:
+def verify_chain(target: Scorer, verifier: Verifier, draft: Draft, rng, draft_state) -> Step:
     "Score and verify a chain of tokens."
     k = len(draft.tokens)
     p = target.scores(draft.committed + draft.tokens, k + 1)  # (k+1, V)
     result = verify_on_host(verifier, p, draft, rng)
+    draft_state.observe(draft, p)
     return Step(
         tokens=draft.tokens[: result.accepted] + [result.token],
         drafted=k,
@@ -223,8 +225,7 @@ def verify_tree(target: Scorer, verifier: Verifier, draft: Draft, rng, draft_sta
     "Score and verify a tree of tokens; the target's cache keeps the accepted path."
     p = target.tree_scores(draft.committed, draft.tokens, draft.parents)  # (1 + n, V)
     result = verify_on_host(verifier, p, draft, rng)
-    if draft.window_nodes:
-        draft_state.observe(draft, p)
+    draft_state.observe(draft, p)
     target.accept_path(result.path)
     return tree_step(draft, result)
 

@@ -147,7 +147,11 @@ class DraftState:
         "A `DeviceDraft` of `k` tokens that the host does not read; None where there is none."
 
     def observe(self, draft: Draft, p):
-        "Read the target's distributions `p` `(1 + n, V)` over a draft with `window_nodes`."
+        """Learn from the target's rows `p` `(1 + n, V)`: after `draft.committed` and after each node.
+
+        The loop calls it after each verified draft of this drafter, or of one combined with it; a
+        `draft_on_device` is not shown.
+        """
 
     def partial_draft(self):
         """`(tokens, probabilities)` of the draft so far, where drafted and proposed tokens differ.
