@@ -246,6 +246,7 @@ class LookaheadRule(Component):
     """
 
     k = 20  # the default for rules without an `__init__` of their own
+    reads_clock = False  # does it depend on measured times? Then the loop verifies by exact match
 
     def __init__(self, k: int = 20):
         self.k = check_int('k', k)
