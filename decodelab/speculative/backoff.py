@@ -24,14 +24,16 @@ class BackoffLookahead(LookaheadRule):
     def __init__(
         self,
         rule: LookaheadRule = FixedLookahead(5),  # decides the length of a draft
-        price: float = 0.2,  # c: the cost of a drafted token, or of a look for one, in plain rounds
-        credit: float = 0.5,  # C: plain rounds that may be lost for each doubling of the text
+        price: float = 0.2,  # c: the cost of a drafted token, in plain rounds
+        credit: float = 0.3,  # C: plain rounds that may be lost for each doubling of the text
+        look: float = 0.02,  # ℓ: the cost of a look, in plain rounds
     ):
         super().__init__(rule.k)
         self.rule = rule
         self.reads_clock = rule.reads_clock
         self.price = check_number('price', price, above=0)
         self.credit = check_number('credit', credit, above=0)
+        self.look = check_number('look', look, above=0)
 
     def reset(self, request):
         self.inner = self.rule.start(request)
@@ -59,7 +61,7 @@ def update(self: BackoffLookahead, step: Step):
     "Add the cost of a look to the debt, and take off what it brought."
     self.n_tokens += len(step.tokens)
     if self.looked or step.drafted:
-        change = self.price * max(1, step.drafted) - step.accepted
+        change = self.look + self.price * step.drafted - step.accepted
         self.debt = max(-self.credit, self.debt + change)
         self.inner.update(step)
     self.looked = False
