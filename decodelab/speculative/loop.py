@@ -289,11 +289,10 @@ def resolve_verifier(strategy: Speculative) -> Verifier:
 def verifier_under_clock(strategy: Speculative) -> Verifier:
     """The verifier under a lookahead rule that reads a clock: exact match.
 
-    It alone takes as many random numbers for a token whatever was drafted. Raises `ValueError` for
-    another one with a base that samples.
+    It alone emits the same tokens for every draft. Raises `ValueError` for another one.
     """
     verifier = strategy.verifier or ExactMatchVerifier()
-    if not strategy.base.greedy and type(verifier) is not ExactMatchVerifier:
+    if not verifier.exact_match:
         raise ValueError(
             f'{strategy.lookahead!r} reads a clock, and with {verifier!r} the tokens of a seed would '
             'depend on it: use ExactMatchVerifier(), or CostAwareLookahead(costs) with measured costs'
