@@ -91,7 +91,9 @@ def draft_costs(self: RoundHistory) -> tuple[float, float] | None:
         return None
     first = seconds.get(1, min(s / k for k, s in seconds.items()))
     further = [max(0.0, s - first) / (k - 1) for k, s in seconds.items() if k > 1]
-    return first, lower_third(further) if further else first
+    if not further:
+        further = [first / 2]  # a guess in favour of trying a longer draft
+    return first, lower_third(further)
 
 
 @patch
