@@ -12,10 +12,10 @@ repeat. Without --all the texts that a rule learned its costs from (the warm-up)
 """
 
 import argparse
-import statistics
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 HERE = Path(__file__).resolve().parent
@@ -97,7 +97,7 @@ def measure(case, args) -> dict[str, list[float]]:
     return ratios
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('--prompts', type=int, default=4)
     parser.add_argument('--new', type=int, default=128, help='tokens of a text')
@@ -105,12 +105,12 @@ def main():
     parser.add_argument('--pair', nargs=2, help='target and draft with two tokenizers')
     parser.add_argument('--cases', nargs='*', help='only these')
     parser.add_argument('--all', action='store_true', help='count the warm-up, too')
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.set_num_threads(1)
     print(f'{"case":18} {"rule":16} {"median":>7}  quartiles, plain decoding = 1')
     for name, case in cases(args).items():
         for rule, ratios in measure(case, args).items():
-            low, middle, high = statistics.quantiles(ratios, n=4)
+            low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
             print(f'{name:18} {rule:16} {middle:7.2f}  {low:.2f} to {high:.2f}', flush=True)
 
 

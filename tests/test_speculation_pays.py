@@ -1,8 +1,10 @@
 "Rules that stop drafting where it does not pay: bounds on counts, a synthetic clock, and tokens that no clock chooses."
 
+import importlib.util
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -282,3 +284,14 @@ def test_other_verifiers_are_refused_under_a_clock(models):
     )
     plain = decode(models[0], [1, 2], Sample(), 20, seed=5)
     assert decode(models[0], [1, 2], recorded(strategy), 20, seed=5).tokens == plain.tokens
+
+
+def test_the_benchmark_runs(capsys):
+    path = Path(__file__).parents[1] / 'experiments/speculation_pays.py'
+    spec = importlib.util.spec_from_file_location('speculation_pays', path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.main(['--prompts', '1', '--new', '6', '--repeats', '1', '--cases', 'never right'])
+    rows = capsys.readouterr().out.splitlines()[1:]
+    assert [row.split('  ')[0] for row in rows] == ['never right'] * 3
+    assert all(float(row[35:43]) > 0 for row in rows)
