@@ -285,7 +285,7 @@ def resolve_verifier(strategy: Speculative) -> Verifier:
         )
     return verifier
 
-
+# %% ../../nbs/07_speculative/04_loop.ipynb #4c36d921
 def verifier_under_clock(strategy: Speculative) -> Verifier:
     """The verifier under a lookahead rule that reads a clock: exact match.
 

@@ -161,7 +161,7 @@ def refit(self: SelfMeasuringLookahead):
     self.costs = history.costs()
     self.plain_cost = self.costs.round(0)
     self.draft_token_cost = max(0.01, self.costs.round(1) / self.plain_cost - 1)
-    self.look_costs = {k: self.costs.round(k) for k in range(1, self.k + 1)}
+    self.look_costs = {k: self.costs.round(k) for k in history.looks}
     empty = history.draft_seconds.get(0)
     self.look_costs[0] = self.plain_cost + (lower_third(empty) if empty else 0.0)
     self.decide()
@@ -218,6 +218,7 @@ def update_look(self: SelfMeasuringLookahead, step: Step):
     self.n_failed = self.n_failed + 1 if failed else 0
     self.estimator.update(step)
     self.history_.add_look(step)
+    self.look_costs.setdefault(step.drafted, self.costs.round(step.drafted))
     if self.n_looks <= 8 or self.n_looks % 8 == 0:
         self.refit()
     else:
