@@ -495,7 +495,13 @@ def test_a_name_makes_its_drafter(text, lm):
 
 def test_these_names_are_all(lm):
     tested = {text.partition(':')[0] for text in [*MADE, *DRAFTED]}
-    elsewhere = {'beam-sample', 'constrained-beam', 'contrastive-decoding', 'single-position', 'pard'}
+    elsewhere = {
+        'beam-sample',
+        'constrained-beam',
+        'contrastive-decoding',
+        'single-position',
+        'pard',
+    }
     assert tested | elsewhere == set(SPELLINGS)
 
 

@@ -37,7 +37,7 @@ from decodelab import (
     replay,
 )
 from decodelab.drafters import PardDrafter
-from decodelab.speculative import BanditLookahead
+from decodelab.speculative import BackoffLookahead, BanditLookahead
 from decodelab.evaluate.certify import exact_check
 from decodelab.speculative.protocol import DraftProbs
 
@@ -105,6 +105,12 @@ RULES = dict(
         lambda b, arms: BanditLookahead(COSTS, tuple(sorted(arms)), b),
         st.floats(0, 2),
         st.sets(st.integers(0, K), min_size=1, max_size=4),
+    ),
+    backoff=st.builds(
+        lambda k, p, c: BackoffLookahead(FixedLookahead(k), p, c),
+        st.integers(1, K),
+        st.floats(0.01, 1),
+        st.floats(0.05, 2),
     ),
     cost=st.builds(
         lambda c, s, p: CostAwareLookahead(RoundCosts.from_ratio(c, s), K, p),

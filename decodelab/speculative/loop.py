@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'Speculative', 'SpeculativeSequence', 'device_round_step', 'verify_chain', 'verify_tree', 'tree_step',
-           'default_verifier', 'resolve_verifier']
+           'default_verifier', 'resolve_verifier', 'verifier_under_clock', 'drafting_rng']
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #e82bcd7d
 from collections.abc import Iterator
@@ -77,6 +77,7 @@ class SpeculativeSequence:
         self.verifier = resolve_verifier(strategy)
         self.lookahead = strategy.lookahead.start(request)
         self.rng = base.sampler(request.rng)
+        self.draft_rng = drafting_rng(strategy, self.rng, request.lm.device)
         self.target = (
             DeterministicScorer(base, request) if strategy.deterministic else base.bind(request)
         )
@@ -89,6 +90,7 @@ class SpeculativeSequence:
             and self.verifier.judges_on_device()
             and type(self.rng) in (Rng, Argmax)
         )
+        self.queues_drafts = self.on_device and self.draft_rng is self.rng
 
     @property
     def room(self) -> int:
@@ -120,7 +122,7 @@ def host_step(self: SpeculativeSequence) -> Step:
     start = verify_start = now()
     draft = Draft([], [])
     if self.keep_drafting(0, None, None):
-        draft = self.draft_state.draft(self.ids, self.keep_drafting, self.rng)
+        draft = self.draft_state.draft(self.ids, self.keep_drafting, self.draft_rng)
         verify_start = now()
     draft.request = self.request
     draft.committed = self.ids
@@ -149,7 +151,7 @@ def verify(self: SpeculativeSequence, draft: Draft) -> Step:
 @patch
 def device_step(self: SpeculativeSequence) -> Step | None:
     "A round with one host read; None where a part of it has to read on the way."
-    k = self.lookahead.fixed_length() if self.on_device else None
+    k = self.lookahead.fixed_length() if self.queues_drafts else None
     k = min(k or 0, self.room - 1)
     if k < 1 or not self.target.reads_pending():
         return None
@@ -268,16 +270,39 @@ def resolve_verifier(strategy: Speculative) -> Verifier:
     """The strategy's verifier, or the default one.
 
     Raises `TypeError` for a part that is none, `ValueError` where the verifier needs probabilities
-    and the base has only scores.
+    and the base has only scores, or where a clock would choose the tokens of a seed.
     """
     for name, method, example in PARTS:
         part = getattr(strategy, name)
         if part is not None or name != 'verifier':
             check_instance(name, part, method, example)
     verifier = strategy.verifier or default_verifier(strategy.base, strategy.drafter)
+    if strategy.lookahead.reads_clock:
+        verifier = verifier_under_clock(strategy)
     if strategy.base.greedy and not verifier.greedy:
         raise ValueError(
             f'{verifier!r} weighs probabilities and {strategy.base!r} has none: '
             'use a base that samples, or ExactMatchVerifier()'
         )
     return verifier
+
+# %% ../../nbs/07_speculative/04_loop.ipynb #4c36d921
+def verifier_under_clock(strategy: Speculative) -> Verifier:
+    """The verifier under a lookahead rule that reads a clock: exact match.
+
+    It alone emits the same tokens for every draft. Raises `ValueError` for another one.
+    """
+    verifier = strategy.verifier or ExactMatchVerifier()
+    if not verifier.exact_match:
+        raise ValueError(
+            f'{strategy.lookahead!r} reads a clock, and with {verifier!r} the tokens of a seed would '
+            'depend on it: use ExactMatchVerifier(), or CostAwareLookahead(costs) with measured costs'
+        )
+    return verifier
+
+
+def drafting_rng(strategy: Speculative, rng, device):
+    "The random numbers of the drafter: the target's own, or under a clock a stream of their own."
+    if strategy.lookahead.reads_clock and isinstance(rng, Rng):
+        return Rng(rng.seed + 1, device)
+    return rng

@@ -196,6 +196,9 @@ class Verifier(Component):
     greedy = True  # can it judge scores of a greedy base, or only probabilities?
     lossless = True  # does the output keep the base's distribution?
     trees = False  # can it walk along the branches of a tree?
+    exact_match = (
+        False  # are its tokens the target's own choices, each with the same random numbers?
+    )
     keyed = False  # does it draw with a secret key? Lossless over keys, then, not for one key
 
     def verify(
@@ -250,6 +253,7 @@ class LookaheadRule(Component):
     """
 
     k = 20  # the default for rules without an `__init__` of their own
+    reads_clock = False  # does it depend on measured times? Then the loop verifies by exact match
 
     def __init__(self, k: int = 20):
         self.k = check_int('k', k)
@@ -324,6 +328,7 @@ class ExactMatchVerifier(Verifier):
     "Accept drafted tokens while they equal the target's own choices; lossless for any base."
 
     trees = True
+    exact_match = True
 
     def verify(self, p, draft: Draft, rng: Rng) -> Verification:
         "`p` `(1 + n, V)`: scores or probabilities, as `rng` draws from them."
