@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pkgutil
 import random
+import re
 
 import pytest
 
@@ -18,6 +19,7 @@ from decodelab.evaluate.pretend import count_traffic, move, pretend_device
 from decodelab.logits.warpers import LogitsProcessor
 from decodelab.strategies import InsertAfter, Prepend, RepeatedNGram
 from decodelab.strategies.constraints import PhrasalConstraint
+from decodelab.speculative import BackoffLookahead, SelfMeasuringLookahead
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
 from decodelab.watermark.base import Watermark
 from tests.fuzz.cases import Lazy
@@ -74,11 +76,14 @@ def expressions() -> list[str]:
         base = ('Greedy()', 'Sample()')[i % 2] if 'Synthetic' not in c.__name__ else 'Greedy()'
         made = maker.make(c, 2)
         if c.__name__ == 'CascadeDrafter':  # drafts with a model, not with heads
-            made = made.replace('lm=medusa', 'lm=draft').replace('lm=eagle', 'lm=draft')
+            made = re.sub('lm=(medusa|eagle3?|hydra)', 'lm=draft', made)
         found.append(f'Speculative({made}, {base})')
     for name, c in classes(Verifier).items():
         inner = 'TokenVerifier()' if 'verifier' in inspect.signature(c).parameters else ''
         found.append(f'{assisted}Sample(), {name}({inner}))')
+    for heads in ('hydra', 'eagle3'):
+        found += [f'Speculative(AssistantDrafter({heads}), Sample())']
+        found += [f'Speculative(DynamicTreeDrafter({heads}, 4, 2), Greedy())']
     found += [f'{assisted}Greedy())', f'{assisted}Sample(), LenientVerifier(0.7))']
     found += [f'{assisted}Sample(), TypicalAcceptanceVerifier())', f'{assisted}deterministic=True)']
     found += [
@@ -104,7 +109,7 @@ def names(world: dict) -> dict:
 def worlds():
     "The models and heads on the CPU, and the same on the pretend device."
     here = Lazy(build('llama', 0, VOCABULARY), VOCABULARY)
-    for name in ('medusa', 'eagle', 'other'):
+    for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'other'):
         here[name]
     with pretend_device() as device:
         there = {
@@ -182,6 +187,20 @@ def test_batches(worlds, expression):
     short, few = reads_of(worlds[1], strategy, 3, True)
     long, many = reads_of(worlds[1], strategy, 9, True)
     assert many > few and long - short <= many - few
+
+
+@pytest.mark.parametrize('rule', ['BackoffLookahead()', 'SelfMeasuringLookahead()'])
+@pytest.mark.parametrize('drafter', ['AssistantDrafter(draft)', 'PromptLookupDrafter()'])
+def test_rules_that_stop_drafting(worlds, drafter, rule):
+    "The same tokens, whatever a clock shows."
+    rules = dict(BackoffLookahead=BackoffLookahead, SelfMeasuringLookahead=SelfMeasuringLookahead)
+    for base in ('Greedy()', 'Sample()'):
+        expression = f'Speculative({drafter}, {base}, lookahead={rule})'
+        found = []
+        for world in worlds:
+            strategy = eval(expression, names(world) | rules)
+            found.append(decode(world['target'], PROMPT, strategy, 3 * N, seed=3).tokens)
+        assert found[0] == found[1]
 
 
 def test_the_end_of_a_sequence_inside_a_draft(worlds):

@@ -28,6 +28,10 @@ from .eagle import EagleHeads as EagleHeads
 from .eagle import EagleDrafter as EagleDrafter
 from .mtp import MtpDrafter as MtpDrafter
 from .mtp import MtpHeads as MtpHeads
+from .published_heads import Eagle1Heads as Eagle1Heads
+from .published_heads import Eagle3Heads as Eagle3Heads
+from .published_heads import read_published as read_published
+from .hydra import HydraHeads as HydraHeads
 from .single_position import SinglePositionDrafter as SinglePositionDrafter
 from .single_position import SinglePositionHeads as SinglePositionHeads
 from .single_position import load_assistant as load_assistant
@@ -37,3 +41,8 @@ from .combined import CascadeDrafter as CascadeDrafter
 from .synthetic import SyntheticDrafter as SyntheticDrafter
 from .synthetic import target_continuations as target_continuations
 from .synthetic import SyntheticTreeDrafter as SyntheticTreeDrafter
+from .token_recycling import TokenRecyclingDrafter as TokenRecyclingDrafter
+from .token_recycling import CandidateMatrix as CandidateMatrix
+from .suffix_automaton import SuffixAutomatonDrafter as SuffixAutomatonDrafter
+from .parallel_draft import PardDrafter as PardDrafter
+from .parallel_draft import adapt_to_masks as adapt_to_masks

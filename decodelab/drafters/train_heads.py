@@ -75,7 +75,7 @@ def target_outputs(lm: LM, heads: Heads, ids: torch.Tensor) -> tuple:
     Returns the target's states `(rows, T, K, D)`, p `(rows, T, V)` and embedded tokens `(rows, T, D)`.
     """
     out = lm.model(input_ids=ids, output_hidden_states=True, use_cache=False)
-    states = torch.stack([out.hidden_states[layer] for layer in heads.layers], 2).float()
+    states = torch.stack([out.hidden_states[layer] for layer in heads.layers_of(lm)], 2).float()
     embedded = lm.model.get_input_embeddings()(ids).float()
     return states, out.logits.float().softmax(-1), embedded
 

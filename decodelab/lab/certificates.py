@@ -19,11 +19,16 @@ from decodelab.drafters.combined import (
 from ..drafters.eagle import EagleDrafter, EagleHeads
 from ..drafters.early_exit import EarlyExitDrafter
 from ..drafters.lookahead_decoding import LookaheadDecodingDrafter
+from ..drafters.hydra import HydraHeads
 from ..drafters.medusa import MedusaDrafter, MedusaHeads
+from ..drafters.published_heads import Eagle3Heads
 from ..drafters.prompt_lookup import PromptLookupDrafter
 from ..drafters.string_rejection import StringRejectionDrafter
+from ..drafters.parallel_draft import PardDrafter
 from ..drafters.suffix import SuffixDrafter
+from ..drafters.suffix_automaton import SuffixAutomatonDrafter
 from ..drafters.token_intersection import TokenIntersectionDrafter
+from ..drafters.token_recycling import TokenRecyclingDrafter
 from ..drafters.tree import TreeDrafter
 from ..drafters.tree_shapes import DynamicTreeDrafter
 from ..drafters.universal import UniversalDrafter
@@ -44,12 +49,17 @@ def drafters_to_certify() -> dict:
         assistant=AssistantDrafter(draft),
         lookup=lookup,
         suffix=SuffixDrafter(),
+        suffix_automaton=SuffixAutomatonDrafter(nodes=4),
+        token_recycling=TokenRecyclingDrafter((2, 1)),
+        parallel_draft=PardDrafter(draft, 1, max_draft=3),
         early_exit=EarlyExitDrafter(1),
         tree=TreeDrafter(draft, (2, 1)),
         dynamic_tree=DynamicTreeDrafter(draft, nodes=3, expand=2),
         lookahead_decoding=LookaheadDecodingDrafter(),
         medusa=MedusaDrafter(MedusaHeads.of(target, heads=2), (2, 1)),
         eagle=EagleDrafter(EagleHeads.of(target), nodes=3, expand=2),
+        eagle3=EagleDrafter(Eagle3Heads(32, 64).randomized(target), nodes=3, expand=2),
+        hydra=TreeDrafter(HydraHeads.of(target, heads=2), (2, 1)),
         universal=UniversalDrafter(draft),
         token_intersection=TokenIntersectionDrafter(draft),
         string_rejection=StringRejectionDrafter(draft),
