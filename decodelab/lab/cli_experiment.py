@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['FLAGS', 'EXCLUDED', 'TAKEN', 'manifest_text', 'verdict_text', 'result_lines', 'spell_option', 'check_word',
-           'check_options', 'selected_notebooks', 'print_missing', 'measure', 'draw', 'report_result',
-           'list_experiments', 'check_experiments', 'show_status', 'refresh_one', 'refresh_experiments',
-           'experiment_command', 'add_experiment']
+           'check_options', 'selected_notebooks', 'print_missing', 'measure', 'draw', 'warn_of_stale_rows',
+           'report_result', 'list_experiments', 'check_experiments', 'show_status', 'refresh_one', 'store_run',
+           'refresh_experiments', 'experiment_command', 'add_experiment']
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #206548a7
 import sys
@@ -110,9 +110,12 @@ def check_options(args):
     if args.resume and not args.out:
         raise ValueError('--resume needs the folder of the run: give it with --out')
     n_processes = process_rank()[1]
-    if n_processes > 1 and not args.out:
+    if n_processes > 1 and args.name == 'refresh':
+        raise ValueError('refresh measures in one process: leave accelerate launch out')
+    measures_nothing = args.figures or args.check or args.name in TAKEN
+    if n_processes > 1 and not args.out and not measures_nothing:
         raise ValueError('several processes need one folder: give it with --out')
-    if n_processes > 1 and (args.figures or args.check):
+    if n_processes > 1 and measures_nothing:
         raise ValueError(
             'this measures nothing, and one process is enough: leave accelerate launch out'
         )
@@ -144,7 +147,7 @@ def measure(
     args,
     out: Path,
     turn: int = 0,  # number of earlier runs of this command
-    other_load: float | None = None,  # cores that other processes use
+    wait=None,  # a function called before the run: it returns the cores that other processes use
 ) -> int:
     "Run one experiment; 0, 1 where a cell failed, 2 where something is missing."
     from decodelab.lab.requirements import find_missing
@@ -160,6 +163,7 @@ def measure(
             print_missing(path, missing, sys.stderr)
         return 2
     form = (args.scale, args.quick, args.resume, args.fetch)
+    other_load = wait() if wait else None
     return report_result(run_experiment(path, out, *form, sys.stderr, turn, other_load))
 
 
@@ -173,7 +177,20 @@ def draw(path: Path, args, out: Path, turn: int = 0) -> int:
         raise ValueError(
             f'{path.stem} has no scale {args.scale!r}: choose from {", ".join(scales)}'
         )
-    return report_result(render_experiment(path, out, args.scale, sys.stderr))
+    status = report_result(render_experiment(path, out, args.scale, sys.stderr))
+    warn_of_stale_rows(path, args.scale, out / 'figures' / 'results')
+    return status
+
+
+def warn_of_stale_rows(path: Path, scale: str, results: Path):
+    "Print a sentence where rows that were drawn were measured with other code, models or data."
+    from decodelab.lab.freshness import freshness_of
+    from decodelab.lab.run_report import read_json
+
+    metadata = read_json(results / f'{path.stem}.{scale}.json')
+    freshness = freshness_of(metadata, path.stem, scale, folder=path.parent)
+    if freshness.state == 'stale':
+        print(f'{path.stem}: the rows are stale ({freshness.reason})', file=sys.stderr)
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #44c9cbca
 def report_result(result) -> int:
@@ -221,28 +238,38 @@ def check_experiments(paths: list[Path], args, out: Path) -> int:
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #95c39ff2
 def show_status(args) -> int:
     "Print the state of the stored results, or of those of some experiments."
-    from decodelab.lab.freshness import status_text, stored_freshness
-    from decodelab.lab.requirements import notebook_of
+    from decodelab.lab.freshness import select_results, status_text, stored_freshness
 
-    names = {notebook_of(name, args.notebooks).stem for name in args.names}
-    results = [r for r in stored_freshness(args.notebooks) if not names or r.name in names]
-    print(status_text([r for r in results if args.scale in (None, r.scale)]))
+    results = stored_freshness(args.notebooks)
+    print(status_text(select_results(results, args.scale, args.names, args.notebooks)))
     return 0
 
 
 def refresh_one(path: Path, args, out: Path, turn: int) -> int:
     "Measure one experiment again when the machine is quiet; the status as of `measure`."
-    from decodelab.lab.freshness import adopt_run, wait_until_quiet
+    from decodelab.lab.freshness import wait_until_quiet
     from decodelab.lab.runner import read_record, stem_of
 
+    def wait():
+        return wait_until_quiet(sys.stderr, args.anyway)
+
     was_finished = read_record(out, stem_of(path.stem, args.scale, False)).get('finished')
-    load = None if was_finished else wait_until_quiet(sys.stderr, args.anyway)
-    code = measure(path, args, out, turn, load)
-    if code == 0 and args.adopt:
+    status = measure(path, args, out, turn, None if was_finished else wait)
+    return store_run(path, args, out) if status == 0 and args.adopt else status
+
+
+def store_run(path: Path, args, out: Path) -> int:
+    "Put a run in the place of the stored rows; 1 where it cannot be, and the others go on."
+    from decodelab.lab.freshness import adopt_run
+
+    try:
         old = adopt_run(path.stem, args.scale, out, args.notebooks)
-        kept = f', but {", ".join(old)} were not measured again' if old else ''
-        print(f'{path.stem}: rows and notebook are stored{kept}')
-    return code
+    except ValueError as error:
+        print(f'{path.stem}: {error}', file=sys.stderr)
+        return 1
+    left = f'; left as they were: {", ".join(old)}' if old else ''
+    print(f'{path.stem}: the rows are stored{left}', flush=True)
+    return 0
 
 
 def refresh_experiments(args, out: Path) -> int:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ..core.files import WriterLock, write_atomic
 from ..evaluate.jobs import machine_info, process_rank
+from .fingerprint import experiment_fingerprint
 from decodelab.lab.notebook_runner import (
     Failure,
     Progress,
@@ -246,6 +247,9 @@ def run_locked(
     is_main = process_rank()[0] == 0
     if is_main:
         record = begin_record(result.out, result.stem, measuring_digest(nb), resume)
+        need = requirements(path).get(result.scale)
+        if need and not record['parts']:
+            record['fingerprint'] = experiment_fingerprint(path, need)  # a later one may differ
     else:
         record = read_record(result.out, result.stem)
     if record.get('finished') and resume:
