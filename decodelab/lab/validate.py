@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['STEM', 'RUN_FILES', 'PICKLE_SUFFIXES', 'REQUIRED', 'AXES', 'KEYS', 'COUNTED', 'SETTING', 'ALWAYS', 'is_pickle',
-           'file_problem', 'file_problems', 'commit_problem', 'provenance_problems', 'git_archive', 'commit_files',
-           'fingerprint_problems', 'broken_line', 'column_pattern', 'column_problems', 'key_columns',
-           'duplicate_problem', 'missing_runs', 'gap_problem', 'same_setting', 'count_problems', 'stored_table',
-           'stored_metadata', 'same_strategies', 'table_problems', 'known_parts', 'split_stem', 'result_problems',
-           'csv_problems', 'missing_tables', 'folder_problems', 'validate_folders']
+           'file_problem', 'result_files', 'file_problems', 'commit_problem', 'provenance_problems', 'git_archive',
+           'commit_files', 'fingerprint_problems', 'broken_line', 'column_pattern', 'column_problems', 'key_columns',
+           'missing_values', 'duplicate_problem', 'missing_runs', 'gap_problem', 'same_setting', 'count_problems',
+           'stored_table', 'stored_metadata', 'same_strategies', 'table_problems', 'known_parts', 'split_stem',
+           'read_records', 'record_problems', 'result_problems', 'csv_problems', 'missing_tables', 'folder_problems',
+           'validate_folders']
 
 # %% ../../nbs/13_lab/29_validate.ipynb #53564229
 import csv
@@ -17,11 +18,12 @@ import re
 import subprocess
 import tarfile
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
 
-from .fingerprint import changed_parts, notebook_facts
+from ..core.files import parse_json
+from .fingerprint import changed_parts, is_fingerprint, notebook_facts
 from .freshness import RESULT_FILE, current_fingerprint
 from .requirements import experiments_folder
 from ..models.loading import PACKAGE
@@ -49,6 +51,8 @@ def file_problem(path: Path, relative: str) -> str | None:
     "What is wrong with a file of a run, whatever is in it; None for one that is expected."
     if path.is_symlink():
         return 'this is a link: put the file itself here'
+    if not path.is_file():
+        return 'this is no plain file: leave it out'
     if is_pickle(path):
         return 'this is a pickle, which runs code when it is read: leave it out'
     if '.quick.' in relative or '/quick/' in relative:
@@ -58,12 +62,19 @@ def file_problem(path: Path, relative: str) -> str | None:
     return None
 
 
+def result_files(folder: Path, suffix: str) -> list[Path]:
+    "The files of results that can be read without danger; the others are reported with the files."
+    paths = sorted((folder / 'results').glob(f'*{suffix}'))
+    return [p for p in paths if p.is_file() and not p.is_symlink() and not is_pickle(p)]
+
+
 def file_problems(folder: Path) -> list[str]:
     "A line for each file that does not belong to a run, or is dangerous to read."
     lines = []
     for path in sorted(folder.rglob('*')):
         relative = path.relative_to(folder).as_posix()
-        problem = file_problem(path, relative) if path.is_file() or path.is_symlink() else None
+        is_folder = path.is_dir() and not path.is_symlink()
+        problem = None if is_folder else file_problem(path, relative)
         lines += [f'{relative}: {problem}'] if problem else []
     return lines
 
@@ -88,6 +99,8 @@ def provenance_problems(
 ) -> list[str]:
     "What a provenance lacks, or has wrong, in sentences."
     problems = [f'there is no {key} in the provenance' for key in REQUIRED if not metadata.get(key)]
+    if metadata.get('fingerprint') and not is_fingerprint(metadata['fingerprint']):
+        problems.append('the fingerprint cannot be read: leave it as the run wrote it')
     if metadata.get('commit'):
         problems += filter(None, [commit_problem(str(metadata['commit']))])
     for key, value in dict(experiment=name, scale=scale).items():
@@ -124,17 +137,22 @@ def commit_files(
         yield Path(folder)
 
 
-def fingerprint_problems(metadata: dict, name: str, scale: str) -> list[str]:
+def fingerprint_problems(
+    metadata: dict,
+    name: str,  # of the experiment
+    scale: str,
+    root: Path | None,  # the folder of its commit's files; None where they cannot be had
+) -> list[str]:
     "Whether a stored fingerprint is that of its commit, or else of this checkout, in sentences."
-    stored, commit = metadata.get('fingerprint'), str(metadata.get('commit') or '')
-    if not stored:
+    stored, commit = metadata.get('fingerprint'), str(metadata.get('commit') or '')[:7]
+    if not is_fingerprint(stored):
         return []  # reported with the provenance
-    with commit_files(commit) as root:
-        where = f'commit {commit[:7]}' if root else f'this checkout (it has no commit {commit[:7]})'
-        if root:
-            now = current_fingerprint(name, scale, root / 'experiments', root / 'decodelab')
-        else:
-            now = current_fingerprint(name, scale)
+    if root:
+        where = f'commit {commit}'
+        now = current_fingerprint(name, scale, root / 'experiments', root / 'decodelab')
+    else:
+        where = f'this checkout (it has no commit {commit})'
+        now = current_fingerprint(name, scale)
     if now is None:
         return [f'{where} has no experiment {name} at scale {scale}']
     parts = changed_parts(now, stored)
@@ -151,8 +169,11 @@ KEYS = AXES + tuple(
 
 def broken_line(path: Path) -> str | None:
     "A sentence on the first line of a CSV that is not whole; None if all are."
-    text = path.read_bytes().decode('utf-8', errors='replace')
-    lines = list(csv.reader(text.splitlines(keepends=True)))
+    try:
+        text = path.read_bytes().decode('utf-8')
+        lines = list(csv.reader(text.splitlines(keepends=True)))
+    except (UnicodeDecodeError, csv.Error) as error:
+        return f'this is no table of text: {error}'
     for number, cells in enumerate(lines, 1):
         if len(cells) != len(lines[0]):
             return f'row {number} has {len(cells)} cells, and there are {len(lines[0])} columns'
@@ -179,6 +200,16 @@ def column_problems(frame, stored, is_pico: bool) -> list[str]:
 def key_columns(frame) -> list[str]:
     "The columns of a table that name its rows."
     return [name for name in KEYS if name in frame]
+
+
+def missing_values(frame, stored) -> list[str]:
+    "Strategies, prompts and repeats of our rows that a table lacks altogether, a line for each axis."
+    lines = []
+    for name in AXES:
+        if name in stored and name in frame:
+            absent = sorted({*stored[name].astype(str)} - {*frame[name].astype(str)})
+            lines += [f'no row has {name} {", ".join(absent)}, as our rows have'] if absent else []
+    return lines
 
 
 def duplicate_problem(frame, stored) -> str | None:
@@ -238,8 +269,9 @@ def count_problems(
     columns = [name for name in COUNTED.split() if name in stored and name in frame]
     if 'strategy' not in keys or not set(keys) <= set(frame) or stored.duplicated(keys).any():
         return []
-    rows = stored[stored.strategy.isin(strategies)]
-    both = frame.drop_duplicates(keys).merge(rows, on=keys, suffixes=('', ' stored'))
+    rows = stored[stored.strategy.isin(strategies)].astype(dict.fromkeys(keys, str))
+    theirs = frame.drop_duplicates(keys).astype(dict.fromkeys(keys, str))
+    both = theirs.merge(rows, on=keys, suffixes=('', ' stored'))
     problems = []
     for name in columns:
         differs = (both[name] != both[f'{name} stored']) & ~(
@@ -273,7 +305,9 @@ def stored_metadata(name: str) -> dict:
 
 def same_strategies(metadata: dict, stored: dict) -> set[str]:
     "The names of strategies with the same settings in two provenances."
-    ours, theirs = (about.get('strategies') or {} for about in (stored, metadata))
+    ours, theirs = (about.get('strategies') for about in (stored, metadata))
+    if not isinstance(ours, dict) or not isinstance(theirs, dict):
+        return set()
     return {name for name in ours if ours[name] == theirs.get(name)}
 
 
@@ -284,13 +318,20 @@ def table_problems(path: Path, name: str, scale: str, part: str, metadata: dict)
     broken = broken_line(path)
     if broken:
         return [broken]
-    frame, stored = pd.read_csv(path), stored_table(name, part)
+    try:
+        frame = pd.read_csv(path)
+    except ValueError as error:
+        return [f'this table cannot be read: {" ".join(str(error).split())}']
+    stored = stored_table(name, part)
     problems = []
     if 'error' in frame and part != 'failures' and frame.error.fillna('').astype(bool).any():
         problems.append('some rows report an error: mend it, and go on with --resume')
     if stored is None:
         return problems
+    if frame.empty and not stored.empty:
+        return [*problems, 'there are no rows']
     problems += column_problems(frame, stored, scale == 'pico')
+    problems += missing_values(frame, stored) if scale == 'pico' else []
     problems += filter(None, [duplicate_problem(frame, stored), gap_problem(frame, stored)])
     about = stored_metadata(name)
     if same_setting(metadata, about):
@@ -313,47 +354,65 @@ def split_stem(file: str) -> tuple[str, str, str]:
     return name, scale, rest[0] if len(rest) == 2 else ''
 
 
+def read_records(folder: Path) -> tuple[dict[tuple[str, str, str], dict], list[str]]:
+    "`(name, scale, part)` → provenance of the results of a run, and a line for each that is none."
+    records, lines = {}, []
+    for path in result_files(folder, '.json'):
+        match = RESULT_FILE.fullmatch(path.name)
+        if not match:
+            continue
+        try:
+            metadata = parse_json(path.read_text(encoding='utf-8'), 'a provenance')
+        except ValueError:
+            metadata = None
+        if not isinstance(metadata, dict):
+            lines.append(f'results/{path.name}: this is no JSON object')
+        key = match['name'], match['scale'], match['part'] or ''
+        records[key] = metadata if isinstance(metadata, dict) else {}
+    return records, lines
+
+
+def record_problems(records: dict[tuple[str, str, str], dict]) -> list[str]:
+    "A line for each problem of provenances and fingerprints; the files of a commit are read once."
+    lines = []
+    with ExitStack() as stack:
+        commits = {str(metadata.get('commit')) for metadata in records.values()}
+        roots = {commit: stack.enter_context(commit_files(commit)) for commit in commits}
+        for (name, scale, part), metadata in records.items():
+            if not metadata:
+                continue  # reported as no provenance
+            file = '.'.join(filter(None, (name, scale, part, 'json')))
+            problems = provenance_problems(metadata, name, scale)
+            root = roots[str(metadata.get('commit'))]
+            problems += fingerprint_problems(metadata, name, scale, root)
+            lines += [f'results/{file}: {problem}' for problem in problems]
+    return lines
+
+
 def result_problems(folder: Path) -> list[str]:
     "A line for each problem of the results of a run: provenance, fingerprints, tables, counts."
-    lines = []
-    records = {}  # (name, scale) → provenance
-    for path in sorted(folder.glob('results/*.json')):
-        match = RESULT_FILE.fullmatch(path.name)
-        if not match or is_pickle(path):
-            continue
-        name, scale = match['name'], match['scale']
-        if not match['part']:
-            records[name, scale] = {}
-        try:
-            metadata = json.loads(path.read_text(encoding='utf-8'))
-        except ValueError:
-            lines.append(f'results/{path.name}: this is no JSON')
-            continue
-        if not match['part']:
-            records[name, scale] = metadata
-        problems = provenance_problems(metadata, name, scale)
-        problems += fingerprint_problems(metadata, name, scale)
-        lines += [f'results/{path.name}: {problem}' for problem in problems]
-    for path in sorted(folder.glob('results/*.csv')):
+    records, lines = read_records(folder)
+    lines += record_problems(records)
+    for path in result_files(folder, '.csv'):
         lines += [f'results/{path.name}: {problem}' for problem in csv_problems(path, records)]
     return lines
 
 # %% ../../nbs/13_lab/29_validate.ipynb #77145431
 def csv_problems(
     path: Path,
-    records: dict,  # (name, scale) → provenance
+    records: dict,  # (name, scale, part) → provenance
 ) -> list[str]:
     "What is wrong with a table, and with its place among the results, in sentences."
     name, scale, part = split_stem(path.name)
-    if not re.fullmatch(STEM, f'{name}.{scale}') or is_pickle(path):
+    if not re.fullmatch(STEM, f'{name}.{scale}'):
         return []  # reported with the files
     parts = known_parts(name)
     if not parts:
         return [f'there is no experiment {name}']
     if part not in parts:
         return [f'the experiment stores no table {part!r}: leave it out']
-    problems = table_problems(path, name, scale, part, records.get((name, scale), {}))
-    if (name, scale) not in records:
+    problems = table_problems(path, name, scale, part, records.get((name, scale, ''), {}))
+    if (name, scale, '') not in records:
         problems.append(f'there is no provenance beside it: {name}.{scale}.json is missing')
     return problems
 
@@ -361,7 +420,7 @@ def csv_problems(
 def missing_tables(folder: Path) -> list[str]:
     "A line for each table that ours have and a run at scale pico has not."
     lines = []
-    for path in sorted(folder.glob('results/*.pico.json')):
+    for path in sorted(folder.glob('results/*.pico.json')):  # also of one that is no JSON
         name = path.name.split('.')[0]
         theirs = {file.name for file in path.parent.glob(f'{name}.pico.*')}
         ours = {file.name for file in (experiments_folder() / 'results').glob(f'{name}.pico.*csv')}
