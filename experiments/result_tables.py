@@ -5,11 +5,12 @@ by 16_drafters.ipynb. Nothing is measured here, and no sentence says what no row
 """
 
 import math
+import re
 from pathlib import Path
 
 import pandas as pd
 
-from decodelab.lab.freshness import STATES, freshness_of, stored_freshness
+from decodelab.lab.freshness import STATES, stored_freshness
 from decodelab.lab.requirements import experiments_folder, notebook_of, source_of, title_of
 from decodelab.lab.run_report import compare_runs, runs_in
 
@@ -42,47 +43,52 @@ def claim_cells(row) -> tuple[str, str, str, str]:
     return row.claim, row.source, by_scale(measured), by_scale(verdicts)
 
 
-def state_text(runs: list, folder: Path) -> str:
-    "The rows of an experiment that are not fresh, in brackets; empty where all are."
-    states = {
-        run.scale: freshness_of(run.metadata, run.name, run.scale, folder=folder).state
-        for run in runs
-    }
-    marked = {scale: state for scale, state in states.items() if state != 'fresh'}
-    return f' ({by_scale(marked)})' if marked else ''
+MARK = re.compile(r' \*\(([^()|]*: )?(stale|unknown)[^()|]*\)\*')
+WARNING = '> **Freshness.** '
 
 
-def freshness_sentence(
-    folder=None,  # of the experiments; None: those of the package
-) -> str:
-    "How many stored results are fresh, stale and unknown, and what these words mean."
-    results = stored_freshness(folder)
-    counts = [f'{sum(r.state == state for r in results)} {state}' for state in STATES]
+def state_text(results: list) -> str:
+    "A mark for the rows of an experiment that are not fresh; empty where all are."
+    states = {f'{r.scale} {r.part}'.strip(): r.state for r in results if r.state != 'fresh'}
+    return f' *({by_scale(states)})*' if states else ''
+
+
+def freshness_warning(results: list) -> str:
+    "How many stored results are fresh, stale and unknown, and what these words mean; one line."
+    counts = [f'{sum(r.state == state for r in results)} are {state}' for state in STATES]
     return (
-        f'Of {len(results)} stored results, {", ".join(counts)}: rows are *fresh* where they were '
-        'measured with the code, models and data of this checkout, *stale* where one of these has '
-        'changed since, *unknown* where they were stored before that was recorded. Those that are '
-        'not fresh are marked; `decodelab experiment status` shows what changed, and `decodelab '
+        f'{WARNING}Of {len(results)} stored results, {", ".join(counts)}. Rows are *fresh* where '
+        'they were measured with the code, models and data of this checkout, *stale* where one of '
+        'these has changed since, *unknown* where they were stored before that was recorded; the '
+        'latter two are marked. `decodelab experiment status` shows what changed, and `decodelab '
         'experiment refresh` measures them again.'
     )
+
+
+def without_marks(page: str) -> str:
+    "A page without what depends on the code of today: its marks, and the numbers in its warning."
+    lines = [WARNING if line.startswith(WARNING) else line for line in page.split('\n')]
+    return MARK.sub('', '\n'.join(lines))
 
 
 def claims_table(
     folder=None,  # of the experiments; None: those of the package
     link: str = 'experiments/{}.ipynb',  # of a notebook
+    results=None,  # of `stored_freshness`; None: of this folder
 ) -> str:
     """Every claim of every experiment, as Markdown.
 
     Source, notebook, claim, the source's figure, ours at each scale measured, and the verdict. The
-    source and the notebook stand in the first row of an experiment, and whether its rows are stale.
+    source and the notebook stand in the first row of an experiment, with a mark where rows are stale.
     """
     folder = Path(folder or experiments_folder())
     runs = [run for run in runs_in(folder) if run.verdicts and not run.quick]
     claims = compare_runs(runs).sort_values('name', kind='stable')
+    results = stored_freshness(folder) if results is None else results
     lines = []
     for name, rows in claims.groupby('name', sort=False):
         path = notebook_of(name, folder)
-        state = state_text([run for run in runs if run.name == name], folder)
+        state = state_text([result for result in results if result.name == name])
         first = (source_of(path) or title_of(path), f'[{name}]({link.format(name)}){state}')
         for i, row in enumerate(rows.itertuples()):
             lines.append((*(first if i == 0 else ('', '')), *claim_cells(row)))

@@ -9,10 +9,11 @@ import sys
 import nbformat
 from nbconvert import MarkdownExporter
 
+from decodelab.lab.freshness import stored_freshness
 from repo import ROOT, directives
 
 sys.path.insert(0, str(ROOT / 'experiments'))
-from result_tables import claims_table, freshness_sentence
+from result_tables import claims_table, freshness_warning
 
 PICTURE = ROOT / 'docs' / 'trace.svg'
 COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
@@ -132,14 +133,17 @@ def pictured():
 
 def claims(folder=ROOT / 'experiments'):
     "All claims of all experiments with our figures and verdicts, as the page of their folder."
+    results = stored_freshness(folder)
     return f"""<!-- Made from results/*.verdicts.csv by tests/readme.py. -->
 # Experiments
 
 One notebook for each source: what it claims, our measurement, the figure with the source's axes, and what agrees. `decodelab experiment list` shows what each needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. A scale is named with every figure: `pico` is the embedded models on a CPU. `gpu` and `paper` are complete and were run on stand-ins only; where there is no figure for them, there is none. The numbers of the sources are data, `sources/NAME.csv`, each with its url and table; at scale `paper` each of them is measured or left out with a reason, and each notebook puts ours beside it.
 
-Every claim, what its source states, what we measured, and the verdict; the reasons are in the notebooks, and in `results/NAME.SCALE.verdicts.csv`. {freshness_sentence(folder)}
+Every claim, what its source states, what we measured, and the verdict; the reasons are in the notebooks, and in `results/NAME.SCALE.verdicts.csv`.
 
-{claims_table(folder, '{}.ipynb')}
+{freshness_warning(results)}
+
+{claims_table(folder, '{}.ipynb', results)}
 """
 
 

@@ -10,6 +10,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import readme
 from repo import ROOT, commands, notebooks
+from result_tables import without_marks
 
 
 def test_readme_is_the_index():
@@ -17,9 +18,12 @@ def test_readme_is_the_index():
 
 
 def test_the_claims_of_all_experiments_are_listed():
-    "The page of the experiments is made from the stored verdicts, and its links lead somewhere."
+    """The page of the experiments is made from the stored verdicts, and its links lead somewhere.
+
+    Its marks are of the day it was made: a change of a module makes rows stale, and fails no test.
+    """
     text = (ROOT / 'experiments' / 'README.md').read_text()
-    assert text == readme.claims()
+    assert without_marks(text) == without_marks(readme.claims())
     assert all(
         (ROOT / 'experiments' / t).exists() for t in re.findall(r'\]\(([^)]+)\)', text)
     ) and all(f'({p.name})' in text for p in notebooks('experiments'))

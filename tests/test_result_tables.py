@@ -3,15 +3,24 @@
 import json
 import math
 import sys
+from dataclasses import replace
 
 import nbformat
 import pandas as pd
 from nbformat.v4 import new_markdown_cell, new_notebook
 
+from decodelab.lab.freshness import stored_freshness
 from repo import ROOT
 
 sys.path.insert(0, str(ROOT / 'experiments'))
-from result_tables import DRAFTER_HEADINGS, claims_table, drafters_table, which_drafter
+from result_tables import (
+    DRAFTER_HEADINGS,
+    claims_table,
+    drafters_table,
+    freshness_warning,
+    which_drafter,
+    without_marks,
+)
 
 ROW = dict(
     base='sampling',
@@ -49,11 +58,20 @@ def test_claims_of_a_folder(tmp_path):
     texts = ('# A demonstration', '## Claim', 'The post *Demonstrations for all* says')
     nbformat.write(new_notebook(cells=[*map(new_markdown_cell, texts)]), tmp_path / '01_demo.ipynb')
     assert claims_table(tmp_path).splitlines()[2:] == [
-        r'| Demonstrations for all | [01_demo](experiments/01_demo.ipynb) (gpu: unknown; pico: unknown) '
+        r'| Demonstrations for all | [01_demo](experiments/01_demo.ipynb) *(gpu: unknown; pico: unknown)* '
         r'| a \| b | 1 '
         '| gpu: 1.1; pico: 2 | gpu: agrees; pico: does not |',
         '|  |  | scales | 10 | pico: – | pico: open |',
     ]
+    unknown = stored_freshness(tmp_path)
+    fresh = [replace(result, state='fresh', reason='') for result in unknown]
+    pages = [
+        f'{freshness_warning(results)}\n\n{claims_table(tmp_path, results=results)}'
+        for results in (unknown, fresh)
+    ]
+    assert 'Of 2 stored results, 0 are fresh, 0 are stale, 2 are unknown' in pages[0]
+    assert 'unknown)' not in pages[1] and '[01_demo](experiments/01_demo.ipynb) |' in pages[1]
+    assert pages[0] != pages[1] and without_marks(pages[0]) == without_marks(pages[1])
 
 
 def test_drafters():
