@@ -1,6 +1,7 @@
-"Stored rows: what they depend on, whether that has changed, whether their counts still come out, and"
+"""Stored rows: what they depend on, whether that has changed, whether their counts still come out.
 
-"whether a folder of rows from elsewhere is whole."
+Also whether a folder of rows from elsewhere is whole.
+"""
 
 import ast
 import json
@@ -46,7 +47,7 @@ def copied(tmp_path_factory):
     ignored = shutil.ignore_patterns('weights', '__pycache__')
     shutil.copytree(PACKAGE, root / 'decodelab', ignore=ignored)
     os.symlink(PACKAGE / 'weights', root / 'decodelab' / 'weights')
-    (root / 'experiments').mkdir()
+    shutil.copytree(ROOT / 'experiments' / 'sources', root / 'experiments' / 'sources')
     for path in [*EXPERIMENTS, *(ROOT / 'experiments').glob('*.py')]:
         shutil.copy(path, root / 'experiments')
     return root
@@ -160,7 +161,7 @@ def test_the_command_prints_states_and_plans(capsys):
     assert re.search(r'^00_tour\.pico +(fresh|stale|unknown) ', capsys.readouterr().out, re.M)
     assert cli.main(['experiment', 'refresh', '00', '02', '--dry-run']) == 0
     out = capsys.readouterr().out
-    assert 'nothing is stale' in out or re.search(r'\d experiments, \d+ (s|min)', out)
+    assert 'there is nothing to measure' in out or re.search(r'\d experiments, \d+ (s|min)', out)
     assert cli.main(['experiment', 'refresh', '--dry-run', '--resume', '--out', 'x']) == 2
     assert '--dry-run measures nothing' in capsys.readouterr().err
 
@@ -243,7 +244,7 @@ def strategy_of(text):
     "The strategy with this repr; None where a part of it is not among the names above."
     try:
         return node_value(ast.parse(text, mode='eval').body)
-    except (KeyError, ValueError, SyntaxError):
+    except (KeyError, ValueError, TypeError, SyntaxError):  # also of a class that has changed
         return None
 
 
@@ -289,16 +290,27 @@ def differing(table, rows=ROWS, change=None):
     return len(sample), wrong
 
 
+def prompts_digest(table, metadata):
+    "The digest of the prompts that this test decodes for a table."
+    ids = [loaded('pico').encode(prompt) for prompt in TABLES[table][0]()]
+    return short_hash(json.dumps(ids[: metadata['prompts']['count']]))
+
+
 def skip_reason(table):
-    "Why the counts of a table cannot be measured here; empty if they can."
-    path = ROOT / 'experiments' / f'{table.split(".")[0]}.ipynb'
-    missing = [str(m) for m in map(missing_model, requirements(path)['pico']['models']) if m]
+    "Why the counts of a table need not come out here: other weights, data or prompts; empty if they must."
+    name = table.split('.')[0]
+    needs = requirements(ROOT / 'experiments' / f'{name}.ipynb')
+    missing = [str(m) for m in map(missing_model, needs['pico']['models']) if m]
     if missing:
         return missing[0]
     metadata = provenance_of(table)
+    stored, now = metadata.get('fingerprint'), current_fingerprint(name, 'pico')
     if metadata['weights'] != fingerprint(loaded('pico').model):
         return 'pico has other weights than the rows were measured with: they are stale'
-    return ''
+    if stored and changed_parts(stored | dict(modules=now['modules']), now):
+        return f'stale, and not by code alone: {changed_parts(stored, now)}'
+    same = TABLES[table][1] or prompts_digest(table, metadata) == metadata['prompts']['sha256']
+    return '' if same or stored else 'the prompts are others: the rows are stale'
 
 
 @pytest.mark.parametrize('table', TABLES)
@@ -306,10 +318,8 @@ def test_stored_counts_come_out(table):
     if reason := skip_reason(table):
         pytest.skip(reason)
     metadata = provenance_of(table)
-    if TABLES[table][1] is None:
-        ids = [loaded('pico').encode(p) for p in TABLES[table][0]()]
-        ids = ids[: metadata['prompts']['count']]
-        assert short_hash(json.dumps(ids)) == metadata['prompts']['sha256']
+    if TABLES[table][1] is None:  # the prompts of the provenance are those of another part
+        assert prompts_digest(table, metadata) == metadata['prompts']['sha256']
     looked, wrong = differing(table)
     assert looked == ROWS and wrong == []
 
@@ -341,6 +351,22 @@ def edit_fingerprint(folder, key, value):
     "The fingerprint with another value of one of its parts."
     stored = json.loads((folder / 'results' / '00_tour.pico.json').read_text())['fingerprint']
     edit_json(folder, fingerprint=stored | {key: value})
+
+
+def first_known(frame):
+    "The index of the first row of a strategy that the provenance describes."
+    known = json.loads((RESULTS / '00_tour.pico.json').read_text())['strategies']
+    return frame.index[frame.strategy.isin(known) & frame.accepted.notna()][0]
+
+
+def add_one(frame):
+    "The rows with another count in one of them."
+    return frame.assign(accepted=frame.accepted + (frame.index == first_known(frame)))
+
+
+def other_text(frame):
+    "The rows with another text in one of them."
+    return frame.assign(text_hash=frame.text_hash.where(frame.index != first_known(frame), 'x'))
 
 
 def put(folder, name, content=b''):
@@ -390,7 +416,7 @@ DEFECTS = {
     'a row less': (lambda f: edit_rows(f, lambda d: d.drop(index=5)), '1 runs are missing'),
     'a row twice': (
         lambda f: edit_rows(f, lambda d: pd.concat([d, d[3:4]])),
-        'rows 5 and 254 have the same',
+        r'rows 5 and \d+ have the same',
     ),
     'a column less': (
         lambda f: edit_rows(f, lambda d: d.drop(columns='drafted')),
@@ -399,16 +425,26 @@ DEFECTS = {
     'a column more': (lambda f: edit_rows(f, lambda d: d.assign(x=1)), "no column 'x'"),
     'an error': (lambda f: edit_rows(f, lambda d: d.assign(error='no memory')), 'report an error'),
     'another count': (
-        lambda f: edit_rows(f, lambda d: d.assign(accepted=d.accepted + (d.index == 1))),
-        'accepted differs in 1 rows, first of strategy assisted, prompt 0, repeat 0',
+        lambda f: edit_rows(f, add_one),
+        r'accepted differs in 1 rows, first of strategy .*: \d+ here, \d+ in our rows',
     ),
     'another text': (
-        lambda f: edit_rows(f, lambda d: d.assign(text_hash=d.text_hash.where(d.index != 2, 'x'))),
-        'text_hash differs in 1 rows, first of strategy lookup',
+        lambda f: edit_rows(f, other_text),
+        'text_hash differs in 1 rows, first of strategy',
     ),
     'cut': (lambda f: put(f, MAIN, (f / MAIN).read_bytes()[:-1]), 'no end'),
     'torn': (lambda f: put(f, MAIN, b'a,b\n1\n'), 'row 2 has 1 cells'),
-    'no JSON': (lambda f: put(f, 'results/00_tour.pico.json', b'{'), 'no JSON'),
+    'no JSON': (lambda f: put(f, 'results/00_tour.pico.json', b'{'), 'no JSON object'),
+    'no object': (lambda f: put(f, 'results/00_tour.pico.json', b'[1]'), 'no JSON object'),
+    'deep JSON': (lambda f: put(f, 'results/00_tour.pico.json', b'[' * 99_999), 'no JSON object'),
+    'no text': (lambda f: put(f, MAIN, b'a\n\xff\n'), 'no table of text'),
+    'no rows': (lambda f: edit_rows(f, lambda d: d[:0]), 'there are no rows'),
+    'no such fingerprint': (
+        lambda f: edit_json(f, fingerprint='x'),
+        'the fingerprint cannot be read',
+    ),
+    'a prompt less': (lambda f: edit_rows(f, lambda d: d[d.prompt > 0]), 'no row has prompt 0'),
+    'other strategies': (lambda f: edit_json(f, commit=7, strategies=[1]), "commit '7' is not 40"),
     'another file': (lambda f: put(f, 'notes.txt'), 'no run writes such a file'),
     'pickle': (lambda f: put(f, 'results/rows.pkl'), 'this is a pickle'),
     'hidden pickle': (
