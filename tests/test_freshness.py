@@ -161,7 +161,7 @@ def test_the_command_prints_states_and_plans(capsys):
     assert re.search(r'^00_tour\.pico +(fresh|stale|unknown) ', capsys.readouterr().out, re.M)
     assert cli.main(['experiment', 'refresh', '00', '02', '--dry-run']) == 0
     out = capsys.readouterr().out
-    assert 'there is nothing to measure' in out or re.search(r'\d experiments, \d+ (s|min)', out)
+    assert 'there is nothing to measure' in out or re.search(r'\d experiments?, \d+ (s|min)', out)
     assert cli.main(['experiment', 'refresh', '--dry-run', '--resume', '--out', 'x']) == 2
     assert '--dry-run measures nothing' in capsys.readouterr().err
 

@@ -254,8 +254,7 @@ def refresh_one(path: Path, args, out: Path, turn: int) -> int:
         return wait_until_quiet(sys.stderr, args.anyway)
 
     was_finished = read_record(out, stem_of(path.stem, args.scale, False)).get('finished')
-    status = measure(path, args, out, turn, None if was_finished else wait)
-    return store_run(path, args, out) if status == 0 and args.adopt else status
+    return measure(path, args, out, turn, None if was_finished else wait)
 
 
 def store_run(path: Path, args, out: Path) -> int:
@@ -287,7 +286,11 @@ def refresh_experiments(args, out: Path) -> int:
     paths = [notebook_of(item.name, args.notebooks) for item in plan]
     check_folder(paths, out, args.scale, False, args.resume)
     args.folder = f'{out} --resume'  # what goes on after Ctrl-C
-    return max(refresh_one(path, args, out, turn) for turn, path in enumerate(paths))
+    statuses = [refresh_one(path, args, out, turn) for turn, path in enumerate(paths)]
+    if args.adopt:
+        done = [path for path, status in zip(paths, statuses) if status == 0]
+        statuses += [store_run(path, args, out) for path in done]
+    return max(statuses)
 
 # %% ../../nbs/13_lab/09_cli_experiment.ipynb #d8a53677
 def experiment_command(args) -> int:
@@ -350,7 +353,7 @@ def add_experiment(add):
         '--fetch': 'models and data that are missing may be fetched; otherwise nothing is',
         '--anyway': 'run even if memory or disk may be too small, or the machine is busy',
         '--dry-run': 'for refresh: only print what would be measured, and its time',
-        '--adopt': 'for refresh: put rows and notebook of each run in place of the stored ones',
+        '--adopt': 'for refresh: in the end, put rows and notebooks in place of the stored ones',
     }
     for flag, words in flags.items():
         add(flag, action='store_true', help=words)

@@ -240,7 +240,8 @@ def plan_text(plan: list[Refresh]) -> str:
         times = [format_duration(60 * minutes) for minutes in (item.minutes, total)]
         rows.append([item.name, *times, short_reason('; '.join(dict.fromkeys(item.reasons)))])
     lines = text_table(['experiment', 'takes', 'together', 'why'], rows)
-    return '\n'.join([*lines, f'{len(plan)} experiments, {format_duration(60 * total)}'])
+    count = f'{len(plan)} experiments' if len(plan) > 1 else '1 experiment'
+    return '\n'.join([*lines, f'{count}, {format_duration(60 * total)}'])
 
 # %% ../../nbs/13_lab/28_freshness.ipynb #d9e52e79
 def check_adoptable(name: str, scale: str, out: Path):
