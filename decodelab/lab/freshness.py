@@ -6,7 +6,7 @@
 __all__ = ['STATES', 'NOT_HERE', 'RESULT_FILE', 'STAT', 'QUIET', 'Freshness', 'current_fingerprint', 'judge_fingerprints',
            'freshness_of', 'stored_freshness', 'short_reason', 'select_results', 'status_text', 'machine_seconds',
            'other_load', 'wait_until_quiet', 'Refresh', 'refresh_plan', 'plan_text', 'check_adoptable',
-           'keep_provenance', 'adopt_run', 'adopt_notebook']
+           'keep_provenance', 'adopt_run', 'clean_notebook', 'adopt_notebook']
 
 # %% ../../nbs/13_lab/28_freshness.ipynb #616052b9
 import json
@@ -300,10 +300,26 @@ def adopt_run(
     )
 
 
+def clean_notebook(path: Path, out: Path) -> str:
+    "The text of an executed notebook without what names a run: counts of cells, warnings, its folder."
+    nb = json.loads(path.read_text(encoding='utf-8'))
+    nb['metadata'].pop('language_info', None)
+    for cell in nb['cells']:
+        if cell['cell_type'] == 'code':
+            cell['execution_count'] = None
+            cell['outputs'] = [o for o in cell['outputs'] if o.get('name') != 'stderr']
+            results = [o for o in cell['outputs'] if 'execution_count' in o]
+            for output in results:
+                output['execution_count'] = None
+    text = json.dumps(nb, indent=1, ensure_ascii=False, sort_keys=True)
+    prefix = json.dumps(f'{out.absolute()}{os.sep}', ensure_ascii=False)[1:-1]
+    return text.replace(prefix, '') + '\n'
+
+
 def adopt_notebook(name: str, out: Path, folder: Path) -> bool:
     "Put the executed notebook of a run at scale pico in place; False where it was edited since."
     executed, notebook = out / f'{name}.pico.ipynb', folder / f'{name}.ipynb'
     if notebook.is_file() and cells_of(executed) != cells_of(notebook):
         return False
-    write_atomic(notebook, executed.read_bytes())
+    write_atomic(notebook, clean_notebook(executed, out))
     return True
