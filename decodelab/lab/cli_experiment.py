@@ -273,6 +273,7 @@ def store_run(path: Path, args, out: Path) -> int:
 
 def refresh_experiments(args, out: Path) -> int:
     "Measure again what is stale or unknown, cheapest first; 0 if all went well."
+    from decodelab.evaluate.jobs import git_commit
     from decodelab.lab.freshness import plan_text, refresh_plan, stored_freshness
     from decodelab.lab.requirements import RUNNER_PACKAGES, check_installed, notebook_of
     from decodelab.lab.runner import check_folder
@@ -286,6 +287,11 @@ def refresh_experiments(args, out: Path) -> int:
     paths = [notebook_of(item.name, args.notebooks) for item in plan]
     check_folder(paths, out, args.scale, False, args.resume)
     args.folder = f'{out} --resume'  # what goes on after Ctrl-C
+    if (git_commit() or '').endswith('-dirty'):
+        print(
+            'files differ from their commit, and the rows will say so: commit first',
+            file=sys.stderr,
+        )
     statuses = [refresh_one(path, args, out, turn) for turn, path in enumerate(paths)]
     if args.adopt:
         done = [path for path, status in zip(paths, statuses) if status == 0]

@@ -21,7 +21,7 @@ from .fingerprint import changed_parts, experiment_fingerprint, is_fingerprint
 from .notebook_runner import format_duration
 from .requirements import cells_of, experiments_folder, notebook_of, requirements
 from .run_plan import text_table
-from .run_report import read_json
+from .run_report import count_phrase, read_json
 from .runner import read_record, stem_of
 from ..models.loading import PACKAGE
 
@@ -149,7 +149,7 @@ def status_text(results: list[Freshness]) -> str:
     ]
     counts = [f'{sum(r.state == state for r in results)} {state}' for state in STATES]
     lines = text_table(['result', 'state', 'measured at', 'why'], rows)
-    return '\n'.join([*lines, f'{len(results)} results: {", ".join(counts)}'])
+    return '\n'.join([*lines, f'{count_phrase(len(results), "result")}: {", ".join(counts)}'])
 
 # %% ../../nbs/13_lab/28_freshness.ipynb #eaad80d4
 STAT = Path('/proc/stat')
@@ -240,7 +240,7 @@ def plan_text(plan: list[Refresh]) -> str:
         times = [format_duration(60 * minutes) for minutes in (item.minutes, total)]
         rows.append([item.name, *times, short_reason('; '.join(dict.fromkeys(item.reasons)))])
     lines = text_table(['experiment', 'takes', 'together', 'why'], rows)
-    count = f'{len(plan)} experiments' if len(plan) > 1 else '1 experiment'
+    count = count_phrase(len(plan), 'experiment')
     return '\n'.join([*lines, f'{count}, {format_duration(60 * total)}'])
 
 # %% ../../nbs/13_lab/28_freshness.ipynb #d9e52e79

@@ -26,6 +26,7 @@ from ..core.files import parse_json
 from .fingerprint import changed_parts, is_fingerprint, notebook_facts
 from .freshness import RESULT_FILE, current_fingerprint
 from .requirements import experiments_folder
+from .run_report import count_phrase
 from ..models.loading import PACKAGE
 
 # %% ../../nbs/13_lab/29_validate.ipynb #5599cdf9
@@ -245,7 +246,10 @@ def gap_problem(frame, stored) -> str | None:
     if not {'strategy', 'prompt'} <= set(frame) or missing_runs(stored):
         return None
     missing = missing_runs(frame)
-    return f'{missing} runs are missing: {", ".join(AXES)} have gaps' if missing else None
+    axes = [name for name in AXES if name in frame]
+    return (
+        f'missing: {count_phrase(missing, "run")}, a gap in {", ".join(axes)}' if missing else None
+    )
 
 # %% ../../nbs/13_lab/29_validate.ipynb #31165a39
 COUNTED = (
@@ -281,7 +285,8 @@ def count_problems(
             row = both[differs].iloc[0]
             where = ', '.join(f'{key} {row[key]}' for key in keys)
             values = f'{row[name]} here, {row[f"{name} stored"]} in our rows'
-            problems.append(f'{name} differs in {differs.sum()} rows, first of {where}: {values}')
+            count = count_phrase(differs.sum(), 'row')
+            problems.append(f'{name} differs in {count}, first of {where}: {values}')
     return problems
 
 # %% ../../nbs/13_lab/29_validate.ipynb #693a6a4c
@@ -446,6 +451,6 @@ def validate_folders(folders, show=print) -> int:
     problems = [f'{folder}/{line}' for folder in folders for line in folder_problems(folder)]
     for line in problems:
         show(line)
-    count = f'{len(problems)} problems' if len(problems) != 1 else '1 problem'
+    count = count_phrase(len(problems), 'problem')
     show(count if problems else 'nothing is wrong with these results')
     return 1 if problems else 0
