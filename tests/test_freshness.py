@@ -162,7 +162,7 @@ def test_the_command_prints_states_and_plans(capsys):
     assert re.search(r'^00_tour\.pico +(fresh|stale|unknown) ', capsys.readouterr().out, re.M)
     assert cli.main(['experiment', 'refresh', '00', '02', '--dry-run']) == 0
     out = capsys.readouterr().out
-    assert 'there is nothing to measure' in out or re.search(r'\d experiments?, \d+ (s|min)', out)
+    assert 'there is nothing to measure' in out or re.search(r'experiments: \d, \d+ (s|min)', out)
     assert cli.main(['experiment', 'refresh', '--dry-run', '--resume', '--out', 'x']) == 2
     assert '--dry-run measures nothing' in capsys.readouterr().err
 
@@ -414,7 +414,7 @@ DEFECTS = {
         'fingerprint .*weights',
     ),
     'other cells': (lambda f: edit_fingerprint(f, 'notebook', 'x'), 'cells that measure'),
-    'a row less': (lambda f: edit_rows(f, lambda d: d.drop(index=5)), 'missing: 1 run,'),
+    'a row less': (lambda f: edit_rows(f, lambda d: d.drop(index=5)), 'runs missing: 1,'),
     'a row twice': (
         lambda f: edit_rows(f, lambda d: pd.concat([d, d[3:4]])),
         r'rows 5 and \d+ have the same',
@@ -427,11 +427,11 @@ DEFECTS = {
     'an error': (lambda f: edit_rows(f, lambda d: d.assign(error='no memory')), 'report an error'),
     'another count': (
         lambda f: edit_rows(f, add_one),
-        r'accepted differs in 1 row, first of strategy .*: \d+ here, \d+ in our rows',
+        r'accepted differs, first in strategy .*: \d+ here, \d+ in our rows \(rows: 1\)',
     ),
     'another text': (
         lambda f: edit_rows(f, other_text),
-        'text_hash differs in 1 row, first of strategy',
+        'text_hash differs, first in strategy .*rows: 1',
     ),
     'cut': (lambda f: put(f, MAIN, (f / MAIN).read_bytes()[:-1]), 'no end'),
     'torn': (lambda f: put(f, MAIN, b'a,b\n1\n'), 'row 2 has 1 cells'),

@@ -94,7 +94,7 @@ def check_word(args, options: list[str]):
             f'{args.names[0]!r} is one name too many: give one, or all; status and refresh take several'
         )
 
-
+# %% ../../nbs/13_lab/09_cli_experiment.ipynb #5f2ec351
 def check_options(args):
     "Raises `ValueError` for options that do not go together: none is ignored."
     from decodelab.models.loading import process_rank
@@ -166,7 +166,7 @@ def measure(
     other_load = wait() if wait else None
     return report_result(run_experiment(path, out, *form, sys.stderr, turn, other_load))
 
-
+# %% ../../nbs/13_lab/09_cli_experiment.ipynb #08b1374e
 def draw(path: Path, args, out: Path, turn: int = 0) -> int:
     "Draw one experiment from stored rows; 0, or 1 where a cell failed."
     from decodelab.lab.requirements import requirements
@@ -258,7 +258,7 @@ def refresh_one(path: Path, args, out: Path, turn: int) -> int:
 
 
 def store_run(path: Path, args, out: Path) -> int:
-    "Put a run in the place of the stored rows; 1 where it cannot be, and the others go on."
+    "Replace the stored rows by those of a run; 1 where that cannot be, and the others go on."
     from decodelab.lab.freshness import adopt_run
 
     try:
@@ -270,7 +270,7 @@ def store_run(path: Path, args, out: Path) -> int:
     print(f'{path.stem}: the rows are stored{left}', flush=True)
     return 0
 
-
+# %% ../../nbs/13_lab/09_cli_experiment.ipynb #d305e5d5
 def refresh_experiments(args, out: Path) -> int:
     "Measure again what is stale or unknown, cheapest first; 0 if all went well."
     from decodelab.evaluate.jobs import git_commit

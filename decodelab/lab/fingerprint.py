@@ -28,7 +28,7 @@ def is_text(node) -> bool:
     is_constant = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return is_constant and isinstance(node.value.value, str)
 
-
+# %% ../../nbs/13_lab/27_fingerprint.ipynb #a92bbe33
 def syntax_words(
     node,  # of a tree of syntax
     words: list[str],  # to which its words are added
@@ -49,7 +49,7 @@ def syntax_words(
                 syntax_words(item, words)
     words.append(')')
 
-
+# %% ../../nbs/13_lab/27_fingerprint.ipynb #74d1b323
 def parse_code(source: str) -> ast.Module:
     "The tree of some code; of what is no Python, such as a draft, a tree that holds its text."
     try:
@@ -247,7 +247,7 @@ def bound_imports(statements: list) -> set[tuple[str, str, str]]:
             triples |= {(node.module or '', a.name, a.asname or a.name) for a in node.names}
     return triples
 
-
+# %% ../../nbs/13_lab/27_fingerprint.ipynb #75b161d7
 @cache
 def read_measuring(path: Path, changed: float, size: int) -> NotebookFacts:
     "The facts of a notebook's measuring cells, read once for each time at which it was changed."
@@ -316,7 +316,7 @@ def named_files(names, folders: list[Path]) -> dict[str, str]:
         digests.update((name, file_digest(path)) for path in paths if path.is_file())
     return digests
 
-
+# %% ../../nbs/13_lab/27_fingerprint.ipynb #78d90fb4
 def experiment_fingerprint(
     path,  # of the notebook
     need: dict,  # of one scale: its models and data

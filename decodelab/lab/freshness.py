@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['STATES', 'NOT_HERE', 'RESULT_FILE', 'STAT', 'QUIET', 'Freshness', 'current_fingerprint', 'judge_fingerprints',
-           'freshness_of', 'stored_freshness', 'short_reason', 'select_results', 'status_text', 'machine_seconds',
-           'other_load', 'wait_until_quiet', 'Refresh', 'refresh_plan', 'plan_text', 'check_adoptable',
-           'keep_provenance', 'adopt_run', 'clean_notebook', 'adopt_notebook']
+           'freshness_of', 'read_provenance', 'stored_freshness', 'short_reason', 'select_results', 'status_text',
+           'machine_seconds', 'other_load', 'wait_until_quiet', 'Refresh', 'refresh_plan', 'plan_text',
+           'check_adoptable', 'keep_provenance', 'adopt_run', 'clean_notebook', 'adopt_notebook']
 
 # %% ../../nbs/13_lab/28_freshness.ipynb #616052b9
 import json
@@ -16,12 +16,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core.files import write_atomic
+from ..core.files import parse_json, write_atomic
 from .fingerprint import changed_parts, experiment_fingerprint, is_fingerprint
 from .notebook_runner import format_duration
 from .requirements import cells_of, experiments_folder, notebook_of, requirements
 from .run_plan import text_table
-from .run_report import count_phrase, read_json
 from .runner import read_record, stem_of
 from ..models.loading import PACKAGE
 
@@ -62,7 +61,7 @@ def current_fingerprint(
         return None
     return experiment_fingerprint(path, needs[scale], package) if scale in needs else None
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #613652e0
 def judge_fingerprints(
     stored,  # what stands in the provenance: a fingerprint, None, or anything
     current: dict | None,  # the fingerprint of today
@@ -92,6 +91,15 @@ def freshness_of(
     return Freshness(name, scale, part, state, reason, commit, date[:10])
 
 # %% ../../nbs/13_lab/28_freshness.ipynb #00eff3de
+def read_provenance(path: Path) -> dict:
+    "The object in a file of JSON; empty where there is none, or another value."
+    try:
+        value = parse_json(path.read_text(encoding='utf-8'), 'a provenance')
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 RESULT_FILE = re.compile(r'(?P<name>\d[\w-]*)\.(?P<scale>\w+)\.((?P<part>[\w-]+)\.)?json')
 
 
@@ -105,7 +113,7 @@ def stored_freshness(
         match = RESULT_FILE.fullmatch(path.name)
         if match:
             where = (match['name'], match['scale'], match['part'] or '')
-            results.append(freshness_of(read_json(path), *where, folder))
+            results.append(freshness_of(read_provenance(path), *where, folder))
     return results
 
 
@@ -113,7 +121,7 @@ def short_reason(reason: str, width: int = 60) -> str:
     "A reason that fits on a line."
     return reason if len(reason) <= width else f'{reason[:width].rsplit(",", 1)[0]}, …'
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #8c501ef5
 def select_results(
     results: list[Freshness],  # of `stored_freshness`
     scale: str | None = None,  # None: all
@@ -135,7 +143,7 @@ def select_results(
             )
     return [r for r in chosen if not wanted or r.name in wanted]
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #982b36b8
 def status_text(results: list[Freshness]) -> str:
     "Stored results as a table of plain text, with their number in each state."
     rows = [
@@ -149,7 +157,7 @@ def status_text(results: list[Freshness]) -> str:
     ]
     counts = [f'{sum(r.state == state for r in results)} {state}' for state in STATES]
     lines = text_table(['result', 'state', 'measured at', 'why'], rows)
-    return '\n'.join([*lines, f'{count_phrase(len(results), "result")}: {", ".join(counts)}'])
+    return '\n'.join([*lines, f'results: {len(results)}, {", ".join(counts)}'])
 
 # %% ../../nbs/13_lab/28_freshness.ipynb #eaad80d4
 STAT = Path('/proc/stat')
@@ -164,7 +172,7 @@ def machine_seconds(stat: Path = STAT) -> float | None:
     idle = ticks[3] + ticks[4]  # idle, and waiting for a disk
     return (sum(ticks) - idle) / os.sysconf('SC_CLK_TCK')
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #428eed7f
 def other_load(
     seconds: float = 3.0,  # of watching
     stat: Path = STAT,
@@ -179,7 +187,7 @@ def other_load(
     others = machine_seconds(stat) - busy - (time.process_time() - own)
     return round(max(0.0, others / (time.monotonic() - begun)), 2)
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #8d44bac3
 def wait_until_quiet(
     stream,  # where the wait is reported, such as sys.stderr
     anyway: bool = False,  # do not wait
@@ -205,7 +213,7 @@ class Refresh:
     minutes: float  # that its whole run takes
     reasons: tuple[str, ...]  # a state and a reason for each of its results
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #48e5de2a
 def refresh_plan(
     results: list[Freshness],  # of `stored_freshness`
     scale: str = 'pico',
@@ -228,7 +236,7 @@ def refresh_plan(
     ]
     return sorted(plan, key=lambda item: (item.minutes, item.name))
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #80e07981
 def plan_text(plan: list[Refresh]) -> str:
     "What will be measured in which order, with the time it takes."
     if not plan:
@@ -240,8 +248,7 @@ def plan_text(plan: list[Refresh]) -> str:
         times = [format_duration(60 * minutes) for minutes in (item.minutes, total)]
         rows.append([item.name, *times, short_reason('; '.join(dict.fromkeys(item.reasons)))])
     lines = text_table(['experiment', 'takes', 'together', 'why'], rows)
-    count = count_phrase(len(plan), 'experiment')
-    return '\n'.join([*lines, f'{count}, {format_duration(60 * total)}'])
+    return '\n'.join([*lines, f'experiments: {len(plan)}, {format_duration(60 * total)}'])
 
 # %% ../../nbs/13_lab/28_freshness.ipynb #d9e52e79
 def check_adoptable(name: str, scale: str, out: Path):
@@ -251,7 +258,7 @@ def check_adoptable(name: str, scale: str, out: Path):
     if not record.get('finished') or not any((out / 'results').glob(f'{stem}.*')):
         raise ValueError(f'there is no finished run of {stem} in {out}: run it first')
     begun = record.get('fingerprint')
-    ended = read_json(out / 'results' / f'{stem}.json').get('fingerprint')
+    ended = read_provenance(out / 'results' / f'{stem}.json').get('fingerprint')
     both = is_fingerprint(begun) and is_fingerprint(ended)
     parts = changed_parts(begun, ended) if both else []
     if parts:
@@ -271,7 +278,7 @@ def keep_provenance(
         if about.is_file() and not own.exists():
             write_atomic(own, about.read_bytes())
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #6d33ee2e
 def adopt_run(
     name: str,
     scale: str,
@@ -299,7 +306,7 @@ def adopt_run(
         stay if scale != 'pico' or adopt_notebook(name, out, folder) else [*stay, f'{name}.ipynb']
     )
 
-
+# %% ../../nbs/13_lab/28_freshness.ipynb #8eff855c
 def clean_notebook(path: Path, out: Path) -> str:
     "The text of an executed notebook without what names a run: counts of cells, warnings, its folder."
     nb = json.loads(path.read_text(encoding='utf-8'))
@@ -317,7 +324,7 @@ def clean_notebook(path: Path, out: Path) -> str:
 
 
 def adopt_notebook(name: str, out: Path, folder: Path) -> bool:
-    "Put the executed notebook of a run at scale pico in place; False where it was edited since."
+    "Store the executed notebook of a run at scale pico; False where ours was edited since."
     executed, notebook = out / f'{name}.pico.ipynb', folder / f'{name}.ipynb'
     if notebook.is_file() and cells_of(executed) != cells_of(notebook):
         return False

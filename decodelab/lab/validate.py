@@ -26,7 +26,6 @@ from ..core.files import parse_json
 from .fingerprint import changed_parts, is_fingerprint, notebook_facts
 from .freshness import RESULT_FILE, current_fingerprint
 from .requirements import experiments_folder
-from .run_report import count_phrase
 from ..models.loading import PACKAGE
 
 # %% ../../nbs/13_lab/29_validate.ipynb #5599cdf9
@@ -47,7 +46,7 @@ def is_pickle(path: Path) -> bool:
     in_archive = head.startswith(b'PK\x03\x04') and b'data.pkl' in head
     return path.suffix in PICKLE_SUFFIXES or bool(re.match(rb'\x80[\x02-\x05]', head)) or in_archive
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #e0fcbfab
 def file_problem(path: Path, relative: str) -> str | None:
     "What is wrong with a file of a run, whatever is in it; None for one that is expected."
     if path.is_symlink():
@@ -68,7 +67,7 @@ def result_files(folder: Path, suffix: str) -> list[Path]:
     paths = sorted((folder / 'results').glob(f'*{suffix}'))
     return [p for p in paths if p.is_file() and not p.is_symlink() and not is_pickle(p)]
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #1b5ce4d7
 def file_problems(folder: Path) -> list[str]:
     "A line for each file that does not belong to a run, or is dangerous to read."
     lines = []
@@ -137,7 +136,7 @@ def commit_files(
             tar.extractall(folder, filter='data')
         yield Path(folder)
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #698cb3af
 def fingerprint_problems(
     metadata: dict,
     name: str,  # of the experiment
@@ -167,7 +166,7 @@ KEYS = AXES + tuple(
     'detector source key claim question layer shape watermark attack strength table quantity'.split()
 )
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #ccd18375
 def broken_line(path: Path) -> str | None:
     "A sentence on the first line of a CSV that is not whole; None if all are."
     try:
@@ -187,7 +186,7 @@ def column_pattern(name: str) -> str:
     "The name of a column without its numbers."
     return re.sub(r'\d+', '0', name)
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #5ba44f55
 def column_problems(frame, stored, is_pico: bool) -> list[str]:
     "Columns that a table lacks, or, at scale pico, has beside those of the stored one."
     ours = {column_pattern(name): name for name in stored}
@@ -226,7 +225,7 @@ def duplicate_problem(frame, stored) -> str | None:
     numbers = ' and '.join(str(i + 2) for i in frame.index[same][:2])
     return f'rows {numbers} have the same {", ".join(keys)}'
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #4ed82ae8
 def missing_runs(frame) -> int:
     "Rows that are missing for every strategy to have every prompt in every repeat."
     axes = [name for name in AXES if name in frame]
@@ -247,9 +246,7 @@ def gap_problem(frame, stored) -> str | None:
         return None
     missing = missing_runs(frame)
     axes = [name for name in AXES if name in frame]
-    return (
-        f'missing: {count_phrase(missing, "run")}, a gap in {", ".join(axes)}' if missing else None
-    )
+    return f'runs missing: {missing}, a gap in {", ".join(axes)}' if missing else None
 
 # %% ../../nbs/13_lab/29_validate.ipynb #31165a39
 COUNTED = (
@@ -262,7 +259,7 @@ def same_setting(metadata: dict, stored: dict) -> bool:
     "Were two results measured with the same model, dtype, seed and prompts?"
     return all(metadata.get(k) is not None and metadata[k] == stored.get(k) for k in SETTING)
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #c17223f7
 def count_problems(
     frame,
     stored,  # our rows of the same table
@@ -285,8 +282,7 @@ def count_problems(
             row = both[differs].iloc[0]
             where = ', '.join(f'{key} {row[key]}' for key in keys)
             values = f'{row[name]} here, {row[f"{name} stored"]} in our rows'
-            count = count_phrase(differs.sum(), 'row')
-            problems.append(f'{name} differs in {count}, first of {where}: {values}')
+            problems.append(f'{name} differs, first in {where}: {values} (rows: {differs.sum()})')
     return problems
 
 # %% ../../nbs/13_lab/29_validate.ipynb #693a6a4c
@@ -315,7 +311,7 @@ def same_strategies(metadata: dict, stored: dict) -> set[str]:
         return set()
     return {name for name in ours if ours[name] == theirs.get(name)}
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #70884f02
 def table_problems(path: Path, name: str, scale: str, part: str, metadata: dict) -> list[str]:
     "What is wrong with a table of a run, in sentences."
     import pandas as pd
@@ -376,7 +372,7 @@ def read_records(folder: Path) -> tuple[dict[tuple[str, str, str], dict], list[s
         records[key] = metadata if isinstance(metadata, dict) else {}
     return records, lines
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #624160d0
 def record_problems(records: dict[tuple[str, str, str], dict]) -> list[str]:
     "A line for each problem of provenances and fingerprints; the files of a commit are read once."
     lines = []
@@ -407,7 +403,7 @@ def csv_problems(
     path: Path,
     records: dict,  # (name, scale, part) → provenance
 ) -> list[str]:
-    "What is wrong with a table, and with its place among the results, in sentences."
+    "What is wrong with a table, or missing beside it, in sentences."
     name, scale, part = split_stem(path.name)
     if not re.fullmatch(STEM, f'{name}.{scale}'):
         return []  # reported with the files
@@ -421,7 +417,7 @@ def csv_problems(
         problems.append(f'there is no provenance beside it: {name}.{scale}.json is missing')
     return problems
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #0dd639b7
 def missing_tables(folder: Path) -> list[str]:
     "A line for each table that ours have and a run at scale pico has not."
     lines = []
@@ -445,12 +441,11 @@ def folder_problems(folder) -> list[str]:
         )
     return [*file_problems(folder), *result_problems(folder), *missing_tables(folder)]
 
-
+# %% ../../nbs/13_lab/29_validate.ipynb #53616942
 def validate_folders(folders, show=print) -> int:
     "Show a line for each problem of some folders; 1 if there are any."
     problems = [f'{folder}/{line}' for folder in folders for line in folder_problems(folder)]
     for line in problems:
         show(line)
-    count = count_phrase(len(problems), 'problem')
-    show(count if problems else 'nothing is wrong with these results')
+    show(f'problems: {len(problems)}' if problems else 'nothing is wrong with these results')
     return 1 if problems else 0
