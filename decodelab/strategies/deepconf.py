@@ -6,7 +6,7 @@
 __all__ = ['token_confidence', 'group_confidences', 'ConfidenceMeasure', 'MeanConfidence', 'TailConfidence', 'BottomGroups',
            'LowestGroup', 'ConfidenceLog', 'write_confident', 'DeepConf', 'check_online', 'ConfidentPoll']
 
-# %% ../../nbs/04_strategies/21_deepconf.ipynb #b3c8884b
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #df746a8c
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from fastcore.basics import patch
@@ -29,7 +29,7 @@ from decodelab.strategies.best_of_n import (
 from .sampling import Base, Sample
 from .self_consistency import check_reader, count_votes, elect, vote_info
 
-# %% ../../nbs/04_strategies/21_deepconf.ipynb #54d4a473
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #c23d71a8
 def token_confidence(
     log_probs: torch.Tensor,  # `(…, V)`, of the model itself, before the logits processors
     k: int = 20,  # the most probable tokens
@@ -47,7 +47,7 @@ def group_confidences(
     ends = range(window, len(confidences) + 1)
     return [sum(confidences[end - window : end]) / window for end in ends] if window else []
 
-# %% ../../nbs/04_strategies/21_deepconf.ipynb #f1ad5131
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #c0c5eb04
 class ConfidenceMeasure(Component):
     "One number for the confidences of a sequence's tokens, larger for a surer one."
 
@@ -103,7 +103,7 @@ class LowestGroup(ConfidenceMeasure):
         "The smallest mean of a window."
         return min(group_confidences(confidences, self.window))
 
-# %% ../../nbs/04_strategies/21_deepconf.ipynb #52910c49
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #24e25cf7
 class ConfidenceLog(LoggedBase):
     "The base's steps and token confidences, ended where a group falls below a threshold."
 
@@ -162,7 +162,7 @@ def write_confident(
     add_steps(candidate, base)
     return to_host(token_confidence(read_rows(candidate), k))
 
-# %% ../../nbs/04_strategies/21_deepconf.ipynb #4560ba08
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #9fadfde6
 class DeepConf(Strategy, Component):
     """The answer with most confidence among `n` sequences; the trace is that of its surest sequence.
 
@@ -214,7 +214,7 @@ def check_online(strategy: DeepConf):
             'time: give a Sample(…) base for an online vote, or leave warmup out'
         )
 
-# %% ../../nbs/04_strategies/21_deepconf.ipynb #24324d55
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #4570eeca
 class ConfidentPoll:
     "The answers and confidences of the sequences of one request."
 
@@ -274,7 +274,7 @@ class ConfidentPoll:
         s = self.strategy
         return s.consensus is not None and self.share(self.n_counted()) >= s.consensus
 
-# %% ../../nbs/04_strategies/21_deepconf.ipynb #d6c9e080
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #d1d58d02
 @patch
 def decode(self: DeepConf, request: Request) -> Iterator[Step]:
     """The cost of all sequences, then the steps of the surest one with the winning answer.
