@@ -63,7 +63,7 @@ class SharedPrompt:
 
     def __init__(self, batcher: Batcher):
         self.batcher = batcher
-        self.parts = {}  # (pool, layers) → `ReadPart`
+        self.parts = {}  # (model, layers) → `ReadPart`
         self.encoded = {}  # model → the states of its encoder
         self.tokens = Counter()  # model's name → tokens read
         self.extra_passes = Counter()  # model's name → passes that read a part
@@ -97,7 +97,7 @@ class SharedPrompt:
         depth = pool.lm.depth
         fresh = [r for r in requests if not r.begin and r.start < depth and n_readable(r) > 0]
         if fresh:
-            key = id(pool), fresh[0].start, fresh[0].stop, fresh[0].stops
+            key = id(pool.lm), fresh[0].start, fresh[0].stop, fresh[0].stops
             if key not in self.parts:
                 self.parts[key] = self.read_part(pool, fresh)
             for request in fresh:

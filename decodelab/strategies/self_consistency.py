@@ -189,7 +189,7 @@ def elect(
     votes = count_votes(answers, weights)
     if not votes:
         raise ValueError(
-            f'none of the {len(answers)} sequences has an answer that can be read: raise '
+            f'none of the {len(answers)} sequences that vote has an answer that can be read: raise '
             'max_new_tokens or n, or give another answer function'
         )
     winning = next(iter(votes))
