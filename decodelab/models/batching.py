@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['ForwardRequest', 'BatchedSession', 'group_by_length', 'round_up_positions', 'ModelBatch', 'run_pass', 'fill_pending',
            'pad_requests', 'pass_function', 'joint_forward', 'Batcher', 'unbatchable_reason', 'Batch', 'Queue',
-           'positions_needed', 'owner_of', 'run_batch', 'failed_trace', 'fill_queue', 'check_batch', 'decode_batch']
+           'positions_needed', 'not_ended', 'owner_of', 'run_batch', 'failed_trace', 'fill_queue', 'check_batch',
+           'decode_batch']
 
 # %% ../../nbs/02_models/13_batching.ipynb #ca13f15f
 from collections import Counter
@@ -533,13 +534,18 @@ def positions_needed(request: Request) -> int:
     return round_up_positions(1 + len(request.prompt) + request.max_new_tokens)
 
 # %% ../../nbs/02_models/13_batching.ipynb #cb0d1705
+def not_ended(ready: list[tuple]) -> Iterator[tuple]:
+    "The sequences that can go on, less those that another one ends in the meantime."
+    return (pair for pair in ready if not pair[0].dead)
+
+
 def owner_of(sequence: greenlet, running: dict) -> greenlet:
     "The sequence of a request that runs: itself, or the one that a part of it was started in."
     while sequence not in running:
         sequence = sequence.parent
     return sequence
 
-
+# %% ../../nbs/02_models/13_batching.ipynb #fbd9bbdd
 def run_batch(
     batcher: Batcher,
     queue: Queue,
@@ -574,9 +580,8 @@ def run_batch(
                 running[sequence] = i
                 resume(sequence, queue.requests[i], strategy)
             if running:
-                for ready in batcher.run_next():
-                    if not ready[0].dead:  # another one may have ended it
-                        resume(*ready)
+                for ready in not_ended(batcher.run_next()):
+                    resume(*ready)
             n_bytes = sum(pool.cache.n_bytes() for pool in batcher.pools.values())
             max_bytes = max(max_bytes, n_bytes)
     finally:

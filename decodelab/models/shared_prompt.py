@@ -14,7 +14,8 @@ from fastcore.basics import patch
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from .batching import Batcher, BatchedSession, ForwardRequest, ModelBatch, run_pass
+from .batching import Batcher, BatchedSession, ForwardRequest, ModelBatch
+from .batching import not_ended, run_pass
 from .kv_cache import EncodedInput, SlotCache, common_prefix
 from .session import LM
 
@@ -35,7 +36,7 @@ def n_readable(request: ForwardRequest) -> int:
     n_pending = 0 if request.pending is None else len(request.pending)
     return len(request) - max(request.last, n_pending, 1)
 
-
+# %% ../../nbs/02_models/20_shared_prompt.ipynb #d74712c5
 @patch
 def write_slot(self: SlotCache, slot: int, pairs: dict):
     "Write keys and values of the first tokens, `(1, heads, n, D)` by layer, to a slot."
@@ -135,7 +136,7 @@ def read_part(self: SharedPrompt, pool: ModelBatch, fresh: list[ForwardRequest])
     pairs = pool.cache.read_slot(first.session.slot, len(ids), layers)
     return ReadPart(list(ids), pairs, request.hidden)
 
-
+# %% ../../nbs/02_models/20_shared_prompt.ipynb #bfa0bd3c
 @patch
 def share(self: SharedPrompt, pool: ModelBatch, request: ForwardRequest, part: ReadPart):
     "Cut a part off a request that begins with it."
@@ -188,9 +189,8 @@ def compute_next(request, batcher: Batcher, running: set[greenlet]):
     if request.batcher is not None:
         getcurrent().parent.switch()
         return
-    for sequence, *result in batcher.run_next():
-        if not sequence.dead:
-            sequence.switch(*result)
+    for sequence, *result in not_ended(batcher.run_next()):
+        sequence.switch(*result)
 
 
 def release_ended(batcher: Batcher, running: set[greenlet]):

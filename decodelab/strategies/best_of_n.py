@@ -92,7 +92,7 @@ class LoggedBase:
             self.log(log_probs, ids[-1])
             yield Step(ids[-1:], target_passes=scorer.passes - passes)
 
-
+# %% ../../nbs/04_strategies/19_best_of_n.ipynb #0bd64f0f
 def read_rows(candidate: Candidate) -> torch.Tensor:
     "Log-probabilities `(n, V)` before each new token of a candidate, by reading them once more."
     session = candidate.request.session()
@@ -190,7 +190,7 @@ def steps(
     passes = sum(s.target_passes for s in steps)
     yield Step(winner.tokens, target_passes=passes, draft_passes=sum(s.draft_passes for s in steps))
 
-
+# %% ../../nbs/04_strategies/19_best_of_n.ipynb #cdc4e850
 def drawn_sequences(trace: Trace) -> list[dict]:
     """The sequences that a trace's answer was chosen from, in the order of their numbers.
 
@@ -236,7 +236,7 @@ class LogProbability(CandidateScorer):
         n = len(candidate.logps)
         return sum(candidate.logps) / n**self.length_penalty if n else -math.inf
 
-
+# %% ../../nbs/04_strategies/19_best_of_n.ipynb #9aab31b7
 class Reward(CandidateScorer):
     "A function of the text."
 

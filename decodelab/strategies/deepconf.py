@@ -74,7 +74,7 @@ class TailConfidence(ConfidenceMeasure):
         "The mean of the last window."
         return group_confidences(confidences, self.window)[-1]
 
-
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #4b5362ec
 class BottomGroups(ConfidenceMeasure):
     "The mean of the least confident groups."
 
@@ -144,7 +144,7 @@ class ConfidenceLog(LoggedBase):
             return self.confidences
         return to_host(torch.stack(self.confidences))
 
-
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #e357cc28
 def write_confident(
     candidate: Candidate,
     base: Strategy,
@@ -193,7 +193,7 @@ class DeepConf(Strategy, Component):
         self.at_once = at_once if at_once is None else check_int('at_once', at_once)
         check_online(self)
 
-
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #85b3c71d
 def check_online(strategy: DeepConf):
     "Raise `ValueError` for settings of an online vote that contradict each other."
     if strategy.consensus is not None:

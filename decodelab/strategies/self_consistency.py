@@ -123,7 +123,7 @@ class SelfConsistency(Strategy, Component):
         self.at_once = at_once if at_once is None else check_int('at_once', at_once)
         check_voting(weight, stop)
 
-
+# %% ../../nbs/04_strategies/20_self_consistency.ipynb #a94546bf
 def check_reader(answer) -> Callable:
     "`answer`, if it is a function; raises `TypeError` otherwise."
     if not callable(answer) or isinstance(answer, type):
@@ -166,9 +166,10 @@ class Poll:
 
     def decided_after(self) -> int | None:
         "The number of first sequences whose votes are enough; None: all votes are needed."
-        answers, stop, n = self.in_order(), self.strategy.stop, self.strategy.n
+        stop, n = self.strategy.stop, self.strategy.n
         if stop is None:
             return None
+        answers = self.in_order()
         counts = (list(count_votes(answers[:k]).values()) for k in range(1, len(answers) + 1))
         return next((k for k, c in enumerate(counts, 1) if stop.is_over(c, n - k)), None)
 
@@ -176,7 +177,7 @@ class Poll:
         "May the sequences that are left be ended?"
         return self.decided_after() is not None
 
-
+# %% ../../nbs/04_strategies/20_self_consistency.ipynb #5e44e00f
 def elect(
     answers: Sequence,  # of the candidates
     candidates: Sequence[Candidate],

@@ -19,7 +19,7 @@ import torch
 from greenlet import GreenletExit, greenlet
 
 from ..core.checks import check_instance, check_int
-from ..models.batching import Batcher, Queue, owner_of
+from ..models.batching import Batcher, Queue, not_ended, owner_of
 from .beam_search import BeamSearch
 from decodelab.core.driver import (
     Request,
@@ -348,9 +348,7 @@ def interleave(batcher: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, 
                 return
             with torch.inference_mode():
                 ready = batcher.run_next()
-            for sequence, *result in ready:
-                if sequence.dead:  # another one has ended it
-                    continue
+            for sequence, *result in not_ended(ready):
                 switch_to(batcher, running, sequence, *result)
     finally:
         with torch.inference_mode():  # their mode, which they would leave switched on
