@@ -168,15 +168,20 @@ def run_side_by_side(
     def run(i):
         values[i] = runs[i]()
 
+    n_values = -1
     try:
-        while (waiting or running) and not is_enough(values):
+        while waiting or running:
+            if len(values) > n_values:  # one has ended
+                n_values = len(values)
+                release_ended(batcher, running)
+                if is_enough(values) or len(values) == len(runs):
+                    break
             if waiting and len(running) < (size or len(runs)):
                 sequence = batcher.new_sequence(run)
                 running.add(sequence)
                 sequence.switch(waiting.popleft())
             else:
-                compute_next(request, batcher, running)
-            release_ended(batcher, running)
+                compute_next(request, batcher)
     finally:
         for sequence in running:
             sequence.throw(GreenletExit)
@@ -184,7 +189,7 @@ def run_side_by_side(
     return values
 
 
-def compute_next(request, batcher: Batcher, running: set[greenlet]):
+def compute_next(request, batcher: Batcher):
     "Let passes be computed, by the batch that the request is of, or here."
     if request.batcher is not None:
         getcurrent().parent.switch()

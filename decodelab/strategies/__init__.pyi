@@ -67,3 +67,4 @@ from .deepconf import TailConfidence as TailConfidence
 from .deepconf import MeanConfidence as MeanConfidence
 from .deepconf import token_confidence as token_confidence
 from .deepconf import group_confidences as group_confidences
+from .deepconf import plot_confidences as plot_confidences

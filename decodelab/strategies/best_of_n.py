@@ -140,6 +140,7 @@ class Draws:
     ):
         self.request = request
         self.shared = SharedPrompt.of(request)
+        self.start = request.now()
         self.candidates = []
         for number in range(n):
             rng = request.rng  # an enumerator, from which one sequence after the other draws
@@ -157,11 +158,19 @@ class Draws:
     ) -> list:
         "The values of `write` for the candidates that have ended, in order."
         candidates = self.candidates if candidates is None else candidates
-        runs = [partial(write, candidate) for candidate in candidates]
+        runs = [partial(self.begin, candidate, write) for candidate in candidates]
         options = dict(size=at_once, is_enough=is_enough)
         with torch.inference_mode():
             values = run_side_by_side(self.request, self.shared.batcher, runs, **options)
         return [values[i] for i in sorted(values)]
+
+    def begin(self, candidate: Candidate, write: Callable[[Candidate], object]):
+        "The value of `write`; a time limit is that of all sequences together."
+        stop = self.request.stop
+        if stop.seconds is not None:
+            left = max(0.0, stop.seconds - (self.request.now() - self.start))
+            candidate.request.stop = replace(stop, seconds=left)
+        return write(candidate)
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #015d08a7
 @patch

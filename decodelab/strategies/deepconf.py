@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['token_confidence', 'group_confidences', 'ConfidenceMeasure', 'MeanConfidence', 'TailConfidence', 'BottomGroups',
-           'LowestGroup', 'ConfidenceLog', 'write_confident', 'DeepConf', 'check_online', 'ConfidentPoll']
+           'LowestGroup', 'ConfidenceLog', 'write_confident', 'DeepConf', 'check_online', 'ConfidentPoll',
+           'plot_confidences']
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #df746a8c
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -17,6 +18,7 @@ from ..core.checks import check_fraction, check_instance, check_int
 from ..core.component import Component
 from ..core.driver import Request, Strategy
 from ..core.host_reads import to_host
+from ..core.plot import axes, ink, legend, series_style
 from ..core.trace import Step
 from decodelab.strategies.best_of_n import (
     Candidate,
@@ -298,3 +300,25 @@ def decode(self: DeepConf, request: Request) -> Iterator[Step]:
         threshold=poll.threshold,
     )
     yield from draws.steps(winner, info)
+
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #21fd27e7
+def plot_confidences(
+    confidences: Sequence[Sequence[float]],  # of the tokens of each sequence
+    right: Sequence[bool],  # is its answer the right one?
+    window: int,  # tokens of a group
+    threshold: float | None = None,  # drawn as a line
+    ax=None,
+):
+    "The group confidence along each sequence; those with the right answer on top."
+    ax = axes(ax, 'Confidence falls where a sequence goes wrong', 'group', 'confidence (nats)')
+    labels = set()
+    for values, is_right in sorted(zip(confidences, right), key=lambda pair: pair[1]):
+        style = series_style(not is_right) | dict(marker='', ls='-' if is_right else '--')
+        label = 'right answer' if is_right else 'wrong answer'
+        groups = group_confidences(values, window)
+        ax.plot(groups, lw=1 + is_right, label='_' * (label in labels) + label, **style)
+        labels.add(label)
+    if threshold is not None:
+        ax.axhline(threshold, color=ink(), lw=0.8, ls=':', label='threshold')
+    legend(ax)
+    return ax
