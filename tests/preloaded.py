@@ -1,14 +1,19 @@
-"""Notebooks run by a process that has imported what they import: each in a fork of it, which starts at once.
+"""Notebooks and commands run by a process that has imported what they import: each in a fork, which starts at once.
 
-Importing torch, transformers and decodelab takes five seconds of CPU; a test that runs twenty notebooks
-needs it once. `Runner` starts such a process, `run` runs one notebook in it.
+Importing torch, transformers and decodelab takes five seconds of CPU; a test that runs twenty notebooks, or
+kills a command twenty times, needs it once. `Runner` runs notebooks one after the other, `start` a command
+that can be waited for, signalled and killed as one that `subprocess.Popen` has started.
 """
 
+import atexit
 import contextlib
+import gc
 import importlib
 import json
+import multiprocessing
 import os
 import pkgutil
+import runpy
 import signal
 import subprocess
 import sys
@@ -60,8 +65,8 @@ def run_forked(job: dict):
         os._exit(code)
 
 
-def serve():
-    "Import, then run the jobs of stdin, a line of JSON each; answer each with its exit status."
+def import_all():
+    "Import what notebooks and commands import; what was made by then is no longer searched for garbage."
     import decodelab
 
     for name in IMPORTED:
@@ -69,6 +74,14 @@ def serve():
     for module in pkgutil.walk_packages(decodelab.__path__, 'decodelab.'):
         if module.name.rpartition('.')[2] not in ('__main__', 'panel'):
             importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)
+
+
+def serve():
+    "Import, then run the jobs of stdin, a line of JSON each; answer each with its exit status."
+    import_all()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -112,6 +125,90 @@ class Runner:
             self.process.stdin.close()
             self.process.wait()
             self.process.stdout.close()
+
+
+def run_command(arguments: list, cwd: str, env: dict, outputs: tuple):
+    "In the fork: become `python ARGUMENTS` in a folder and an environment; end as it ends."
+    os.setsid()
+    for number, path in enumerate(outputs, 1):
+        with open(path, 'w') as file:
+            os.dup2(file.fileno(), number)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    option, *rest = arguments
+    try:
+        if option == '-m':
+            sys.path.insert(0, cwd)
+            sys.argv = rest
+            runpy.run_module(rest[0], run_name='__main__', alter_sys=True)
+        elif option == '-c':
+            sys.argv = ['-c', *rest[1:]]
+            exec(compile(rest[0], '<string>', 'exec'), dict(__name__='__main__'))
+        else:
+            sys.path.insert(0, str(Path(option).parent))
+            sys.argv = arguments
+            runpy.run_path(option, run_name='__main__')
+    finally:
+        atexit._run_exitfuncs()
+
+
+class Started:
+    "A command in a fork, with the members of `subprocess.Popen` that tests use."
+
+    def __init__(self, arguments: list, cwd: Path, env: dict):
+        self.files = [tempfile.NamedTemporaryFile('r') for _ in range(2)]
+        self.stdout, self.stderr = self.files
+        names = tuple(file.name for file in self.files)
+        context = multiprocessing.get_context('forkserver')
+        context.set_forkserver_preload(['preloaded_modules'])
+        self.process = context.Process(target=run_command, args=(arguments, str(cwd), env, names))
+        self.process.start()
+        self.pid = self.process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        "Its exit status, negative for a signal; None while it runs."
+        return self.process.exitcode
+
+    poll = returncode.fget
+
+    def wait(self, timeout: float | None = None) -> int:
+        "Its exit status once it has ended; raises `subprocess.TimeoutExpired`."
+        self.process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired('a command in a fork', timeout)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        "All that it printed, to both streams, once it has ended."
+        self.wait(timeout)
+        said = []
+        for file in self.files:
+            file.seek(0)
+            said.append(file.read())
+        return tuple(said)
+
+    def send_signal(self, number: int):
+        "Send a signal to it, if it runs."
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        "Kill it, if it runs."
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    arguments,  # what stands behind `python`: `-m module …`, `-c code …` or a script and its arguments
+    cwd: Path | str = '.',  # the folder it runs in
+    env: dict | None = None,  # its environment, whole; this process's if None
+) -> Started:
+    "Start a command in a fork of a process that has imported everything, as a process group of its own."
+    env = dict(os.environ if env is None else env)
+    return Started([str(a) for a in arguments], Path(cwd).resolve(), env)
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ failed=
 python tests/drift.py || failed="$failed drift"
 ruff check --quiet . || failed="$failed ruff"
 ruff format --quiet --check nbs experiments tests setup.py || failed="$failed format"
-nbdev_test --n_workers 2 --timing || failed="$failed notebooks"
+python tests/notebooks.py || failed="$failed notebooks"
 DECODELAB_SCALE=pico python tests/experiments.py || failed="$failed experiments"
 python -m pytest -q -n 2 --dist worksteal || failed="$failed pytest"
 if [ -n "$failed" ]; then echo "failed:$failed" >&2; exit 1; fi

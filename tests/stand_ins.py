@@ -286,11 +286,125 @@ def weights(model_type, kind, draft, depth=8):
     return made
 
 
+HEADS = {  # published draft heads: their layout, and the target of which they are
+    'FasterDecoding/medusa-vicuna-7b-v1.3': ('medusa', 'lmsys/vicuna-7b-v1.3'),
+    'yuhuili/EAGLE-Vicuna-7B-v1.3': ('eagle', 'lmsys/vicuna-7b-v1.3'),
+    'yuhuili/EAGLE3-Vicuna1.3-13B': ('eagle3', 'lmsys/vicuna-13b-v1.3'),
+    'yuhuili/EAGLE3-LLaMA3.1-Instruct-8B': ('eagle3', 'meta-llama/Llama-3.1-8B-Instruct'),
+    'ankner/hydra-vicuna-7b-v1.3': ('hydra', 'lmsys/vicuna-7b-v1.3'),
+}
+
+
+def llama_shapes(prefix, config, reads):
+    "Shapes of a Llama layer's tensors, whose attention reads vectors of `reads` numbers."
+    d = config.hidden_size // config.num_attention_heads
+    wide, inner = config.hidden_size, config.intermediate_size
+    rows = dict(q=wide, k=d * config.num_key_value_heads, v=d * config.num_key_value_heads)
+    shapes = {f'{prefix}.self_attn.{n}_proj.weight': (r, reads) for n, r in rows.items()}
+    shapes[f'{prefix}.self_attn.o_proj.weight'] = (wide, wide)
+    shapes |= {f'{prefix}.mlp.{n}_proj.weight': (inner, wide) for n in ('gate', 'up')}
+    shapes[f'{prefix}.mlp.down_proj.weight'] = (wide, inner)
+    return shapes | {f'{prefix}.post_attention_layernorm.weight': (wide,)}
+
+
+def medusa_shapes(config):
+    "Shapes of five Medusa heads: `medusa_head.state_dict()` of FasterDecoding/Medusa."
+    wide, shapes = config.hidden_size, {}
+    for k in range(5):
+        shapes |= {f'{k}.0.linear.weight': (wide, wide), f'{k}.0.linear.bias': (wide,)}
+        shapes[f'{k}.1.weight'] = (config.vocab_size, wide)
+    return shapes
+
+
+def eagle_shapes(config):
+    "Shapes of an EAGLE layer: `Model` in cnets1.py of SafeAILab/EAGLE."
+    wide = config.hidden_size
+    shapes = {'embed_tokens.weight': (config.vocab_size, wide), 'fc.weight': (wide, 2 * wide)}
+    return shapes | {'fc.bias': (wide,)} | llama_shapes('layers.0', config, wide)
+
+
+DRAFTED = 100  # tokens of EAGLE-3's vocabulary
+
+
+def eagle3_shapes(config):
+    "Shapes of an EAGLE-3 layer: `Model` in cnets.py of SafeAILab/EAGLE."
+    wide = config.hidden_size
+    shapes = {'fc.weight': (wide, 3 * wide), 'norm.weight': (wide,)}
+    shapes |= {'lm_head.weight': (DRAFTED, wide)} | llama_shapes('midlayer', config, 2 * wide)
+    norms = {f'midlayer.{n}.weight': (wide,) for n in ('hidden_norm', 'input_layernorm')}
+    return shapes | norms
+
+
+def hydra_shapes(config):
+    "Shapes of four Hydra heads of two blocks with prefix attention: `HydraPrefixMLP` of zankner/Hydra."
+    wide, shapes = config.hidden_size, {}
+    for k in range(4):
+        for n in ('linear', 'res_connection'):
+            shapes[f'hydra_mlp.{k}.1.{n}.weight'] = (wide, (k + 2) * wide)
+            shapes[f'hydra_mlp.{k}.1.{n}.bias'] = (wide,)
+        shapes[f'hydra_mlp.{k}.3.linear.weight'] = (wide, wide)
+        shapes[f'hydra_mlp.{k}.3.linear.bias'] = (wide,)
+        shapes[f'hydra_lm_head.{k}.1.weight'] = (config.vocab_size, wide)
+        shapes[f'hydra_lm_head.{k}.1.bias'] = (config.vocab_size,)
+    prefix = 'prefix_embeding_layer'
+    shapes |= llama_shapes(f'{prefix}.layers.0', config, wide)
+    norms = (f'{prefix}.layers.0.input_layernorm.weight', f'{prefix}.norm.weight')
+    shapes |= dict.fromkeys(norms, (wide,))
+    embeddings = (f'{prefix}.embed_tokens.weight', 'input_embed_fn.weight')
+    return shapes | dict.fromkeys(embeddings, (config.vocab_size, wide))
+
+
+def heads_state(layout, config):
+    "Random tensors of published heads by name: half precision, norms near one."
+    shapes = dict(
+        medusa=medusa_shapes, eagle=eagle_shapes, eagle3=eagle3_shapes, hydra=hydra_shapes
+    )[layout](config)
+    g, state = torch.Generator().manual_seed(len(layout)), {}
+    for name, shape in shapes.items():
+        tensor = 0.2 * torch.randn(shape, generator=g)
+        state[name] = (tensor + 1 if 'norm' in name else tensor).half()
+    if layout == 'eagle3':
+        drafted = torch.randperm(config.vocab_size, generator=g)[:DRAFTED].sort().values
+        state['d2t'] = drafted - torch.arange(DRAFTED)
+        state['t2d'] = torch.zeros(config.vocab_size, dtype=torch.bool)
+        state['t2d'][drafted] = True
+    return state
+
+
+def heads_config(layout, target, config):
+    "The config.json of published heads."
+    if layout == 'medusa':  # two heads, of which the file has five: as published
+        return dict(base_model_name_or_path=target, medusa_num_heads=2, medusa_num_layers=1)
+    if layout == 'hydra':
+        about = dict(base_model_name_or_path=target, hydra_num_heads=4, hydra_num_layers=2)
+        return about | dict(
+            hydra_head_arch='prefix-mlp', grounded_heads=True, hidden_state_offset=0
+        )
+    names = (
+        'vocab_size hidden_size num_attention_heads num_key_value_heads intermediate_size'.split()
+    )
+    about = dict(model_type='llama', num_hidden_layers=1, hidden_act='silu', rms_norm_eps=1e-6)
+    about |= {name: getattr(config, name) for name in names}
+    return about | (dict(draft_vocab_size=DRAFTED) if layout == 'eagle3' else {})
+
+
+def write_heads(name, folder):
+    "Files of the stand-in for published heads."
+    layout, target = HEADS[name]
+    config = configuration(*architecture_of(target), False)
+    files = dict(medusa='medusa_lm_head.pt', hydra='hydra_lm_head.pt')
+    torch.save(heads_state(layout, config), folder / files.get(layout, 'pytorch_model.bin'))
+    about = json.dumps(heads_config(layout, target, config))
+    (folder / 'config.json').write_text(about)
+
+
 def write_model(name, folder):
     "Files of the stand-in for `name` in a folder."
     from decodelab.models.session import EMBEDDED, no_progress_bars
     from transformers import PreTrainedTokenizerFast
 
+    if name in HEADS:
+        return write_heads(name, folder)
     model_type, kind = architecture_of(name)
     if model_type == 'whisper':  # a processor is more than a tokenizer: the embedded ones stand in
         shutil.copytree(
@@ -360,7 +474,7 @@ def snapshot(name, cache):
     for part in ('blobs', 'refs', f'snapshots/{commit}', 'fresh'):
         (made / part).mkdir(parents=True)
     write_model(name, made / 'fresh')
-    if PICKLED.search(name):
+    if PICKLED.search(name) and name not in HEADS:
         to_pickle(made / 'fresh', 2 if SHARDED.search(name) else 1)
     for path in (p for p in (made / 'fresh').iterdir() if p.is_file() and p.name != 'log.jsonl'):
         blob = made / 'blobs' / hashlib.sha256(path.read_bytes()).hexdigest()

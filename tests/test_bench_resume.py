@@ -5,11 +5,12 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
+
+import preloaded
 
 SCRIPT = '''
 import sys, time
@@ -57,12 +58,7 @@ def stopped(script, out, sig, rows=5):
 
     Its exit status, its lines, what it said.
     """
-    heed = lambda: signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # a shell's background job is started with SIGINT ignored, and hands that on
-    process = subprocess.Popen(
-        [sys.executable, script, str(out), '10'], stderr=subprocess.PIPE, text=True, preexec_fn=heed
-    )
+    process = preloaded.start([script, out, '10'])
     try:
         deadline = time.monotonic() + 60
         while (

@@ -61,7 +61,9 @@ from decodelab.drafters import (
     TreeDrafter,
 )
 from decodelab.drafters.eagle import EagleHeads
+from decodelab.drafters.hydra import HydraHeads
 from decodelab.drafters.medusa import MedusaHeads
+from decodelab.drafters.published_heads import Eagle3Heads
 from decodelab.strategies.beam_search import BeamSample
 from decodelab.strategies.constraints import Constraint
 from decodelab.strategies.contrastive_search import DiverseContrastiveSearch
@@ -69,6 +71,7 @@ from decodelab.strategies.streaming import astream, stream, stream_batch
 
 LM = random_lm(layers=3)
 SMALL = random_lm(seed=1, layers=1)
+EAGLE3 = Eagle3Heads(32, 64).randomized(LM)
 WARM = Sample([Temperature(0.8), TopP(0.95)])
 
 
@@ -116,9 +119,11 @@ STRATEGIES = {
     'cascade': speculative(CascadeDrafter(SMALL, PromptLookupDrafter())),
     'medusa': speculative(MedusaDrafter(MedusaHeads.of(LM, 4))),
     'eagle': speculative(EagleDrafter(EagleHeads.of(LM)), WARM),
+    'hydra': speculative(TreeDrafter(HydraHeads.of(LM, 3, prefix=True)), WARM),
+    'eagle 3': speculative(EagleDrafter(EAGLE3)),
 }
 SOME = ('greedy with a penalty', 'sample', 'beam search', 'contrastive search', 'dola', 'deepconf')
-SOME += ('assistant, sampled', 'early exit', 'tree', 'lookahead decoding', 'eagle')
+SOME += ('assistant, sampled', 'early exit', 'tree', 'lookahead decoding', 'eagle', 'hydra')
 SOME += ('best of n, speculative', 'self-consistency')
 PROMPTS = [[5, 6, 7, 5, 6], [9], list(range(1, 30)), [3, 3, 3]]
 
@@ -383,7 +388,7 @@ def test_200_decodes_leave_nothing_behind(name, frozen):
     assert state() == before
 
 
-@pytest.mark.parametrize('heads', [MedusaHeads, EagleHeads])
+@pytest.mark.parametrize('heads', [MedusaHeads, EagleHeads, HydraHeads])
 def test_the_first_decode_with_heads_draws_no_global_numbers(heads):
     "A target gets a copy of its heads, whose weights are made before they are replaced."
     drafter = AssistantDrafter(heads.of(LM))

@@ -16,6 +16,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+import preloaded
 from repo import ROOT, notebooks
 
 pytest.importorskip('nbclient')
@@ -67,22 +68,20 @@ def write(folder, name='01_slow', *cells):
 
 
 def start(*args, cwd, pace=0, launch=(), **env):
-    "The command, started."
+    "The command, started: in a fork, or by `launch`."
     env = (
         {k: v for k, v in os.environ.items() if not k.startswith('DECODELAB_')}
         | dict(PYTHONPATH=str(ROOT), PACE=str(pace), OMP_NUM_THREADS='1')
         | env
     )
-    python = (
-        [sys.executable, '-m', 'accelerate.commands.accelerate_cli', *launch[1:]]
-        if launch
-        else [sys.executable]
-    )
+    if not launch:
+        return preloaded.start(['-m', 'decodelab', *args], cwd=cwd, env=env)
     heed = lambda: signal.signal(
         signal.SIGINT, signal.SIG_DFL
     )  # a shell's background job is started with SIGINT ignored, and hands that on
+    accelerate = [sys.executable, '-m', 'accelerate.commands.accelerate_cli', *launch[1:]]
     return subprocess.Popen(
-        [*python, '-m', 'decodelab', *map(str, args)],
+        [*accelerate, '-m', 'decodelab', *map(str, args)],
         cwd=cwd,
         env=env,
         stdout=subprocess.PIPE,

@@ -1,9 +1,10 @@
 """The explorers in JupyterLab, driven as a reader drives them: by slider, list, button, click and key.
 
 What a page shows at the end is what the same explorer computes here, without a browser, from the same settings.
-A picture of each is kept, light and dark.
+A picture of each is kept. Every second one is dark; DECODELAB_THEMES=both drives each in both themes.
 """
 
+import os
 import re
 import time
 
@@ -56,7 +57,13 @@ CELLS = dict(
 )
 
 
-@pytest.fixture(scope='module', params=['Light', 'Dark'])
+def in_theme(name: str):
+    "The theme of JupyterLab in a test; both where DECODELAB_THEMES asks for them."
+    names = ['Light', 'Dark'] if os.environ.get('DECODELAB_THEMES') == 'both' else [name]
+    return pytest.mark.parametrize('lab', names, indirect=True, scope='module')
+
+
+@pytest.fixture(scope='module')
 def lab(request, tmp_path_factory):
     "A function that opens an explorer and returns the page, 900 pixels wide."
     theme = request.param
@@ -142,6 +149,7 @@ def models():
     return load('pico'), load('pico-draft')
 
 
+@in_theme('Light')
 def test_a_decode(opened, models):
     lm, draft = models
     page = opened('decoding')
@@ -175,6 +183,7 @@ def test_a_decode(opened, models):
     page.get_by_text('stopped', exact=True).wait_for(timeout=60_000)
 
 
+@in_theme('Dark')
 def test_rounds(opened, models):
     lm, draft = models
     page = opened('rounds')
@@ -189,6 +198,7 @@ def test_rounds(opened, models):
     page.keep()
 
 
+@in_theme('Light')
 def test_beams(opened, models):
     page = opened('beams')
     explorer = explore_beams(models[0], max_new_tokens=4)
@@ -203,6 +213,7 @@ def test_beams(opened, models):
     page.keep()
 
 
+@in_theme('Dark')
 def test_layers(opened, models):
     page = opened('layers')
     explorer = explore_layers(models[0], PROMPT)
@@ -213,6 +224,7 @@ def test_layers(opened, models):
     page.keep()
 
 
+@in_theme('Light')
 def test_a_watermark(opened, models):
     page = opened('watermark')
     explorer = explore_watermark(models[0], length=40)
@@ -224,6 +236,7 @@ def test_a_watermark(opened, models):
     page.keep()
 
 
+@in_theme('Dark')
 def test_a_lookahead_rule(opened, models):
     lm, draft = models
     page = opened('lookahead')
@@ -236,6 +249,7 @@ def test_a_lookahead_rule(opened, models):
     page.keep()
 
 
+@in_theme('Light')
 def test_the_next_token(opened, models):
     page = opened('distribution')
     explorer = explore_distribution(models[0], PROMPT, top_k=12)

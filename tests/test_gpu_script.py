@@ -4,13 +4,12 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 import nbformat
 
+import preloaded
 from repo import ROOT
 
 SETUP = '''import time, pandas as pd
@@ -32,28 +31,11 @@ CALL = 'nano,90_tiny'
 
 
 def call(folder, *more):
-    return subprocess.Popen(
-        [
-            sys.executable,
-            str(ROOT / 'experiments/gpu.py'),
-            '--out',
-            str(folder / 'out'),
-            '--nano',
-            str(folder / 'nano'),
-            '--experiments',
-            str(folder),
-            '--only',
-            CALL,
-            '--toy',
-            '--tokens',
-            '4096',
-            *more,
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env=os.environ | dict(CUDA_VISIBLE_DEVICES=''),
+    options = ['--out', folder / 'out', '--nano', folder / 'nano', '--experiments', folder]
+    options += ['--only', CALL, '--toy', '--tokens', '4096', *more]
+    script = ROOT / 'experiments/gpu.py'
+    return preloaded.start(
+        [script, *options], cwd=folder, env=os.environ | dict(CUDA_VISIBLE_DEVICES='')
     )
 
 

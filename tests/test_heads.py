@@ -1,9 +1,6 @@
 "Trained heads beyond their notebooks: every kind of target, every base, batches, interruptions."
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -42,6 +39,7 @@ from decodelab import (
 from decodelab.drafters import ParallelDrafter, EagleHeads, MedusaHeads, CascadeDrafter
 from decodelab.core.driver import Request, Rng
 from decodelab.models.session import LM
+import preloaded
 
 KINDS = {'medusa': MedusaHeads, 'eagle': EagleHeads}
 
@@ -249,15 +247,17 @@ train_heads(toy, torch.randint(64, (9000,), generator=torch.Generator().manual_s
 
 
 def test_training_goes_on_after_a_kill(tmp_path):
-    env = os.environ | dict(OMP_NUM_THREADS='1')
     whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-    subprocess.run([sys.executable, '-c', RUN, whole], env=env, check=True)
-    child = subprocess.Popen([sys.executable, '-c', RUN, killed], env=env)
+    run = lambda folder: preloaded.start(['-c', RUN, folder])
+    child = run(whole)
+    assert child.communicate(240) and child.returncode == 0
+    child = run(killed)
     while child.poll() is None and not (killed / 'checkpoint.safetensors').exists():
         time.sleep(0.02)
     child.send_signal(signal.SIGKILL)
     child.wait()
-    subprocess.run([sys.executable, '-c', RUN, killed], env=env, check=True)
+    child = run(killed)
+    assert child.communicate(240) and child.returncode == 0
     a, b = (load_heads(folder) for folder in (whole, killed))
     assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters()))
 

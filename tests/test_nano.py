@@ -2,15 +2,13 @@
 
 "that was left alone."
 
-import os
-import subprocess
-import sys
 import time
 
 import torch
 
 from decodelab import load
 from decodelab.zoo.nano import train
+import preloaded
 
 STEPS = 20  # of 1,024 tokens; the toy leaves a checkpoint after every fourth
 CODE = (
@@ -21,10 +19,7 @@ CODE = (
 
 def test_a_killed_run_ends_with_the_same_weights(tmp_path):
     whole = train('nano', tmp_path / 'whole', tokens=1024 * STEPS, toy=True)
-    child = subprocess.Popen(
-        [sys.executable, '-c', CODE, tmp_path / 'killed'],
-        env=os.environ | dict(OMP_NUM_THREADS=str(torch.get_num_threads())),
-    )
+    child = preloaded.start(['-c', CODE, tmp_path / 'killed'])
     begun = time.monotonic()
     while not (tmp_path / 'killed/checkpoint.safetensors').exists():
         assert child.poll() is None and time.monotonic() - begun < 120

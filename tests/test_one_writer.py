@@ -22,6 +22,7 @@ from repo import ROOT
 
 sys.path.insert(0, str(Path(__file__).parent / 'fuzz'))
 import kill
+import preloaded
 from test_bench_resume import script  # noqa: F401
 
 pytestmark = pytest.mark.skipif(os.name != 'posix', reason='signals and mounts')
@@ -32,8 +33,15 @@ def done(rows):
     return Counter(map(run_key, rows))
 
 
+def compare(folder) -> kill.Work:
+    "A run of `compare` that starts in a fork."
+    work = kill.make_compare(folder, repeats=6)
+    work.spawn = preloaded.start
+    return work
+
+
 def test_two_compares_at_once(tmp_path):
-    work = kill.make_compare(tmp_path, repeats=6)
+    work = compare(tmp_path)
     processes = [work.start(), work.start()]
     said = [p.communicate(timeout=240)[1] for p in processes]
     status = [p.returncode for p in processes]
@@ -48,7 +56,7 @@ def test_two_compares_at_once(tmp_path):
 
 
 def test_the_second_one_later_and_a_killed_one(tmp_path):
-    work = kill.make_compare(tmp_path, repeats=6)
+    work = compare(tmp_path)
     first = work.start()
     kill.wait_for_rows(work, first)
     with pytest.raises(ValueError, match=f'process {first.pid} on .* writes to'):
@@ -131,7 +139,7 @@ for n in range(20):
 def test_killed_at_random_moments(name, kills):
     if name == 'experiment':
         pytest.importorskip('nbclient')
-    counts = kill.fuzz(name, kills, seed=21, latest=5.0)
+    counts = kill.fuzz(name, kills, seed=21, latest=2.5, spawn=preloaded.start)
     assert counts['killed'] == kills and counts['lost'] <= kills
 
 
@@ -231,7 +239,7 @@ def test_a_file_that_is_written_whole_stays_what_it_was(tmp_path):
 
 def test_compare_on_a_full_disk_is_one_sentence(tmp_path):
     with small_disk(tmp_path / 'disk', 'size=16k') as disk:
-        work = kill.make_compare(tmp_path, repeats=6)
+        work = compare(tmp_path)
         work.command[-1] = disk / 'out'
         process = work.start()
         said = process.communicate(timeout=240)[1]

@@ -24,12 +24,8 @@ WITHOUT = {
     '18_scaling',
     '20_trees',
 }
-NOT_HERE = {  # parts that need a package or heads that are not here, and are reported as failed
+NOT_HERE = {  # parts that need a package that is not here, and are reported as failed
     '01_assisted_generation': {'INT8'},
-    '15_spec_bench': {
-        'Medusa: FasterDecoding/medusa-vicuna-7b-v1.3',
-        'EAGLE, EAGLE2: yuhuili/EAGLE-Vicuna-7B-v1.3',
-    },
 }
 PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
 

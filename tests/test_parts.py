@@ -152,9 +152,15 @@ def python(source):
     return source
 
 
+# PyTorch registers a device once in a process: the notebook takes the objects that its module registered
+ITS_OWN = {'evaluate.pretend'}
+
+
 @every
 def test_a_notebook_does_not_import_its_own_module(path):
     own = module_name(path)
+    if own in ITS_OWN:
+        return
     assert [s for s in cells(path) if f'decodelab.{own}' in imports(python(s), 'none.none')] == []
 
 

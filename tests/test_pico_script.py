@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from decodelab import load
+import preloaded
 
 SCRIPT = Path(__file__).parents[1] / 'experiments/pico.py'
 STEPS = 24  # of 1,024 tokens; the toy leaves a checkpoint after every fourth
@@ -40,7 +38,7 @@ def home(tmp_path_factory):
 def test_a_killed_run_ends_with_the_same_weights(home, tmp_path):
     (tmp_path / 'data').symlink_to(home / 'data')
     call = ['train', 'pico', '--home', tmp_path, '--tokens', str(1024 * STEPS), '--toy']
-    child = subprocess.Popen([sys.executable, SCRIPT, *call], env=os.environ)
+    child = preloaded.start([SCRIPT, *call])
     begin = time.monotonic()
     while not (tmp_path / 'pico/checkpoint.safetensors').exists():
         assert child.poll() is None and time.monotonic() - begin < 120

@@ -70,27 +70,31 @@ class Detection:
         "Which tokens count, `(n,)` bool."
         return self.token_scores.scored
 
-    @property
-    def pieces(self) -> list[str] | None:
-        "The text of each token; None without a tokenizer or a `Trace`."
-        if self.texts is not None:
-            return self.texts
-        return self.decode and detokenize(self.decode, [], self.ids)
+# %% ../../nbs/11_detection/01_detect.ipynb #1f17772b
+@patch(as_prop=True)
+def pieces(self: Detection) -> list[str] | None:
+    "The text of each token; None without a tokenizer or a `Trace`."
+    if self.texts is not None:
+        return self.texts
+    return self.decode and detokenize(self.decode, [], self.ids)
 
-    @property
-    def spans(self) -> list:
-        "The significant passages; none without `windows=`."
-        return self.windows.spans if self.windows else []
 
-    @property
-    def decisive_p(self) -> float:
-        "The p-value that decides: p, or with windows theirs, which holds for all of them together."
-        return self.windows.p if self.windows else self.p
+@patch(as_prop=True)
+def spans(self: Detection) -> list:
+    "The significant passages; none without `windows=`."
+    return self.windows.spans if self.windows else []
 
-    @property
-    def marked(self) -> bool:
-        "Is the decisive p at most `level`?"
-        return self.decisive_p <= self.level
+
+@patch(as_prop=True)
+def decisive_p(self: Detection) -> float:
+    "The p-value that decides: p, or with windows theirs, which holds for all of them together."
+    return self.windows.p if self.windows else self.p
+
+
+@patch(as_prop=True)
+def marked(self: Detection) -> bool:
+    "Is the decisive p at most `level`?"
+    return self.decisive_p <= self.level
 
 # %% ../../nbs/11_detection/01_detect.ipynb #6dc8e42d
 def verdict(detection) -> str:

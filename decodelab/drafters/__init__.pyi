@@ -28,6 +28,10 @@ from .eagle import EagleHeads as EagleHeads
 from .eagle import EagleDrafter as EagleDrafter
 from .mtp import MtpDrafter as MtpDrafter
 from .mtp import MtpHeads as MtpHeads
+from .published_heads import Eagle1Heads as Eagle1Heads
+from .published_heads import Eagle3Heads as Eagle3Heads
+from .published_heads import read_published as read_published
+from .hydra import HydraHeads as HydraHeads
 from .single_position import SinglePositionDrafter as SinglePositionDrafter
 from .single_position import SinglePositionHeads as SinglePositionHeads
 from .single_position import load_assistant as load_assistant

@@ -27,34 +27,35 @@ from ..strategies.sampling import Base
 class EagleScorer(HeadsScorer):
     "One layer with its own KV cache: the target's states for committed tokens, its own for drafted ones."
 
+    skipped = 0  # first tokens of a sequence that are no input of the layer
+
     def __init__(self, *args):
         super().__init__(*args)
         self.cache = preallocated_cache()
         self.processed: list[int] = []  # the ids whose keys and values are in the cache
-        self.embed = self.lm.model.get_input_embeddings()
+        self.embed = self.heads.embedding(self.lm)
 
     def embedded(self, tokens: list[int]) -> torch.Tensor:
-        "`(n, D)` by the target's own embedding."
+        "`(n, D)`, by default by the target's own embedding."
         return self.embed(torch.tensor(tokens, dtype=torch.long, device=self.lm.device))
 
     def crop(self, n: int):
         "Keep the first n tokens of the cache."
         for layer in self.cache.layers:
-            layer.length = n
+            layer.length = n - self.skipped
 
     def prepare_round(self):
         "Process the newly committed tokens, each with the state of the one before."
         n = len(self.committed)
-        begin = min(common_prefix(self.processed, self.committed), n - 1)
+        begin = max(self.skipped, min(common_prefix(self.processed, self.committed), n - 1))
         self.crop(begin)
         x = self.fused_states(max(0, begin - 1), n - 1)
         if not begin:
             x = F.pad(x, (0, 0, 1, 0))  # the first token has no state before it: zeros
-        x = self.heads.join_inputs(self.embedded(self.committed[begin:]), x)
-        states = self.heads.native_layer.forward_contiguous(x[None], self.cache, begin, 0, 1)
+        states = self.forward_chain(self.committed[begin:], x, begin)
         self.tree = GrowingTree()  # the drafted tokens
         self.nodes = {(): -1}  # path → node
-        self.states = {-1: states[0, -1]}  # node → state `(D,)`
+        self.states = {-1: states[-1]}  # node → state `(D,)`
         self.processed = list(self.committed)
 
 # %% ../../nbs/08_drafters/15_eagle.ipynb #22fb22a5
@@ -72,7 +73,19 @@ def path_scores(self: EagleScorer, paths):
     if paths[0]:
         self.extend_paths(paths)
     states = torch.stack([self.states[self.nodes[tuple(path)]] for path in paths])
-    return vocab_scores(self.lm, self.heads.norm(states))
+    return self.heads.token_scores(self.lm, states)
+
+
+@patch
+def forward_chain(
+    self: EagleScorer,
+    tokens: list[int],  # consecutive ones
+    states: torch.Tensor,  # `(n, D)`, those before them
+    begin: int,  # position of the first
+) -> torch.Tensor:
+    "The layer's outputs `(n, D)`."
+    x = self.heads.join_inputs(self.embedded(tokens), states)[None]
+    return self.heads.native_layer.forward_contiguous(x, self.cache, begin, 0, 1)[0]
 
 # %% ../../nbs/08_drafters/15_eagle.ipynb #d7b56969
 @patch
@@ -85,19 +98,24 @@ def extend_paths(self: EagleScorer, paths: list[list[int]]):
     self.tree.add(parents, tokens)
     self.crop(begin)
     before = torch.stack([self.states[parent] for parent in parents])
-    x = self.heads.join_inputs(self.embedded(tokens), before)[None]  # (1, n, D)
-    layer = self.heads.native_layer
     is_chain = len(paths) == 1 and self.tree.depths[-1] == m
-    if is_chain:
-        states = layer.forward_contiguous(x, self.cache, begin, 0, 1)[0]
-    else:
-        slots = torch.arange(begin + len(paths))
-        positions, masks = tree_masks(
-            self.heads.block_config, slots, slots[None, begin:], [self.tree], self.lm.device
-        )
-        states = layer.forward_positions(x, self.cache, positions, masks, 0, 1)[0]
+    forward = self.forward_chain if is_chain else self.forward_level
+    states = forward(tokens, before, begin)
     self.nodes |= {tuple(path): m + j for j, path in enumerate(paths)}
     self.states |= {m + j: state for j, state in enumerate(states)}
+
+
+@patch
+def forward_level(
+    self: EagleScorer, tokens: list[int], states: torch.Tensor, begin: int
+) -> torch.Tensor:
+    "The layer's outputs `(n, D)` for the newest level of the tree, whose nodes are `begin` and after."
+    slots = torch.arange(begin + len(tokens))
+    positions, masks = tree_masks(
+        self.heads.block_config, slots, slots[None, begin:], [self.tree], self.lm.device
+    )
+    x = self.heads.join_inputs(self.embedded(tokens), states)[None]  # (1, n, D)
+    return self.heads.native_layer.forward_positions(x, self.cache, positions, masks, 0, 1)[0]
 
 # %% ../../nbs/08_drafters/15_eagle.ipynb #ee2bec60
 def eagle_config(width: int, heads: int, inner: int):
@@ -174,6 +192,18 @@ def check_fits(self: EagleHeads, lm: LM):
             f'{lm.name} embeds tokens in {width} numbers and its states have {self.width}: '
             'EAGLE heads join the two, so use MedusaHeads or another drafter'
         )
+
+# %% ../../nbs/08_drafters/15_eagle.ipynb #1a83b772
+@patch
+def embedding(self: EagleHeads, lm: LM):
+    "The function that embeds tokens: the target's."
+    return lm.model.get_input_embeddings()
+
+
+@patch
+def token_scores(self: EagleHeads, lm: LM, states: torch.Tensor) -> torch.Tensor:
+    "Scores `(n, V)` of the layer's outputs `(n, D)`, by the target's head."
+    return vocab_scores(lm, self.norm(states))
 
 
 @patch

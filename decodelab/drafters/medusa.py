@@ -52,11 +52,15 @@ class MedusaHeads(Heads):
         heads: int = 4,  # positions drafted
         own: bool = False,  # each head has a matrix (V, D) of its own in place of the target's
         target: str = '',  # the name of the model that they are trained for
+        blocks: int = 1,  # residual blocks of a head, one after the other
         **options,  # for `heads.json`
     ):
+        if blocks != 1:
+            options = options | dict(blocks=blocks)
         super().__init__(width, vocab_size, layers, target, heads=heads, own=own, **options)
         self.max_draft = heads
-        self.turn = nn.ModuleList(nn.Linear(width, width) for _ in range(heads))
+        self.blocks = blocks
+        self.turn = nn.ModuleList(nn.Linear(width, width) for _ in range(heads * blocks))
         n_own = heads if own else 0
         self.out = nn.ModuleList(nn.Linear(width, vocab_size, bias=False) for _ in range(n_own))
         for turn in self.turn:
@@ -74,9 +78,17 @@ class MedusaHeads(Heads):
 
 # %% ../../nbs/08_drafters/14_medusa.ipynb #09a0e892
 @patch
+def head_states(self: MedusaHeads, k: int, x: torch.Tensor) -> torch.Tensor:
+    "The output of head `k` for states `(…, D)`: SiLU(W x + b) + x, once for each of its blocks."
+    for turn in self.turn[k * self.blocks : (k + 1) * self.blocks]:
+        x = F.silu(turn(x)) + x
+    return x
+
+
+@patch
 def forward(self: MedusaHeads, states: torch.Tensor) -> torch.Tensor:
-    "`(heads, n, D)` of the target's states `(n, D)`: SiLU(W h + b) + h."
-    return torch.stack([F.silu(turn(states)) + states for turn in self.turn])
+    "`(heads, n, D)` of the target's states `(n, D)`."
+    return torch.stack([self.head_states(k, states) for k in range(self.max_draft)])
 
 # %% ../../nbs/08_drafters/14_medusa.ipynb #5e9e52df
 @patch
@@ -93,10 +105,9 @@ def training_scores(
 ):
     "Yields scores `(rows, T - k, V)` of each head k; states `(rows, T, K, D)`."
     last = states[:, :, -1]
-    for k, turn in enumerate(self.turn, 1):
-        x = last[:, :-k]
-        out = self.out[k - 1] if len(self.out) else head
-        yield out(F.silu(turn(x)) + x)
+    for k in range(self.max_draft):
+        out = self.out[k] if len(self.out) else head
+        yield out(self.head_states(k, last[:, : -k - 1]))
 
 # %% ../../nbs/08_drafters/14_medusa.ipynb #b549ed3d
 class MedusaDrafter(TreeDrafter):

@@ -184,12 +184,7 @@ class TreeDrafter(AssistantDrafter):
     def __init__(
         self,
         lm,  # the draft model
-        shape=(
-            3,
-            2,
-            1,
-            1,
-        ),  # a `TreeShape`, or the number of children after each node of each depth
+        shape=(3, 2, 1, 1),  # a `TreeShape`, or the children after each node, by depth
         base: Base | None = None,  # how it draws; None: as the target does
         replace: bool = False,  # draw the children of a node with replacement
     ):
@@ -254,31 +249,33 @@ class TreeState(DraftState):
         self.replace = replace
         self.ends = ends
 
-    def draft(self, ids, keep_drafting, rng) -> Draft:
-        "One forward pass of the draft model per level."
-        scorer = TreeScorer(self.scorer)
-        passes = scorer.passes
-        keep_drafting = begin_round(self.scorer, ids, keep_drafting)
-        rng = self.base.sampler(rng)
-        tree = DraftTree()
-        number = {-1: -1}
-        level, level_before = [-1], []  # nodes of the shape
-        last = (None, None)
-        depth = 0
-        while level and keep_drafting(depth, *last):
-            rows = self.score_level(scorer, ids, tree, number, level, level_before)
-            new = []
-            choices = self.level_choices(level, rows)
-            for node, row in zip(level, rows):
-                new += self.expand_node(tree, number, node, row, rng, choices.get(node))
-            new = [node for node in new if tree.tokens[number[node]] not in self.ends]
-            if new:
-                last = self.likeliest(tree, number, new, dict(zip(level, rows)))
-            level, level_before = [node for node in new if self.shape.children[node]], level
-            depth += 1
-        q = tree.q if self.sampled else None
-        passes = scorer.passes - passes
-        return Draft(tree.tokens, q, tree.draft_probs, passes, parents=tree.parents)
+# %% ../../nbs/08_drafters/10_tree.ipynb #b50d2035
+@patch
+def draft(self: TreeState, ids, keep_drafting, rng) -> Draft:
+    "One forward pass of the draft model per level."
+    scorer = TreeScorer(self.scorer)
+    passes = scorer.passes
+    keep_drafting = begin_round(self.scorer, ids, keep_drafting)
+    rng = self.base.sampler(rng)
+    tree = DraftTree()
+    number = {-1: -1}
+    level, level_before = [-1], []  # nodes of the shape
+    last = (None, None)
+    depth = 0
+    while level and keep_drafting(depth, *last):
+        rows = self.score_level(scorer, ids, tree, number, level, level_before)
+        new = []
+        choices = self.level_choices(level, rows)
+        for node, row in zip(level, rows):
+            new += self.expand_node(tree, number, node, row, rng, choices.get(node))
+        new = [node for node in new if tree.tokens[number[node]] not in self.ends]
+        if new:
+            last = self.likeliest(tree, number, new, dict(zip(level, rows)))
+        level, level_before = [node for node in new if self.shape.children[node]], level
+        depth += 1
+    q = tree.q if self.sampled else None
+    passes = scorer.passes - passes
+    return Draft(tree.tokens, q, tree.draft_probs, passes, parents=tree.parents)
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #87a5fd6d
 @patch

@@ -418,8 +418,7 @@ def check_jobs(jobs):
 def run_jobs(
     jobs: dict,  # name → a function without arguments that gives a row (dict) or a list of rows
     output_dir=None,  # a folder to keep the rows in, and to go on from
-    about: dict
-    | None = None,  # settings that the rows depend on, as JSON; with others the folder is refused
+    about: dict | None = None,  # settings that the rows depend on; a folder with others is refused
     progress: bool = True,  # show a bar where someone is watching
     distributed: bool = False,  # every process does every job, for a model that is cut over all
     on_error: str = 'keep',  # a job's error as its row; 'raise': it ends the run, as with distributed

@@ -19,7 +19,9 @@ from decodelab.drafters.combined import (
 from ..drafters.eagle import EagleDrafter, EagleHeads
 from ..drafters.early_exit import EarlyExitDrafter
 from ..drafters.lookahead_decoding import LookaheadDecodingDrafter
+from ..drafters.hydra import HydraHeads
 from ..drafters.medusa import MedusaDrafter, MedusaHeads
+from ..drafters.published_heads import Eagle3Heads
 from ..drafters.prompt_lookup import PromptLookupDrafter
 from ..drafters.string_rejection import StringRejectionDrafter
 from ..drafters.suffix import SuffixDrafter
@@ -50,6 +52,8 @@ def drafters_to_certify() -> dict:
         lookahead_decoding=LookaheadDecodingDrafter(),
         medusa=MedusaDrafter(MedusaHeads.of(target, heads=2), (2, 1)),
         eagle=EagleDrafter(EagleHeads.of(target), nodes=3, expand=2),
+        eagle3=EagleDrafter(Eagle3Heads(32, 64).randomized(target), nodes=3, expand=2),
+        hydra=TreeDrafter(HydraHeads.of(target, heads=2), (2, 1)),
         universal=UniversalDrafter(draft),
         token_intersection=TokenIntersectionDrafter(draft),
         string_rejection=StringRejectionDrafter(draft),

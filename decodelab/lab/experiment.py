@@ -91,19 +91,21 @@ class Experiment:
         form = 'short form' if self.quick else 'whole run'
         return f'Experiment({self.name!r}, scale {self.scale}, {form})'
 
-    def _repr_html_(self) -> str:
-        "The scale, what it needs, and where the rows go."
-        need = self.needs[self.scale]
-        facts = {
-            'scale': f'{self.scale}, of {", ".join(self.needs)}',
-            'form': 'short, as in tests' if self.quick else 'whole run',
-            'models': ', '.join(need['models']) or 'none',
-            'further models': ', '.join(self.further),
-            'data': ', '.join(need['data']) or 'none',
-            'needs': f'{need["memory_gb"]} GB of memory, {need["minutes"]} minutes',
-            'results': env_setting('RESULTS') or 'results',
-        }
-        return facts_html(f'Experiment {self.name}', {k: v for k, v in facts.items() if v})
+# %% ../../nbs/13_lab/02_experiment.ipynb #a718c6dd
+@patch
+def _repr_html_(self: Experiment) -> str:
+    "The scale, what it needs, and where the rows go."
+    need = self.needs[self.scale]
+    facts = {
+        'scale': f'{self.scale}, of {", ".join(self.needs)}',
+        'form': 'short, as in tests' if self.quick else 'whole run',
+        'models': ', '.join(need['models']) or 'none',
+        'further models': ', '.join(self.further),
+        'data': ', '.join(need['data']) or 'none',
+        'needs': f'{need["memory_gb"]} GB of memory, {need["minutes"]} minutes',
+        'results': env_setting('RESULTS') or 'results',
+    }
+    return facts_html(f'Experiment {self.name}', {k: v for k, v in facts.items() if v})
 
 # %% ../../nbs/13_lab/02_experiment.ipynb #2e9ba553
 def locate_model(name: str) -> tuple[str, str]:

@@ -193,7 +193,14 @@ class Missing:
         return f'{self.what}: {self.do}'
 
 
-WEIGHT_FILES = ('model.safetensors', 'pytorch_model.bin')  # the first that is there is read
+WEIGHT_FILES = (  # the first that is there is read
+    'model.safetensors',
+    'pytorch_model.bin',
+    'medusa_lm_head.safetensors',  # of draft heads
+    'medusa_lm_head.pt',
+    'hydra_lm_head.safetensors',
+    'hydra_lm_head.pt',
+)
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -190,13 +190,13 @@ def experiment_lines(paths: list[Path], scale: str, models: list[ModelFacts]) ->
         names = (*need['models'], *need.get('further', ()))
         largest = max(names, key=lambda name: sizes.get(name, 0), default='none')
         n_further = len(need.get('further', ()))
-        further = f'rows of {n_further} models' if n_further else 'none'
+        further = f'rows of further models: {n_further}' if n_further else 'none'
         minutes += need['minutes']
         time = format_duration(60 * need['minutes'])
         size = f'{largest} ({sizes.get(largest, 0):.0f} GB)'
         rows.append([path.stem, f'{need["memory_gb"]:g}', time, size, further])
     headings = ['experiment', 'memory GB', 'time', 'largest model', 'left out where missing']
-    total = f'{len(paths)} experiments, {format_duration(60 * minutes)} one after the other'
+    total = f'{len(paths)}, {format_duration(60 * minutes)} one after the other'
     return [f'Experiments: {total}', *text_table(headings, rows)]
 
 # %% ../../nbs/13_lab/26_run_plan.ipynb #be8c184f
@@ -206,7 +206,7 @@ def gated_lines(models: list[ModelFacts]) -> list[str]:
     if not gated:
         return []
     pages = ' '.join(f'huggingface.co/{name}' for name in gated)
-    return [f'accept the terms of {len(gated)} models in a browser: {pages}', 'hf auth login']
+    return [f'accept in a browser the terms of: {pages}', 'hf auth login']
 
 
 def command_lines(scale: str, models: list[ModelFacts], data: list[str]) -> list[str]:

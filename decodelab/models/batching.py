@@ -6,7 +6,7 @@
 __all__ = ['ForwardRequest', 'BatchedSession', 'group_by_length', 'round_up_positions', 'ModelBatch', 'run_pass', 'fill_pending',
            'pad_requests', 'pass_function', 'joint_forward', 'Batcher', 'unbatchable_reason', 'Batch', 'Queue',
            'positions_needed', 'not_ended', 'owner_of', 'run_batch', 'failed_trace', 'fill_queue', 'check_batch',
-           'decode_batch']
+           'to_batch', 'decode_batch']
 
 # %% ../../nbs/02_models/13_batching.ipynb #ca13f15f
 from collections import Counter
@@ -630,6 +630,20 @@ def check_batch(lm: LM, prompts, strategy, batch_size: int, max_new_tokens: int,
         raise TypeError('prompts is one string: give a list of prompts, or use decode')
     check_int('max_new_tokens', max_new_tokens)
 
+# %% ../../nbs/02_models/13_batching.ipynb #0827aa48
+def to_batch(
+    traces: list[Trace],  # of the prompts that were decoded, in their order
+    failed: dict[int, Trace],  # of the others, by number
+    batcher: Batcher,  # with the costs of the joined passes
+) -> Batch:
+    "The traces in the order of the prompts, and what the passes of each model cost."
+    rest = iter(traces)
+    n_prompts = len(traces) + len(failed)
+    batch = Batch(failed[i] if i in failed else next(rest) for i in range(n_prompts))
+    batch.costs = [dict(model=pool.lm.name) | pool.cost for pool in batcher.pools.values()]
+    batch.unbatched = {lm.name: why for lm, why in batcher.unbatched.values() if why}
+    return batch
+
 # %% ../../nbs/02_models/13_batching.ipynb #aabf0ddc
 def decode_batch(
     lm: LM,  # the target
@@ -659,12 +673,9 @@ def decode_batch(
     start = clock()
     with torch.inference_mode():
         traces, max_bytes = run_batch(batcher, queue, strategy, on_error)
-    rest = iter(traces)
-    batch = Batch(failed[i] if i in failed else next(rest) for i in range(len(prompts)))
+    batch = to_batch(traces, failed, batcher)
     batch.seconds = clock() - start
     batch.cache_bytes = max_bytes
-    batch.costs = [dict(model=pool.lm.name) | pool.cost for pool in batcher.pools.values()]
-    batch.unbatched = {lm.name: why for lm, why in batcher.unbatched.values() if why}
     return batch
 
 # %% ../../nbs/02_models/13_batching.ipynb #cbb10fbe

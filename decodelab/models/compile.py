@@ -402,19 +402,23 @@ class CompiledForward(Graphs, NativeForward):
         "The function that one graph computes, `(x, where, keys, values)`."
         return pass_function(self, room, start, stop, head)
 
-    def __call__(self, ids, cache, begin, last):
-        "As `NativeForward` does, by a graph where there can be one."
-        out = self.logits(ids, cache, begin, last)
-        return NativeForward.__call__(self, ids, cache, begin, last) if out is None else out
+# %% ../../nbs/02_models/10_compile.ipynb #90e8924a
+@patch
+def __call__(self: CompiledForward, ids, cache, begin, last):
+    "As `NativeForward` does, by a graph where there can be one."
+    out = self.logits(ids, cache, begin, last)
+    return NativeForward.__call__(self, ids, cache, begin, last) if out is None else out
 
-    def forward_contiguous(self, x, cache, begin, start, stop, prompt=0):
-        "As `NativeForward` does, by a graph where there can be one."
-        out = None
-        if begin and x.shape[1] <= self.width:
-            out = self.run_graph(x, cache, begin, start, stop, False)
-        if out is None:
-            out = NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt)
-        return out
+
+@patch
+def forward_contiguous(self: CompiledForward, x, cache, begin, start, stop, prompt=0):
+    "As `NativeForward` does, by a graph where there can be one."
+    out = None
+    if begin and x.shape[1] <= self.width:
+        out = self.run_graph(x, cache, begin, start, stop, False)
+    if out is None:
+        out = NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt)
+    return out
 
 # %% ../../nbs/02_models/10_compile.ipynb #1289ec48
 def weight_versions(snapshot: ModelSnapshot | None) -> list[int]:

@@ -6,6 +6,7 @@
 __all__ = ['ChunkedSession', 'CachedPrompt', 'check_past']
 
 # %% ../../nbs/02_models/18_past_key_values.ipynb #25895339
+from fastcore.basics import patch
 from transformers import Cache, DynamicCache
 
 from ..core.checks import check_instance
@@ -65,23 +66,27 @@ class CachedPrompt(ModelInputs):
         self.first = self.first or session
         return session
 
-    def fill(self, session: Session):
-        "Copy the keys and values of the row."
-        n, rows = self.padding + self.n_cached, slice(self.row, self.row + 1)
-        for i, layer in enumerate(self.past.layers):
-            keys, values = (x[rows, :, self.padding : n] for x in (layer.keys, layer.values))
-            session.cache.update(keys, values, i)
-        session.rows = [self.visible_ids[: self.n_cached]]
+# %% ../../nbs/02_models/18_past_key_values.ipynb #e28676e1
+@patch
+def fill(self: CachedPrompt, session: Session):
+    "Copy the keys and values of the row."
+    n, rows = self.padding + self.n_cached, slice(self.row, self.row + 1)
+    for i, layer in enumerate(self.past.layers):
+        keys, values = (x[rows, :, self.padding : n] for x in (layer.keys, layer.values))
+        session.cache.update(keys, values, i)
+    session.rows = [self.visible_ids[: self.n_cached]]
 
-    def store(self, tokens: list[int]) -> Cache:
-        "The cache with all that was read of the prompt and `tokens`; a given one grows itself."
-        past = DynamicCache() if self.past is None else self.past
-        ids = self.visible_ids + tokens
-        self.first.rollback(min(common_prefix(self.first.rows[0], ids), len(ids) - 1))
-        for i, layer in enumerate(self.first.cache.layers):
-            new = slice(self.n_cached, len(self.first))
-            past.update(*(x[:, :, new].clone() for x in layer.room), i)
-        return past
+
+@patch
+def store(self: CachedPrompt, tokens: list[int]) -> Cache:
+    "The cache with all that was read of the prompt and `tokens`; a given one grows itself."
+    past = DynamicCache() if self.past is None else self.past
+    ids = self.visible_ids + tokens
+    self.first.rollback(min(common_prefix(self.first.rows[0], ids), len(ids) - 1))
+    for i, layer in enumerate(self.first.cache.layers):
+        new = slice(self.n_cached, len(self.first))
+        past.update(*(x[:, :, new].clone() for x in layer.room), i)
+    return past
 
 # %% ../../nbs/02_models/18_past_key_values.ipynb #dbb27fb3
 def check_past(lm: LM, past):

@@ -165,16 +165,18 @@ class Search:
         "The beams of all groups that are not done."
         return [b for g in self.groups if not g.done for b in g.beams]
 
-    def forward(self) -> torch.Tensor:
-        "Log-probabilities `(n, V)` after all beams, before the processors."
-        beams = self.beams
-        if not self.length:
-            rows = self.branches.first(self.request.prompt)[None]  # where all beams begin
-        else:
-            rows = self.branches.step([b.parent.row for b in beams], [b.tokens[-1] for b in beams])
-        for i, b in enumerate(beams):
-            b.row = i if self.length else 0
-        return rows.log_softmax(-1)
+# %% ../../nbs/04_strategies/03_beam_search.ipynb #5ec10658
+@patch
+def forward(self: Search) -> torch.Tensor:
+    "Log-probabilities `(n, V)` after all beams, before the processors."
+    beams = self.beams
+    if not self.length:
+        rows = self.branches.first(self.request.prompt)[None]  # where all beams begin
+    else:
+        rows = self.branches.step([b.parent.row for b in beams], [b.tokens[-1] for b in beams])
+    for i, b in enumerate(beams):
+        b.row = i if self.length else 0
+    return rows.log_softmax(-1)
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #74774324
 @patch

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['TOLERANCE', 'walltime_factor', 'operations_factor', 'oracle_tokens', 'check_cost', 'curve_factor', 'best_lookahead',
            'time_call', 'random_ids', 'pass_seconds', 'verification_cost_curve', 'CostsWarning', 'median_error',
-           'curve_problem', 'plot_verification_cost_curve', 'Length', 'live_steps', 'costs_from_steps', 'measure_costs',
-           'pass_growth', 'cost_ratios', 'predict_speedups', 'table_acceptance', 'measure_speedups', 'costs_in_ms',
-           'plot_predicted_speedups']
+           'curve_problem', 'plot_verification_cost_curve', 'Length', 'live_steps', 'costs_from_steps', 'live_costs',
+           'measure_costs', 'pass_growth', 'cost_ratios', 'three_predictions', 'predict_speedups', 'table_acceptance',
+           'measure_speedups', 'costs_in_ms', 'plot_predicted_speedups']
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #50dd4baf
 import math
@@ -312,6 +312,20 @@ def costs_from_steps(
     colder = float((drafting.verify_seconds - expected).median())  # a target pass after drafting
     return RoundCosts(target, max(0.0, further), max(0.0, first + colder), rest)
 
+# %% ../../nbs/09_tuning/02_cost_model.ipynb #db481092
+def live_costs(
+    lm,  # the target
+    drafter,
+    ids: list[list[int]],  # the prompts
+    ratios: list[float],  # T(1)/T(1), T(2)/T(1), …
+    repeats: int,
+    progress: bool,
+) -> RoundCosts:
+    "The costs of rounds that draft nothing, one token and five, in a live run."
+    strategies = {k: Speculative(drafter, lookahead=Length(k)) for k in (0, 1, 5)}
+    options = dict(repeats=repeats, stop=Stop(eos=()), progress=progress)
+    return costs_from_steps(live_steps(lm, strategies, ids, **options), ratios)
+
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #f50a5f14
 def measure_costs(
     lm,  # the target
@@ -334,13 +348,9 @@ def measure_costs(
     if context is None:
         context = sum(map(len, ids)) // len(ids)
     one, ratios = cost_ratios(lm, widths, context, 1, repeats, progress)
-    if drafter is None:
-        costs = RoundCosts([one * ratio for ratio in ratios], 0.0)
-    else:
-        strategies = {k: Speculative(drafter, lookahead=Length(k)) for k in (0, 1, 5)}
-        options = dict(repeats=repeats, stop=Stop(eos=()), progress=progress)
-        steps = live_steps(lm, strategies, ids, **options)
-        costs = costs_from_steps(steps, ratios)
+    costs = RoundCosts([one * ratio for ratio in ratios], 0.0)
+    if drafter is not None:
+        costs = live_costs(lm, drafter, ids, ratios, repeats, progress)
     if rows == 1:
         return costs
     batch, ratios = cost_ratios(lm, widths, context, rows, repeats, progress)
@@ -378,6 +388,19 @@ def cost_ratios(
     every = range(1, curve.width.max() + 1)
     return curve.seconds[0], np.interp(every, curve.width, curve.ratio).tolist()
 
+# %% ../../nbs/09_tuning/02_cost_model.ipynb #e2f7c337
+def three_predictions(
+    k: int,  # the fixed lookahead
+    table: DraftTable,
+    alpha: float,  # token acceptance
+    reach: list[float],  # unconditional acceptance by position
+    costs: RoundCosts,
+) -> tuple[float, float, float]:
+    "The speedup by formula, curve and replay."
+    c = costs.draft / costs.target_pass(1)
+    replayed = predicted_speedup(table, FixedLookahead(k), costs)
+    return walltime_factor(alpha, k, c), curve_factor(reach, k, costs), replayed
+
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #ad724466
 def predict_speedups(
     lm,  # the target
@@ -408,14 +431,12 @@ def predict_speedups(
         widths = range(1, longest + 2)
         costs = measure_costs(lm, drafter, widths, prompts=prompts, repeats=repeats)
     measured = measure_speedups(lm, drafter, prompts, lengths, max_new_tokens, repeats)
-    c = costs.draft / costs.target_pass(1)
     reach = positions + [0.0] * (longest - len(positions))
     rows = []
     for k in lengths:
-        formula, curve = walltime_factor(alpha, k, c), curve_factor(reach, k, costs)
-        replayed = predicted_speedup(table, FixedLookahead(k), costs)
+        predicted = three_predictions(k, table, alpha, reach, costs)
         interval = measured[k]
-        rows.append([k, formula, curve, replayed, interval.value, interval.low, interval.high])
+        rows.append([k, *predicted, interval.value, interval.low, interval.high])
     columns = ['k', 'formula', 'curve', 'replay', 'measured', 'low', 'high']
     frame = pd.DataFrame(rows, columns=columns).set_index('k')
     frame.attrs.update(alpha=alpha, positions=positions, costs=costs_in_ms(costs))

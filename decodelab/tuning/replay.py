@@ -222,37 +222,38 @@ class DraftTable:
     records: list[list[DraftRecord]]  # one for each position of each sequence
     metadata: dict  # models, drafter, base, k, budget
 
-    @classmethod
-    def build(
-        cls,
-        lm,  # the target
-        drafter,  # any drafter
-        prompts,  # strings or lists of ids, each once
-        max_new_tokens: int = 128,
-        k: int = 20,  # tokens to draft at each position
-        base=None,  # None: greedy search
-        seed: int = 0,
-        stop=Stop(),
-        progress: bool = True,  # show a bar in a terminal or notebook where it takes over 3 s
-    ) -> 'DraftTable':
-        """Decode each prompt plainly and draft `k` tokens at each position.
+# %% ../../nbs/09_tuning/01_replay.ipynb #5cb092c0
+@patch(cls_method=True)
+def build(
+    cls: DraftTable,
+    lm,  # the target
+    drafter,  # any drafter
+    prompts,  # strings or lists of ids, each once
+    max_new_tokens: int = 128,
+    k: int = 20,  # tokens to draft at each position
+    base=None,  # None: greedy search
+    seed: int = 0,
+    stop=Stop(),
+    progress: bool = True,  # show a bar in a terminal or notebook where it takes over 3 s
+) -> DraftTable:
+    """Decode each prompt plainly and draft `k` tokens at each position.
 
-        Raises `ValueError` for no or equal prompts, and for stops other than tokens and the budget.
-        """
-        base = base or Greedy()
-        check_instance('drafter', drafter, 'start', 'AssistantDrafter(draft)')
-        check_int('k', k)
-        check_table_stop(stop)
-        ids = table_prompts(lm, prompts, max_new_tokens)
-        sequences, records = [], []
-        for n, prompt in enumerate(progress_bar(ids, len(ids), progress, 'prompt')):
-            tokens = decode(lm, prompt, base, max_new_tokens, seed=seed + n, stop=stop).tokens
-            request = Request(lm, prompt, max_new_tokens + k + 1, Rng(seed + n), stop)
-            sequences.append(tokens)
-            records.append(record_drafts(request, drafter, base, tokens, k, seed + n))
-        sizes = dict(k=k, max_new_tokens=max_new_tokens, seed=seed)
-        metadata = table_metadata(lm, drafter) | sizes | base_metadata(lm, base, stop)
-        return cls(ids, sequences, records, metadata)
+    Raises `ValueError` for no or equal prompts, and for stops other than tokens and the budget.
+    """
+    base = base or Greedy()
+    check_instance('drafter', drafter, 'start', 'AssistantDrafter(draft)')
+    check_int('k', k)
+    check_table_stop(stop)
+    ids = table_prompts(lm, prompts, max_new_tokens)
+    sequences, records = [], []
+    for n, prompt in enumerate(progress_bar(ids, len(ids), progress, 'prompt')):
+        tokens = decode(lm, prompt, base, max_new_tokens, seed=seed + n, stop=stop).tokens
+        request = Request(lm, prompt, max_new_tokens + k + 1, Rng(seed + n), stop)
+        sequences.append(tokens)
+        records.append(record_drafts(request, drafter, base, tokens, k, seed + n))
+    sizes = dict(k=k, max_new_tokens=max_new_tokens, seed=seed)
+    metadata = table_metadata(lm, drafter) | sizes | base_metadata(lm, base, stop)
+    return cls(ids, sequences, records, metadata)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #8ed0ac08
 def table_prompts(lm, prompts, max_new_tokens: int) -> list[list[int]]:

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['new_tokenizer', 'word_texts', 'new_model', 'pack_rows', 'loss_of', 'answers', 'answer_log_probs',
-           'exact_match_by_count', 'lr_factor', 'fit', 'log_row', 'truncate_log', 'train', 'train_command', 'main']
+           'exact_match_by_count', 'run_settings', 'lr_factor', 'fit', 'log_row', 'truncate_log', 'train',
+           'train_command', 'main']
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #ffeae112
 import argparse
@@ -170,6 +171,12 @@ def exact_match_by_count(lm, persons: list[Person], new: bool = False) -> dict[i
     return answers(lm, questions(persons, new)).groupby('seen').exact.mean().round(4).to_dict()
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #6ffd0b2c
+def run_settings(rows: np.ndarray, size: int, seed: int) -> dict:
+    "What a resumed run must have in common with its earlier calls."
+    texts_hash = zlib.crc32(np.ascontiguousarray(rows))
+    return dict(rows=list(rows.shape), size=size, seed=seed, texts=texts_hash)
+
+
 def lr_factor(done: float) -> float:
     """The fraction of the peak rate after a fraction `done` of the rows.
 
@@ -195,8 +202,7 @@ def fit(
     """
     opts = optimizers(model)
     peaks = [o.param_groups[0]['lr'] for o in opts]
-    texts_hash = zlib.crc32(np.ascontiguousarray(rows))
-    settings = dict(rows=list(rows.shape), size=size, seed=seed, texts=texts_hash)
+    settings = run_settings(rows, size, seed)
     state = load_checkpoint(folder, model, opts, settings)
     log = truncate_log(folder / 'log.jsonl', state['at'])
     begin = time.time() - state['seconds']

@@ -19,6 +19,7 @@ import torch
 from ..models.loading import NANO
 from .corpus import corpus, source_files
 from decodelab.zoo.training import (
+    compile_layers,
     fit,
     llama_sizes,
     loss_for,
@@ -130,8 +131,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer, ids, held = cached_data(name, folder, device, toy)
     if compile:
-        for layer in model.model.layers:
-            layer.compile(dynamic=False)
+        compile_layers(model)
     tokens = tokens or (307_200 if toy else TOKENS[name])
     schedule = schedule_of(tokens, rows, toy)
     prepared = time.monotonic() - begin

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['CONFIGS', 'TOY_CONFIGS', 'TOKENS', 'DECAY', 'tokenizer_of', 'corpus_table', 'save_array', 'write_corpus',
-           'corpus_ids', 'held_out_ids', 'draft_ids', 'write_provenance', 'train', 'export_checkpoint']
+           'corpus_ids', 'held_out_ids', 'draft_ids', 'check_teacher', 'training_ids', 'write_provenance', 'train',
+           'export_checkpoint']
 
 # %% ../../nbs/05_zoo/10_pico.ipynb #eb4e4ac8
 import json
@@ -23,6 +24,7 @@ from . import training
 from .corpus import installed_corpus, pack, train_tokenizer
 from .nano import interleave, toy_corpus
 from decodelab.zoo.training import (
+    compile_layers,
     fit,
     generate_corpus,
     llama_sizes,
@@ -136,6 +138,18 @@ def draft_ids(
         save_array(path, mixed)
     return np.load(path, mmap_mode='r', allow_pickle=False)
 
+# %% ../../nbs/05_zoo/10_pico.ipynb #2cf86433
+def check_teacher(name: str, home: Path):
+    "Raise `ValueError` for a draft before its `pico`."
+    if name != 'pico' and not (home / 'pico' / 'config.json').exists():
+        raise ValueError(f'{name} learns from pico, and {home / "pico"} has none: train pico first')
+
+
+def training_ids(name: str, home: Path, tokens: int, toy: bool) -> np.ndarray:
+    "The corpus for `pico`, and for a draft the mixture that `pico` has made; makes what is missing."
+    corpus = corpus_ids(home / 'data', toy)
+    return corpus if name == 'pico' else draft_ids(name, home, tokens, toy)
+
 # %% ../../nbs/05_zoo/10_pico.ipynb #ee954978
 def write_provenance(folder: Path, seed: int, tokens: int, sizes: dict):
     "Add the call to `run.json`."
@@ -172,18 +186,14 @@ def train(
     home = Path(home)
     folder = home / name
     model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS)
-    if name != 'pico' and not (home / 'pico' / 'config.json').exists():
-        raise ValueError(f'{name} learns from pico, and {home / "pico"} has none: train pico first')
+    check_teacher(name, home)
     folder.mkdir(parents=True, exist_ok=True)
     tokens = tokens or (20_480 if toy else TOKENS[name])
-    ids = corpus_ids(home / 'data', toy)
-    if name != 'pico':
-        ids = draft_ids(name, home, tokens, toy)
+    ids = training_ids(name, home, tokens, toy)
     tokenizer = load_tokenizer(home / 'data' / name.removesuffix('-draft'))
     write_provenance(folder, seed, tokens, (TOY_CONFIGS if toy else CONFIGS)[name])
     if compile:
-        for layer in model.model.layers:
-            layer.compile(dynamic=False)
+        compile_layers(model)
     options = dict(every=1, stages=((1.0, 16, 64),)) if toy else dict(every=25)
     finished = fit(
         model,

@@ -6,9 +6,9 @@
 __all__ = ['CONFIGS', 'TOKENS', 'STAGES', 'DECAY', 'llama_sizes', 'new_model', 'layer_drop', 'forward', 'cross_entropy',
            'text_loss', 'distil_loss', 'next_logits', 'sample_continuations', 'optimizers', 'lr_factor', 'schedule',
            'batch', 'save_checkpoint', 'load_checkpoint', 'check_same_settings', 'bits_per_byte', 'TrainingClock',
-           'fit', 'remaining_steps', 'set_rates', 'optimizer_step', 'append_log', 'run_settings', 'cut_log',
-           'last_token', 'train', 'save_files', 'family_tokenizer', 'generated_ids', 'concatenate', 'training_data',
-           'generate_corpus', 'load_tokenizer', 'loss_for']
+           'fit', 'RunFiles', 'remaining_steps', 'set_rates', 'optimizer_step', 'append_log', 'run_settings', 'cut_log',
+           'last_token', 'train', 'compile_layers', 'save_files', 'family_tokenizer', 'generated_ids', 'concatenate',
+           'training_data', 'generate_corpus', 'load_tokenizer', 'loss_for']
 
 # %% ../../nbs/05_zoo/02_training.ipynb #0ac048c8
 import hashlib
@@ -20,6 +20,7 @@ import tempfile
 import time
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -349,6 +350,7 @@ def fit(
     state = load_checkpoint(folder, model, opts, settings)
     cut_log(folder, state['at'])
     end = last_token(folder, state, tokens, decay, decay_now)
+    files = RunFiles(folder, model, opts, held_out, every, dict(settings=settings, tokens=end))
     clock = TrainingClock(state['seconds'])
     for step, at, rows, length in remaining_steps(end, stages, state['at']):
         if clock.seconds >= seconds:
@@ -361,15 +363,37 @@ def fit(
         done = at + rows * length
         last = done >= end or clock.seconds >= seconds
         paused = clock.in_call() >= pause
-        if step % every == 0 or last:
-            evaluated = held_out if step % (4 * every) == 0 or last else None
-            append_log(folder, model, evaluated, step, done, value, clock.seconds)
-        if step % (4 * every) == 4 * every - 1 or last or paused:
-            state = dict(at=done, seconds=clock.seconds, settings=settings, tokens=end)
-            save_checkpoint(folder, model, opts, state)
+        files.log(step, done, value, clock.seconds, last)
+        files.save(step, done, clock.seconds, last or paused)
         if paused and not last:
             return False
     return True
+
+# %% ../../nbs/05_zoo/02_training.ipynb #e4cdbc39
+@dataclass
+class RunFiles:
+    "The log and the checkpoints of a run."
+
+    folder: Path
+    model: torch.nn.Module
+    opts: list  # the optimizers
+    held_out: tuple[np.ndarray, int] | Callable  # as in `fit`
+    every: int  # steps between lines of the log; evaluations and checkpoints: four times as many
+    constants: dict  # stored in each checkpoint
+
+    def log(self, step: int, tokens: int, loss, seconds: float, last: bool):
+        "Append a line after every `every` steps and after the last one."
+        if step % self.every and not last:
+            return
+        held_out = self.held_out if step % (4 * self.every) == 0 or last else None
+        append_log(self.folder, self.model, held_out, step, tokens, loss, seconds)
+
+    def save(self, step: int, tokens: int, seconds: float, now: bool):
+        "Save a checkpoint where one is due, or `now`."
+        due = step % (4 * self.every) == 4 * self.every - 1
+        if due or now:
+            state = dict(at=tokens, seconds=seconds) | self.constants
+            save_checkpoint(self.folder, self.model, self.opts, state)
 
 # %% ../../nbs/05_zoo/02_training.ipynb #df24af22
 def remaining_steps(tokens: int, stages, at: int):
@@ -464,12 +488,17 @@ def train(
     vocab_size, layers = model.config.vocab_size, model.config.num_hidden_layers
     tokenizer, ids, held_out = training_data(name, folder, device, vocab_size)
     if compile:
-        for layer in model.model.layers:
-            layer.compile(dynamic=False)
+        compile_layers(model)
     loss = loss_for(name, device, layers)
     fit(model, loss, ids, held_out, folder, tokens or TOKENS[name], seed)
     save_files(model, tokenizer, folder)
     return folder
+
+
+def compile_layers(model):
+    "Let torch.compile each layer when it is first run."
+    for layer in model.model.layers:
+        layer.compile(dynamic=False)
 
 
 def save_files(model, tokenizer, folder: Path):

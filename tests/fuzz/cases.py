@@ -106,13 +106,18 @@ class Lazy(dict):
         self.vocab_size = vocab_size
 
     def __missing__(self, name):
-        from decodelab.drafters import EagleHeads, MedusaHeads
+        from decodelab.drafters import Eagle3Heads, EagleHeads, HydraHeads, MedusaHeads
 
         target = self['target']
         if name == 'medusa':
             self[name] = MedusaHeads.of(target, 4).randomized(target)
         elif name == 'eagle':
             self[name] = EagleHeads.of(target, heads=2, steps=2).randomized(target)
+        elif name == 'hydra':
+            self[name] = HydraHeads.of(target, 3, prefix=True).randomized(target)
+        elif name == 'eagle3':
+            width = target.text_config.hidden_size
+            self[name] = Eagle3Heads(width, target.vocab_size).randomized(target)
         elif name == 'other':
             other = build('llama', 2, self.vocab_size)
             self[name] = type(other)(other.model, letters(self.vocab_size, reverse=True), 'other')
@@ -126,7 +131,7 @@ class Lazy(dict):
     def named(self, case: Case) -> dict:
         "All that a case names."
         text = ' '.join((case.drafter, case.verifier, case.lookahead, *case.processors))
-        for name in ('medusa', 'eagle', 'other'):
+        for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'other'):
             if name in text:
                 self[name]
         return dict(self)

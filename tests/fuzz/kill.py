@@ -78,12 +78,17 @@ class Work:
     total: int  # rows in the end
     key: object = compare_key  # of a row
     kept: list = field(default_factory=list)  # the rows after the last kill
+    spawn: object = (
+        None  # starts `python COMMAND` as `start` of tests/preloaded.py does; None: a new Python
+    )
     counts: Counter = field(default_factory=Counter)
 
     def start(self):
         "The command as a process group of its own."
         env = {k: v for k, v in os.environ.items() if not k.startswith('DECODELAB_')}
         env |= dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', HF_HUB_OFFLINE='1')
+        if self.spawn is not None:
+            return self.spawn(self.command, cwd=self.folder, env=env)
         return subprocess.Popen(
             [sys.executable, *map(str, self.command)],
             cwd=self.folder,
@@ -219,6 +224,7 @@ def fuzz(
     kills: int,
     seed: int,
     latest: float | None = None,  # seconds; None: as long as the work takes undisturbed
+    spawn=None,  # how a command is started, see `Work`
 ) -> Counter:
     "Kill one kind of work `kills` times, with a new folder whenever it is finished."
     rng = random.Random(f'{name} {seed}')
@@ -229,6 +235,7 @@ def fuzz(
         while counts['killed'] < kills:
             folder = Path(tempfile.mkdtemp(dir=home))
             work = MAKERS[name](folder)
+            work.spawn = spawn
             while counts['killed'] + work.counts['killed'] < kills:
                 while_it_writes = rng.random() < 0.7
                 delay = rng.uniform(0, 1.0 if while_it_writes else latest)

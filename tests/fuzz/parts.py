@@ -14,6 +14,15 @@ from decodelab.drafters.heads import Heads
 from decodelab.logits.warpers import LogitsProcessor
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
 
+MODELS = (
+    'draft',
+    'target',
+    'eagle',
+    'medusa',
+    'hydra',
+    'eagle3',
+)  # what drafts where a part takes an `lm`
+
 # Not fuzzed, with the reason
 LEFT_OUT = dict(
     ModelDrafter='a base class',
@@ -172,7 +181,7 @@ class Maker:
                 'StringRejectionDrafter',
                 'TokenIntersectionDrafter',
             )
-            return 'other' if other else draw.choice(['draft', 'target', 'eagle', 'medusa'])
+            return 'other' if other else draw.choice(MODELS)
         if name == 'heads':
             return cls.__name__.removesuffix('Drafter').lower()
         if name == 'shape':
