@@ -25,12 +25,13 @@ from decodelab import (
     load,
     random_lm,
 )
-from decodelab.core.driver import Request, Rng
+from decodelab.core.driver import Request, Rng, Strategy
 from decodelab.drafters import EagleDrafter, MedusaDrafter, TreeDrafter
 from decodelab.drafters.eagle import EagleHeads
 from decodelab.drafters.medusa import MedusaHeads
 from decodelab.evaluate.exact import ExactLM, ExactSample, exact_distribution, total_variation
 from decodelab.models.batching import Batcher
+from decodelab.models.shared_prompt import SharedPrompt, run_side_by_side
 from decodelab.strategies import (
     BestOfN,
     BottomGroups,
@@ -125,16 +126,12 @@ def test_the_law_of_a_vote():
     one = exact_distribution(ExactSample(), table, [0], 2)
     table.decode = lambda ids: ''.join(map(str, ids))
 
-    def last(text):
-        return text[-1] if text[-1] != '0' else None
-
     votes_exact = {}
 
     def observe(step):
         if 'votes' in step.info:
             votes_exact[str(step.info['answers'])] = step.info['votes']
 
-    # a 2 always answers, so that there is a vote
     strategy = SelfConsistency(lambda text: text[-1], ExactSample(), 3)
     exact = exact_distribution(strategy, table, [0], 2, observe=observe)
     brute = {}
@@ -145,7 +142,6 @@ def test_the_law_of_a_vote():
         y = next(y for y in ys if y[-1] == winner)
         brute[y] = brute.get(y, 0) + math.prod(one[y] for y in ys)
     assert total_variation(exact, brute) == 0 and votes_exact
-    assert last('10') is None and last('12') == '2'
 
 
 def test_sampled_answers_fit_the_law():
@@ -304,6 +300,55 @@ def test_nested_choices():
     assert all(len(drawn_sequences(t)) == 2 for t in alone)
 
 
+def test_nested_choices_count_each_pass_once():
+    length = 5
+    trace = decode(LM, PROMPT, BestOfN(BestOfN(WARM, 2, score=len), 3, score=len), length)
+    assert read(trace) == {LM.name: len(PROMPT) - 1 + 6 * length}
+    assert trace.metrics()['target_passes'] == 1 + 6 * length
+
+
+def test_what_is_read_again_is_not_shared():
+    "A sequence that reads other ids from the beginning gets the states of these, in all layers."
+    other = [i + 1 for i in PROMPT]
+    batcher = Batcher()
+    shared = SharedPrompt(batcher)
+
+    def read_layers(first, then=None):
+        session = shared.session(LM)
+        hidden = session.forward_layers(first, 0, 0, 1)
+        if then:
+            hidden = session.forward_layers(then, 0, 0, 1)
+        return session.forward_layers(hidden, 0, 1, LM.depth)
+
+    runs = [lambda: read_layers(PROMPT), lambda: read_layers(PROMPT, other)]
+    with torch.inference_mode():
+        values = run_side_by_side(Request(LM, PROMPT, 1, Rng(0)), batcher, runs, 1)
+        for value, ids in ((values[0], PROMPT), (values[1], other)):
+            session = LM.session()
+            hidden = session.forward_layers(ids, 0, 0, 1)
+            plain = session.forward_layers(hidden, 0, 1, LM.depth)
+            assert torch.allclose(value, plain, atol=1e-4)
+
+
+def test_a_score_may_read_with_another_model():
+    "In a batch and alone; the passes of all judges of a request are joined."
+
+    class Judge(CandidateScorer):
+        def score(self, candidate):
+            session = candidate.request.batcher.session(SMALL)
+            ids = candidate.request.prompt + candidate.tokens
+            return session.logits(ids)[0].max().item()
+
+    alone = [decode(LM, p, BestOfN(WARM, 4, Judge()), 5, seed=i) for i, p in enumerate(PROMPTS)]
+    batch = decode_batch(LM, PROMPTS, BestOfN(WARM, 4, Judge()), 2, 5)
+    assert [t.tokens for t in batch] == [t.tokens for t in alone]
+    for trace in alone:
+        for s in drawn_sequences(trace):
+            by_hand = SMALL.session().logits(trace.prompt + s['tokens'])[0].max().item()
+            assert s['score'] == pytest.approx(by_hand, abs=1e-3)
+    assert batch.costs[1]['model'] == SMALL.name and batch.costs[1]['passes'] < 3 * 4
+
+
 # Scores
 
 
@@ -362,11 +407,51 @@ def test_weights_are_probabilities():
     for s, weight in zip(info['sequences'], info['weights']):
         assert weight == pytest.approx(math.exp(s['logp']))
     assert votes(trace) == count_votes(info['answers'], info['weights'])
+    assert [s['weight'] for s in drawn_sequences(trace)] == info['weights']
+    assert [s['answer'] for s in drawn_sequences(trace)] == info['answers']
     heaviest = max(
         (i for i, a in enumerate(info['answers']) if a == next(iter(votes(trace)))),
         key=lambda i: info['weights'][i],
     )
     assert trace.tokens == info['sequences'][heaviest]['tokens'] and info['winner'] == heaviest
+
+
+def test_a_weight_that_is_no_weight():
+    for weight in (LogProbability(), lambda text: -1, lambda text: math.nan):
+        with pytest.raises(ValueError, match='the weight of sequence'):
+            decode(LM, PROMPT, SelfConsistency(len, WARM, 3, weight), 3)
+
+
+def test_answers_that_cannot_be_counted():
+    def answer(text):
+        return [text]
+
+    for strategy in (SelfConsistency(answer, WARM, 3), DeepConf(answer, WARM, 3, LowestGroup(2))):
+        with pytest.raises(TypeError, match='cannot be counted'):
+            decode(LM, PROMPT, strategy, 3)
+
+
+class Silent(Strategy):
+    "Draws tokens, or ends at once."
+
+    def decode(self, request):
+        if request.rng.uniform() < 0.5:
+            yield from WARM.decode(request)
+
+
+def test_sequences_without_tokens():
+    for strategy in (
+        BestOfN(Silent(), 8),
+        SelfConsistency(len, Silent(), 8, SequenceProbability()),
+        DeepConf(len, Silent(), 8, MeanConfidence()),
+    ):
+        trace = decode(LM, PROMPT, strategy, 3)
+        lengths = [len(s['tokens']) for s in drawn_sequences(trace)]
+        assert len(trace.tokens) == 3 and sorted({*lengths}) == [0, 3] and len(lengths) == 8
+    empty = decode(LM, PROMPT, BestOfN(Silent(), 8, score=lambda text: -len(text)), 3)
+    assert (
+        empty.tokens == [] and drawn_sequences(empty)[empty.steps[0].info['winner']]['score'] == 0
+    )
 
 
 # Confidence
@@ -437,6 +522,7 @@ def test_online_ends_where_a_group_falls_below():
     [
         (lambda: BestOfN(WARM, 0), 'n is 0'),
         (lambda: BestOfN(Greedy(), 2), 'draws no tokens'),
+        (lambda: BestOfN(Speculative(AssistantDrafter(SMALL)), 2), 'draws no tokens'),
         (lambda: BestOfN(WARM, 2, at_once=0), 'at_once is 0'),
         (lambda: SelfConsistency(len, WARM, 0), 'n is 0'),
         (lambda: DeepConf(len, WARM, 0), 'n is 0'),

@@ -26,9 +26,7 @@ class ReadPart:
 
     ids: list[int]
     pairs: dict  # layer → (keys, values), each `(1, heads, n, D)`
-    hidden: (
-        torch.Tensor | list | None
-    )  # `(n, D)` after the pass's last layer, or after each of its stops
+    hidden: torch.Tensor | list | None  # `(n, D)` after the last layer, or after each stop
 
 
 def n_readable(request: ForwardRequest) -> int:
@@ -96,6 +94,9 @@ class SharedPrompt:
     def read(self, pool: ModelBatch, requests: list[ForwardRequest]):
         "Read what the requests share, if it was not read before, and cut it off."
         depth = pool.lm.depth
+        for r in requests:
+            if not r.start:  # what a sequence reads again is no longer that part
+                r.session.shared_ids = r.session.shared_ids[: r.begin]
         fresh = [r for r in requests if not r.begin and r.start < depth and n_readable(r) > 0]
         if fresh:
             key = id(pool.lm), fresh[0].start, fresh[0].stop, fresh[0].stops
@@ -188,7 +189,7 @@ def run_side_by_side(
         release_ended(batcher, running)
     return values
 
-
+# %% ../../nbs/02_models/20_shared_prompt.ipynb #db58affd
 def compute_next(request, batcher: Batcher):
     "Let passes be computed, by the batch that the request is of, or here."
     if request.batcher is not None:

@@ -60,6 +60,7 @@ from .self_consistency import ConfidentMajority as ConfidentMajority
 from .self_consistency import count_votes as count_votes
 from .self_consistency import majority_confidence as majority_confidence
 from .self_consistency import votes as votes
+from .self_consistency import plot_votes as plot_votes
 from .deepconf import DeepConf as DeepConf
 from .deepconf import LowestGroup as LowestGroup
 from .deepconf import BottomGroups as BottomGroups

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Candidate', 'LoggedBase', 'read_rows', 'read_log_probs', 'write_candidate', 'add_steps', 'Draws', 'drawn_sequences',
-           'choice_info', 'CandidateScorer', 'LogProbability', 'Reward', 'to_scorer', 'score_all', 'BestOfN',
+           'choice_info', 'CandidateScorer', 'LogProbability', 'Reward', 'to_scorer', 'write_and_score', 'BestOfN',
            'check_draws', 'best_of_n_distribution']
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #5017b16d
@@ -35,6 +35,7 @@ class Candidate:
     logps: list[float] = field(default_factory=list)  # of each token under the target
     extra_passes: int = 0  # that read the tokens once more, for `logps`
     score: float | None = None
+    facts: dict = field(default_factory=dict)  # what a vote knows of it: answer, weight, confidence
 
     @property
     def tokens(self) -> list[int]:
@@ -57,7 +58,7 @@ class Candidate:
             values['logp'] = sum(self.logps)
         if self.score is not None:
             values['score'] = self.score
-        return values | dict(target_passes=passes)
+        return values | self.facts | dict(target_passes=passes)
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #a2d66c24
 class LoggedBase:
@@ -135,13 +136,13 @@ class Draws:
     def __init__(
         self,
         request: Request,
-        base: Strategy,
         n: int,
     ):
         self.request = request
         self.shared = SharedPrompt.of(request)
         self.start = request.now()
         self.candidates = []
+        self.ended = set()  # numbers of candidates that were decoded to their ends
         for number in range(n):
             rng = request.rng  # an enumerator, from which one sequence after the other draws
             if isinstance(rng, Rng):
@@ -170,7 +171,9 @@ class Draws:
         if stop.seconds is not None:
             left = max(0.0, stop.seconds - (self.request.now() - self.start))
             candidate.request.stop = replace(stop, seconds=left)
-        return write(candidate)
+        value = write(candidate)
+        self.ended.add(candidate.number)
+        return value
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #015d08a7
 @patch
@@ -181,16 +184,18 @@ def steps(
 ) -> Iterator[Step]:
     "The cost of all sequences, then the winner's steps."
     others = [s for c in self.candidates if c is not winner for s in c.trace.steps]
-    name = self.request.lm.name
-    passes = sum(s.target_passes for s in others) + self.shared.extra_passes[name]
+    # A choice inside another one has read the prompt for both: it is counted once.
+    passes = self.shared.extra_passes.pop(self.request.lm.name, 0)
+    passes += sum(s.target_passes for s in others)
     passes += sum(c.extra_passes for c in self.candidates)
-    sequences = [c.as_dict() for c in self.candidates if c.trace.steps]
+    shown = [c for c in self.candidates if c.trace.steps or c.number in self.ended]
     read = dict(self.shared.tokens)
     yield Step(
         [],
         target_passes=passes,
         draft_passes=sum(s.draft_passes for s in others),
-        info=dict(sequences=sequences, winner=winner.number, tokens_read=read) | info,
+        info=dict(sequences=[c.as_dict() for c in shown], winner=winner.number, tokens_read=read)
+        | info,
     )
     steps = winner.trace.steps
     if self.request.stop.seconds is None:
@@ -204,7 +209,7 @@ def drawn_sequences(trace: Trace) -> list[dict]:
     """The sequences that a trace's answer was chosen from, in the order of their numbers.
 
     Each has `tokens`, `stopped`, `target_passes`, and where they are known `seed`, `logp`, `score`,
-    `answer` and `weight`. Raises `ValueError` for another trace.
+    `answer`, `weight` and `confidence`. Raises `ValueError` for another trace.
     """
     return choice_info(trace)['sequences']
 
@@ -262,20 +267,25 @@ class Reward(CandidateScorer):
 
 def to_scorer(name: str, score) -> CandidateScorer:
     "A scorer from one, or from a function of the text; raises `TypeError` for what is neither."
+    if isinstance(score, CandidateScorer):
+        return score
     if callable(score) and not isinstance(score, type):
         return Reward(score)
-    return check_instance(name, score, 'score', 'LogProbability(), or a function of the text')
+    raise TypeError(
+        f'{name} is {score!r}: give LogProbability(), another CandidateScorer or a function of the text'
+    )
 
 
-def score_all(candidates: Sequence[Candidate], scorer: CandidateScorer):
-    "Score the candidates; raises `ValueError` for a score that is not a number."
-    for candidate in candidates:
-        candidate.score = scorer.score(candidate)
-        if math.isnan(candidate.score):
-            raise ValueError(
-                f'the score of sequence {candidate.number} is not a number: give a score that '
-                'returns one for every text'
-            )
+def write_and_score(candidate: Candidate, base: Strategy, scorer: CandidateScorer) -> Candidate:
+    "Decode a candidate and score it; raises `ValueError` for a score that is not a number."
+    write_candidate(candidate, base, scorer.reads_log_probs)
+    candidate.score = scorer.score(candidate)
+    if math.isnan(candidate.score):
+        raise ValueError(
+            f'the score of sequence {candidate.number} is not a number: give a score that returns '
+            'one for every text'
+        )
+    return candidate
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #6432002a
 class BestOfN(Strategy, Component):
@@ -293,23 +303,25 @@ class BestOfN(Strategy, Component):
     ):
         self.base = check_draws(base)
         self.n = check_int('n', n)
-        self.score = score if callable(score) else to_scorer('score', score)
+        self.score = score
         self.at_once = at_once if at_once is None else check_int('at_once', at_once)
+        to_scorer('score', score)
 
     def decode(self, request: Request) -> Iterator[Step]:
         "The cost of all sequences, then the steps of the best one."
-        scorer = to_scorer('score', self.score)
-        draws = Draws(request, self.base, self.n)
-        write = partial(write_candidate, base=self.base, with_logps=scorer.reads_log_probs)
+        draws = Draws(request, self.n)
+        write = partial(write_and_score, base=self.base, scorer=to_scorer('score', self.score))
         candidates = draws.write(write, at_once=self.at_once)
-        score_all(candidates, scorer)
         yield from draws.steps(max(candidates, key=lambda c: c.score), {})
 
 
 def check_draws(base: Strategy) -> Strategy:
     "`base`, if it is a strategy whose sequences may differ; raises `TypeError` or `ValueError`."
     check_instance('base', base, 'decode', 'Sample(Temperature(0.8))')
-    if isinstance(base, Base) and base.greedy:
+    inner = base
+    while isinstance(inner, Component) and not isinstance(inner, Base):
+        inner = inner.arguments().get('base')  # of a speculative strategy, a prepared prompt, …
+    if isinstance(inner, Base) and inner.greedy:
         raise ValueError(
             f'{base!r} draws no tokens, so all sequences would be the same: '
             'give a base that samples, as in Sample(Temperature(0.8))'

@@ -29,7 +29,13 @@ from decodelab.strategies.best_of_n import (
     read_rows,
 )
 from .sampling import Base, Sample
-from .self_consistency import check_reader, count_votes, elect, vote_info
+from decodelab.strategies.self_consistency import (
+    check_reader,
+    count_votes,
+    elect,
+    read_answer,
+    vote_info,
+)
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #c23d71a8
 def token_confidence(
@@ -162,7 +168,7 @@ def write_confident(
             candidate.trace.stopped = 'confidence'
         return log.numbers()
     add_steps(candidate, base)
-    return to_host(token_confidence(read_rows(candidate), k))
+    return to_host(token_confidence(read_rows(candidate), k)) if candidate.tokens else []
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #9fadfde6
 class DeepConf(Strategy, Component):
@@ -179,8 +185,7 @@ class DeepConf(Strategy, Component):
         measure: ConfidenceMeasure = LowestGroup(),  # of a sequence
         keep: float = 0.9,  # η: the fraction that votes, 0.1 in DeepConf-low
         warmup: int | None = None,  # N_init: whole sequences for the threshold; None: offline
-        consensus: float
-        | None = None,  # τ: the share that ends an online vote; None: all are drawn
+        consensus: float | None = None,  # τ: the share that ends an online vote; None: no end
         k: int = 20,  # tokens of a confidence
         at_once: int | None = None,  # sequences side by side; None: all of them
     ):
@@ -226,23 +231,26 @@ class ConfidentPoll:
         self.confidences = {}  # number → the measure
         self.answers = {}
         self.threshold = None
+        self.n_counted = 0  # of the first sequences, which have ended
+        self.agreed = False  # have these a consensus?
 
     def read(self, candidate: Candidate):
         "Decode a candidate; measure it, and read its answer."
         s = self.strategy
-        threshold = (
-            {}
-            if self.threshold is None
-            else dict(threshold=self.threshold, window=s.measure.window)
-        )
-        confidences = write_confident(candidate, s.base, s.k, **threshold)
-        self.confidences[candidate.number] = s.measure.measure(confidences)
-        self.answers[candidate.number] = s.answer(candidate.text)
+        options = {}
+        if self.threshold is not None:
+            options = dict(threshold=self.threshold, window=s.measure.window)
+        confidences = write_confident(candidate, s.base, s.k, **options)
+        confidence = s.measure.measure(confidences) if confidences else 0.0
+        answer = read_answer(s.answer, candidate.text)
+        candidate.facts.update(answer=answer, confidence=confidence)
+        self.confidences[candidate.number] = confidence
+        self.answers[candidate.number] = answer
 
     def set_threshold(self):
         "The confidence above which a fraction `keep` of the sequences so far lies."
         values = list(self.confidences.values())
-        self.threshold = float(np.percentile(values, 100 * (1 - self.strategy.keep)))
+        self.threshold = float(np.percentile(values, 100 - 100 * self.strategy.keep))
 
     def voters(self, n: int) -> list[Candidate]:
         "Of the first `n` sequences, those at or above the threshold."
@@ -253,28 +261,20 @@ class ConfidentPoll:
         numbers = [c.number for c in self.voters(n)]
         return [self.answers[i] for i in numbers], [self.confidences[i] for i in numbers]
 
-    def n_counted(self) -> int:
-        "The number of first sequences that are counted: to the consensus, or all that have ended."
-        n = 0
-        while n in self.answers:
-            n += 1
-        s = self.strategy
-        if s.consensus is None:
-            return n
-        for i in range(s.warmup, n):
-            if self.share(i) >= s.consensus:
-                return i
-        return n
-
     def share(self, n: int) -> float:
         "β: the share of the first answer in the votes of the first `n` sequences; 0 without a vote."
         weights = list(count_votes(*self.votes(n)).values())
-        return weights[0] / sum(weights) if weights else 0.0
+        total = sum(weights)
+        return weights[0] / total if total else 0.0
 
     def is_over(self, values: dict) -> bool:
-        "Is there a consensus?"
+        "Is there a consensus? Counts the sequences that have ended, in order, from the warm-up on."
         s = self.strategy
-        return s.consensus is not None and self.share(self.n_counted()) >= s.consensus
+        while not self.agreed and self.n_counted in self.answers:
+            self.n_counted += 1
+            if s.consensus is not None and self.n_counted >= s.warmup:
+                self.agreed = self.share(self.n_counted) >= s.consensus
+        return self.agreed
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #d1d58d02
 @patch
@@ -283,15 +283,15 @@ def decode(self: DeepConf, request: Request) -> Iterator[Step]:
 
     Raises `ValueError` where no sequence that votes has an answer.
     """
-    draws = Draws(request, self.base, self.n)
+    draws = Draws(request, self.n)
     poll = ConfidentPoll(self, draws.candidates)
     first = self.n if self.warmup is None else self.warmup
     draws.write(poll.read, draws.candidates[:first], at_once=self.at_once)
     poll.set_threshold()
     rest = draws.candidates[first:]
-    if rest and not poll.is_over({}):
+    if not poll.is_over({}) and rest:
         draws.write(poll.read, rest, self.at_once, poll.is_over)
-    n = poll.n_counted()
+    n = poll.n_counted
     answers, weights = poll.votes(n)
     winner, counted = elect(answers, poll.voters(n), weights)
     info = vote_info(answers, weights, counted) | dict(

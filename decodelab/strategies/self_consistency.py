@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['count_votes', 'majority_confidence', 'StopVoting', 'Decided', 'ConfidentMajority', 'SequenceProbability',
-           'SelfConsistency', 'check_reader', 'check_voting', 'Poll', 'elect', 'vote_info', 'votes']
+           'SelfConsistency', 'check_reader', 'check_voting', 'read_answer', 'check_weight', 'Poll', 'elect',
+           'vote_info', 'votes', 'as_answer', 'plot_votes']
 
 # %% ../../nbs/04_strategies/20_self_consistency.ipynb #a7afc8db
 import math
@@ -16,6 +17,7 @@ from fastcore.basics import patch
 from ..core.checks import check_fraction, check_instance, check_int, check_number
 from ..core.component import Component
 from ..core.driver import Request, Strategy
+from ..core.plot import SERIES, axes
 from ..core.trace import Step, Trace
 from decodelab.strategies.best_of_n import (
     Candidate,
@@ -23,6 +25,7 @@ from decodelab.strategies.best_of_n import (
     Draws,
     check_draws,
     choice_info,
+    to_scorer,
     write_candidate,
 )
 from .sampling import Sample
@@ -111,7 +114,7 @@ class SelfConsistency(Strategy, Component):
         answer: Callable[[str], Hashable | None],  # reads the answer in a text; None: there is none
         base: Strategy = Sample(),  # draws each sequence
         n: int = 40,  # sequences
-        weight: CandidateScorer | None = None,  # of a vote, as `SequenceProbability()`; None: 1
+        weight=None,  # of a vote: `SequenceProbability()`, or a reward for the text; None: 1
         stop: StopVoting | None = None,  # `Decided()`, `ConfidentMajority()`; None: all votes
         at_once: int | None = None,  # sequences side by side; None: all of them
     ):
@@ -137,11 +140,31 @@ def check_reader(answer) -> Callable:
 def check_voting(weight, stop):
     "Raise `TypeError` or `ValueError` for a weight and a stop that do not fit."
     if weight is not None:
-        check_instance('weight', weight, 'score', 'SequenceProbability()')
+        to_scorer('weight', weight)
     if stop is not None:
         check_instance('stop', stop, 'is_over', 'Decided()')
     if weight is not None and stop is not None:
         raise ValueError('votes with weights have no early end: leave weight or stop out')
+
+
+def read_answer(answer: Callable, text: str) -> Hashable | None:
+    "The answer in a text; raises `TypeError` for one that cannot be counted."
+    result = answer(text)
+    if not isinstance(result, Hashable):
+        raise TypeError(
+            f'the answer {result!r} cannot be counted: return a string, a number, a tuple or None'
+        )
+    return result
+
+
+def check_weight(weight: float, number: int) -> float:
+    "`weight`, if it is a number of 0 or more; raises `ValueError` otherwise."
+    if not 0 <= weight < math.inf:
+        raise ValueError(
+            f'the weight of sequence {number} is {weight}: give one of 0 or more, as '
+            'SequenceProbability() does'
+        )
+    return float(weight)
 
 # %% ../../nbs/04_strategies/20_self_consistency.ipynb #fa23bc85
 class Poll:
@@ -149,33 +172,35 @@ class Poll:
 
     def __init__(self, strategy: SelfConsistency):
         self.strategy = strategy
+        self.scorer = None if strategy.weight is None else to_scorer('weight', strategy.weight)
         self.answers = {}
+        self.weights = None if self.scorer is None else {}
+        self.counts = Counter()  # votes of the sequences before number `n_counted`
+        self.n_counted = 0
+        self.decided = False  # are these enough?
 
     def read(self, candidate: Candidate):
         "Decode a candidate, and read its answer."
-        s = self.strategy
-        write_candidate(candidate, s.base, s.weight is not None)
-        self.answers[candidate.number] = s.answer(candidate.text)
-
-    def in_order(self) -> list:
-        "The answers of the first sequences: of all before the first one that has not ended."
-        answers = []
-        while len(answers) in self.answers:
-            answers.append(self.answers[len(answers)])
-        return answers
-
-    def decided_after(self) -> int | None:
-        "The number of first sequences whose votes are enough; None: all votes are needed."
-        stop, n = self.strategy.stop, self.strategy.n
-        if stop is None:
-            return None
-        answers = self.in_order()
-        counts = (list(count_votes(answers[:k]).values()) for k in range(1, len(answers) + 1))
-        return next((k for k, c in enumerate(counts, 1) if stop.is_over(c, n - k)), None)
+        strategy, scorer = self.strategy, self.scorer
+        write_candidate(candidate, strategy.base, scorer is not None and scorer.reads_log_probs)
+        answer = read_answer(strategy.answer, candidate.text)
+        candidate.facts['answer'] = answer
+        if scorer is not None:
+            weight = check_weight(scorer.score(candidate), candidate.number)
+            candidate.facts['weight'] = weight
+            self.weights[candidate.number] = weight
+        self.answers[candidate.number] = answer
 
     def is_over(self, values: dict) -> bool:
-        "May the sequences that are left be ended?"
-        return self.decided_after() is not None
+        "May the sequences that are left be ended? Counts those that have ended, in order."
+        stop, n = self.strategy.stop, self.strategy.n
+        while not self.decided and self.n_counted in self.answers:
+            answer = self.answers[self.n_counted]
+            self.counts.update([] if answer is None else [answer])
+            self.n_counted += 1
+            votes = sorted(self.counts.values(), reverse=True)
+            self.decided = stop is not None and stop.is_over(votes, n - self.n_counted)
+        return self.decided
 
 # %% ../../nbs/04_strategies/20_self_consistency.ipynb #5e44e00f
 def elect(
@@ -208,11 +233,11 @@ def vote_info(answers: Sequence, weights: Sequence[float] | None, votes: dict) -
 @patch
 def decode(self: SelfConsistency, request: Request) -> Iterator[Step]:
     "The cost of all sequences, then the steps of one with the majority's answer."
-    draws, poll = Draws(request, self.base, self.n), Poll(self)
+    draws, poll = Draws(request, self.n), Poll(self)
     draws.write(poll.read, at_once=self.at_once, is_enough=poll.is_over)
-    voters = draws.candidates[: poll.decided_after()]
+    voters = draws.candidates[: poll.n_counted]
     answers = [poll.answers[c.number] for c in voters]
-    weights = None if self.weight is None else [self.weight.score(c) for c in voters]
+    weights = None if poll.weights is None else [poll.weights[c.number] for c in voters]
     winner, counted = elect(answers, voters, weights)
     yield from draws.steps(winner, vote_info(answers, weights, counted))
 
@@ -225,4 +250,25 @@ def votes(trace: Trace) -> dict:
     info = choice_info(trace)
     if 'votes' not in info:
         raise ValueError('there were no votes: decode with SelfConsistency or DeepConf')
-    return dict(map(tuple, info['votes']))
+    return {as_answer(answer): weight for answer, weight in info['votes']}
+
+
+def as_answer(value) -> Hashable:
+    "An answer from a trace; JSON has lists in place of tuples."
+    return tuple(map(as_answer, value)) if isinstance(value, list) else value
+
+# %% ../../nbs/04_strategies/20_self_consistency.ipynb #b4165c7b
+def plot_votes(
+    trace: Trace,
+    ax=None,
+):
+    "A bar for each answer: its votes, or the sum of their weights, the winner on top."
+    counted = votes(trace)
+    share = max(counted.values()) / (sum(counted.values()) or 1)
+    ax = axes(ax, f'The first answer has {share:.0%} of the votes', 'votes', '')
+    names = [str(answer) for answer in counted]
+    colors = [SERIES[0]] + [SERIES[1]] * (len(names) - 1)
+    ax.barh(range(len(names)), list(counted.values()), color=colors)
+    ax.set_yticks(range(len(names)), names)
+    ax.invert_yaxis()
+    return ax
