@@ -314,7 +314,7 @@ class BestOfN(Strategy, Component):
         candidates = draws.write(write, at_once=self.at_once)
         yield from draws.steps(max(candidates, key=lambda c: c.score), {})
 
-
+# %% ../../nbs/04_strategies/19_best_of_n.ipynb #1780ef30
 def check_draws(base: Strategy) -> Strategy:
     "`base`, if it is a strategy whose sequences may differ; raises `TypeError` or `ValueError`."
     check_instance('base', base, 'decode', 'Sample(Temperature(0.8))')

@@ -254,7 +254,7 @@ def votes(trace: Trace) -> dict:
 
 
 def as_answer(value) -> Hashable:
-    "An answer from a trace; JSON has lists in place of tuples."
+    "An answer from a trace; JSON makes lists of tuples."
     return tuple(map(as_answer, value)) if isinstance(value, list) else value
 
 # %% ../../nbs/04_strategies/20_self_consistency.ipynb #b4165c7b
