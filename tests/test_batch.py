@@ -34,6 +34,7 @@ from decodelab import (
     load,
     random_lm,
 )
+from decodelab.drafters import PardDrafter, SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.logits import Mirostat
 from decodelab.evaluate.certify import ARCHITECTURES
 
@@ -80,6 +81,9 @@ def strategies(lm, draft):
 
 OTHERS = [
     lambda lm, draft: SuffixDrafter(factor=3.0),
+    lambda lm, draft: SuffixAutomatonDrafter(nodes=5),
+    lambda lm, draft: TokenRecyclingDrafter((2, 1)),
+    lambda lm, draft: PardDrafter(draft, 1, max_draft=3),
     lambda lm, draft: EarlyExitDrafter(1),
     lambda lm, draft: SyntheticDrafter(0.7),
 ]

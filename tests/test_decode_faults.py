@@ -58,6 +58,9 @@ from decodelab.drafters import (
     FirstOfDrafter,
     LookaheadDecodingDrafter,
     MedusaDrafter,
+    PardDrafter,
+    SuffixAutomatonDrafter,
+    TokenRecyclingDrafter,
     TreeDrafter,
 )
 from decodelab.drafters.eagle import EagleHeads
@@ -109,6 +112,9 @@ STRATEGIES = {
     'prompt lookup': speculative(PromptLookupDrafter()),
     'prompt lookup, sampled': speculative(PromptLookupDrafter(), WARM),
     'suffix': speculative(SuffixDrafter(factor=3.0), WARM),
+    'suffix automaton': speculative(SuffixAutomatonDrafter(), WARM),
+    'token recycling': speculative(TokenRecyclingDrafter((3, 2, 1)), WARM),
+    'parallel draft': speculative(PardDrafter(SMALL, 1, max_draft=3), WARM),
     'early exit': speculative(EarlyExitDrafter(1)),
     'early exit, sampled': speculative(EarlyExitDrafter(1), WARM),
     'synthetic': speculative(SyntheticDrafter(0.7)),

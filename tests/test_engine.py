@@ -51,6 +51,7 @@ from decodelab import (
     load,
     random_lm,
 )
+from decodelab.drafters import PardDrafter, SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.evaluate.certify import transform_check
 from decodelab.evaluate.exact import ExactSample
 
@@ -322,6 +323,9 @@ DRAFTERS = dict(
     assistant=AssistantDrafter,
     lookup=lambda draft: PromptLookupDrafter(),
     suffix=lambda draft: SuffixDrafter(),
+    automaton=lambda draft: SuffixAutomatonDrafter(nodes=5),
+    recycling=lambda draft: TokenRecyclingDrafter((2, 2)),
+    pard=lambda draft: PardDrafter(draft, 1, max_draft=4),
     exit=lambda draft: EarlyExitDrafter(1),
     synthetic=lambda draft: SyntheticDrafter(0.7),
     paid=lambda draft: SyntheticDrafter(0.7, cost=draft),

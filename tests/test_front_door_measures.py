@@ -462,6 +462,9 @@ DRAFTED = {
     'tree:3,2,1,1': 'TreeDrafter(',
     'dynamic-tree:8,2': 'DynamicTreeDrafter(',
     'lookahead-decoding:6,3,5': 'LookaheadDecodingDrafter(6, ngram=3, guesses=5)',
+    'suffix-automaton:8,2': 'SuffixAutomatonDrafter(None, nodes=8, factor=2)',
+    'token-recycling:3,2,1': 'TokenRecyclingDrafter(TreeShape.of((3, 2, 1)))',
+    'token-recycling': 'TokenRecyclingDrafter(TreeShape([',
     'medusa:4,2,1': 'MedusaDrafter(',
     'eagle:16,4': 'EagleDrafter(',
     'mtp': 'MtpDrafter()',
@@ -492,7 +495,7 @@ def test_a_name_makes_its_drafter(text, lm):
 
 def test_these_names_are_all(lm):
     tested = {text.partition(':')[0] for text in [*MADE, *DRAFTED]}
-    elsewhere = {'beam-sample', 'best-of', 'constrained-beam', 'contrastive-decoding'}
+    elsewhere = {'beam-sample', 'best-of', 'constrained-beam', 'contrastive-decoding', 'pard'}
     elsewhere |= {'single-position'}
     assert tested | elsewhere == set(SPELLINGS)
 
@@ -511,6 +514,13 @@ def test_the_names_that_need_more(lm):
     assert 'pico-draft' in repr(amateur) and '0.2' in repr(amateur)
     with pytest.raises(ValueError, match='name one with --draft'):
         make_strategy('single-position', MODELS)
+    with pytest.raises(ValueError, match='name one with --draft'):
+        make_strategy('pard', MODELS)
+    named = Models(lm, draft='pico-draft', device='cpu')
+    drafter = make_strategy('pard:4,mask=1', named).drafter
+    assert repr(drafter) == "PardDrafter('pico-draft', mask=1, max_draft=4)"
+    with pytest.raises(ValueError, match='names no pard_token'):
+        make_strategy('pard', named)
     assert repr(make_strategy('dola:2/4', warm).base) == 'Sample(Temperature(0.5))'
     assert make_strategy('dola:2/4', warm).layers == (2, 4)
 

@@ -36,7 +36,8 @@ from decodelab import (
     random_lm,
     replay,
 )
-from decodelab.speculative import BanditLookahead
+from decodelab.drafters import PardDrafter
+from decodelab.speculative import BackoffLookahead, BanditLookahead
 from decodelab.evaluate.certify import exact_check
 from decodelab.speculative.protocol import DraftProbs
 
@@ -105,6 +106,12 @@ RULES = dict(
         st.floats(0, 2),
         st.sets(st.integers(0, K), min_size=1, max_size=4),
     ),
+    backoff=st.builds(
+        lambda k, p, c: BackoffLookahead(FixedLookahead(k), p, c),
+        st.integers(1, K),
+        st.floats(0.01, 1),
+        st.floats(0.05, 2),
+    ),
     cost=st.builds(
         lambda c, s, p: CostAwareLookahead(RoundCosts.from_ratio(c, s), K, p),
         st.floats(0, 1),
@@ -117,6 +124,7 @@ DRAFTERS = dict(
     assistant=lambda t, d: AssistantDrafter(d),
     lookup=lambda t, d: PromptLookupDrafter(),
     suffix=lambda t, d: SuffixDrafter(),
+    pard=lambda t, d: PardDrafter(d, 1, max_draft=K),
     early=lambda t, d: EarlyExitDrafter(2),
 )
 

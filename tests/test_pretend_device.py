@@ -19,6 +19,7 @@ from decodelab.evaluate.pretend import count_traffic, move, pretend_device
 from decodelab.logits.warpers import LogitsProcessor
 from decodelab.strategies import InsertAfter, LowestGroup, Prepend, RepeatedNGram
 from decodelab.strategies.constraints import PhrasalConstraint
+from decodelab.speculative import BackoffLookahead, SelfMeasuringLookahead
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
 from decodelab.watermark.base import Watermark
 from tests.fuzz.cases import Lazy
@@ -189,6 +190,20 @@ def test_batches(worlds, expression):
     short, few = reads_of(worlds[1], strategy, 3, True)
     long, many = reads_of(worlds[1], strategy, 9, True)
     assert many > few and long - short <= many - few
+
+
+@pytest.mark.parametrize('rule', ['BackoffLookahead()', 'SelfMeasuringLookahead()'])
+@pytest.mark.parametrize('drafter', ['AssistantDrafter(draft)', 'PromptLookupDrafter()'])
+def test_rules_that_stop_drafting(worlds, drafter, rule):
+    "The same tokens, whatever a clock shows."
+    rules = dict(BackoffLookahead=BackoffLookahead, SelfMeasuringLookahead=SelfMeasuringLookahead)
+    for base in ('Greedy()', 'Sample()'):
+        expression = f'Speculative({drafter}, {base}, lookahead={rule})'
+        found = []
+        for world in worlds:
+            strategy = eval(expression, names(world) | rules)
+            found.append(decode(world['target'], PROMPT, strategy, 3 * N, seed=3).tokens)
+        assert found[0] == found[1]
 
 
 def test_the_end_of_a_sequence_inside_a_draft(worlds):

@@ -33,6 +33,7 @@ from decodelab import (
     load,
     stream,
 )
+from decodelab.drafters import SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.strategies import astream, stream_batch
 from repo import ROOT
 
@@ -57,6 +58,8 @@ def strategies(lm, draft, alt):
         PromptLookupDrafter(),
         EarlyExitDrafter(2),
         SuffixDrafter(),
+        SuffixAutomatonDrafter(),
+        TokenRecyclingDrafter((3, 1)),
         UniversalDrafter(alt),
     ):
         yield Speculative(drafter)

@@ -41,3 +41,8 @@ from .combined import CascadeDrafter as CascadeDrafter
 from .synthetic import SyntheticDrafter as SyntheticDrafter
 from .synthetic import target_continuations as target_continuations
 from .synthetic import SyntheticTreeDrafter as SyntheticTreeDrafter
+from .token_recycling import TokenRecyclingDrafter as TokenRecyclingDrafter
+from .token_recycling import CandidateMatrix as CandidateMatrix
+from .suffix_automaton import SuffixAutomatonDrafter as SuffixAutomatonDrafter
+from .parallel_draft import PardDrafter as PardDrafter
+from .parallel_draft import adapt_to_masks as adapt_to_masks

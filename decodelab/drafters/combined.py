@@ -48,6 +48,7 @@ class FirstOfState(DraftState):
 
     def __init__(self, states: list[DraftState]):
         self.states = states
+        self.current = None  # the state whose draft is verified
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "The first draft with a token; `info['drafter']` is the number of its drafter."
@@ -55,8 +56,20 @@ class FirstOfState(DraftState):
         for number, state in enumerate(self.states):
             draft = state.draft(ids, keep_drafting, rng)
             if draft.tokens or number == last:
+                self.current = state
                 draft.info = draft.info | dict(drafter=number)
                 return draft
+
+    def observe(self, draft: Draft, p):
+        "Every drafter learns from the rows `p` `(1 + n, V)`; a window is for the drafter that made it."
+        n = len(draft.tokens) - draft.window_nodes
+        parents = draft.parents and draft.parents[:n]
+        common = replace(draft, tokens=draft.tokens[:n], parents=parents, window_nodes=0)
+        for state in self.states:
+            if state is self.current:
+                state.observe(draft, p)
+            else:
+                state.observe(common, p[: n + 1])
 
 
 class FirstOfDrafter(CombinedDrafter):
@@ -119,6 +132,10 @@ class CappedState(DraftState):
 
         return self.state.draft(ids, keep, rng)
 
+    def observe(self, draft: Draft, p):
+        "The drafter inside learns from the rows `p` `(1 + n, V)`."
+        self.state.observe(draft, p)
+
 # %% ../../nbs/08_drafters/19_combined.ipynb #9e662ed2
 class ParallelState(DraftState):
     "The states of several drafters, whose drafts form one tree."
@@ -132,6 +149,11 @@ class ParallelState(DraftState):
         for state in self.states:
             merge_into(tree, state.draft(ids, keep_drafting, rng))
         return tree
+
+    def observe(self, draft: Draft, p):
+        "Every drafter learns from the rows `p` `(1 + n, V)` of the tree."
+        for state in self.states:
+            state.observe(draft, p)
 
 
 class ParallelDrafter(CombinedDrafter):

@@ -91,7 +91,8 @@ class HydraHeads(Heads):
         self.mix = nn.ModuleList(nn.Linear((k + 2) * width, width) for k in range(heads))
         self.residual = nn.ModuleList(nn.Linear((k + 2) * width, width) for k in range(heads))
         self.turn = nn.ModuleList(nn.Linear(width, width) for _ in range(heads * (blocks - 1)))
-        self.out = nn.ModuleList(nn.Linear(width, vocab_size) for _ in range(heads * own))
+        n_own = heads if own else 0
+        self.out = nn.ModuleList(nn.Linear(width, vocab_size) for _ in range(n_own))
         for linear in (*self.mix, *self.residual, *self.turn):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -186,15 +187,19 @@ UNUSED = 'prefix_embeding_layer.embed_tokens.weight', 'input_embed_fn.weight'  #
 def hydra_names(heads: int, blocks: int, prefix: HydraHeads | None) -> dict[str, str]:
     "The published name of each tensor of Hydra heads, by the name here; `prefix`: heads with that layer."
     names = {}
-    step, first, matrix = (2, 1, '.1') if prefix else (1, 0, '')  # a dropout before each part
+    matrix = '.1' if prefix else ''  # after a dropout, as each block is
+
+    def block_name(k, j):
+        return f'hydra_mlp.{k}.{2 * j + 1 if prefix else j}'
+
     for k in range(heads):
         for part in ('weight', 'bias'):
-            names[f'mix.{k}.{part}'] = f'hydra_mlp.{k}.{first}.linear.{part}'
-            names[f'residual.{k}.{part}'] = f'hydra_mlp.{k}.{first}.res_connection.{part}'
+            names[f'mix.{k}.{part}'] = f'{block_name(k, 0)}.linear.{part}'
+            names[f'residual.{k}.{part}'] = f'{block_name(k, 0)}.res_connection.{part}'
             names[f'out.{k}.{part}'] = f'hydra_lm_head.{k}{matrix}.{part}'
             for j in range(1, blocks):
                 here = f'turn.{k * (blocks - 1) + j - 1}.{part}'
-                names[here] = f'hydra_mlp.{k}.{first + step * j}.linear.{part}'
+                names[here] = f'{block_name(k, j)}.linear.{part}'
     if prefix:
         for name in prefix.prefix.state_dict():
             there = f'layers.{name}' if name.startswith('0.') else name.replace('1.', 'norm.', 1)

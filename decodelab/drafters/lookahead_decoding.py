@@ -138,9 +138,11 @@ class LookaheadDecodingState(DraftState):
 # %% ../../nbs/08_drafters/12_lookahead_decoding.ipynb #a1b2c3d4
 @patch
 def observe(self: LookaheadDecodingState, draft: Draft, p):
-    """Move the window by the target's predictions `p` `(k+1, V)`.
+    """Move the window by the target's predictions `p` `(1 + n, V)`.
 
-    The last rows are those below its columns.
+    The last rows are those below its columns. A draft without a window changes nothing.
     """
     width = draft.window_nodes // self.window.depth
+    if not width:
+        return
     self.window.move([int(as_tensor(row).argmax()) for row in p[-width:]], self.pool)

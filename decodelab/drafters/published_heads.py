@@ -36,7 +36,7 @@ def rename_tensors(
     if missing:
         raise ValueError(
             f'{source} has no tensor {missing[0]} ({len(missing)} of {len(names)} are missing): '
-            'copy the file again, or give heads in a layout of docs/papers.md'
+            'copy the file again, or give heads in a layout that drafters.published_heads lists'
         )
     unknown = sorted(
         name for name in set(weights) - set(names.values()) if not BUFFERS.search(name)
@@ -185,7 +185,8 @@ class PublishedEagle(Heads):
         self.block_config = layer_config(layer)
         self.block = LlamaDecoderLayer(self.block_config, 0)
         inner = self.block_config.hidden_size
-        self.embed = nn.ModuleList(nn.Embedding(vocab_size, inner) for _ in range(embeds))
+        embeddings = [nn.Embedding(vocab_size, inner)] if embeds else []
+        self.embed = nn.ModuleList(embeddings)
         self.compiled_ = {}  # what is computed on first use
 
     def embedding(self, lm: LM):

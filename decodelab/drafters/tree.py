@@ -6,6 +6,8 @@
 __all__ = ['TreeScorer', 'sample_children', 'likely_tokens', 'top_tokens', 'TreeShape', 'TreeDrafter', 'DraftTree', 'TreeState']
 
 # %% ../../nbs/08_drafters/10_tree.ipynb #188bcc8c
+import math
+
 from fastcore.basics import patch
 import torch
 
@@ -156,7 +158,8 @@ class TreeShape:
         while self.children[node]:
             widths.append(len(self.children[node]))
             node = self.children[node][0]
-        if TreeShape.of(widths).parents == self.parents:
+        size = sum(math.prod(widths[: d + 1]) for d in range(len(widths)))
+        if size == len(self) and TreeShape.of(widths).parents == self.parents:
             return f'TreeShape.of({tuple(widths)})'
         return f'TreeShape({self.parents})'
 

@@ -24,8 +24,11 @@ from ..drafters.medusa import MedusaDrafter, MedusaHeads
 from ..drafters.published_heads import Eagle3Heads
 from ..drafters.prompt_lookup import PromptLookupDrafter
 from ..drafters.string_rejection import StringRejectionDrafter
+from ..drafters.parallel_draft import PardDrafter
 from ..drafters.suffix import SuffixDrafter
+from ..drafters.suffix_automaton import SuffixAutomatonDrafter
 from ..drafters.token_intersection import TokenIntersectionDrafter
+from ..drafters.token_recycling import TokenRecyclingDrafter
 from ..drafters.tree import TreeDrafter
 from ..drafters.tree_shapes import DynamicTreeDrafter
 from ..drafters.universal import UniversalDrafter
@@ -46,6 +49,9 @@ def drafters_to_certify() -> dict:
         assistant=AssistantDrafter(draft),
         lookup=lookup,
         suffix=SuffixDrafter(),
+        suffix_automaton=SuffixAutomatonDrafter(nodes=4),
+        token_recycling=TokenRecyclingDrafter((2, 1)),
+        parallel_draft=PardDrafter(draft, 1, max_draft=3),
         early_exit=EarlyExitDrafter(1),
         tree=TreeDrafter(draft, (2, 1)),
         dynamic_tree=DynamicTreeDrafter(draft, nodes=3, expand=2),

@@ -151,6 +151,12 @@ DRAFTERS = {
         'suffix:2',
         ('factor', 'min_probability', 'depth'),
     ),
+    'suffix-automaton': Spelling(
+        'drafters.suffix_automaton.SuffixAutomatonDrafter',
+        'a tree of what followed the longest match',
+        'suffix-automaton:16,4',
+        ('nodes', 'factor', 'width', 'min_match', 'bias', 'depth'),
+    ),
     'early-exit': Spelling(
         'drafters.early_exit.EarlyExitDrafter',
         "the target's first layers (also with --exit-layer)",
@@ -180,6 +186,19 @@ DRAFTERS |= {
         'n-grams that the target predicted beside its work',
         'lookahead-decoding:8,4,8',
         ('window', 'ngram', 'guesses'),
+    ),
+    'token-recycling': Spelling(
+        'drafters.token_recycling.TokenRecyclingDrafter',
+        'a tree of candidates that earlier passes left over',
+        'token-recycling:4,2,1',
+        ('*shape',),
+    ),
+    'pard': Spelling(
+        'drafters.parallel_draft.PardDrafter',
+        'a model that drafts all tokens in one pass (--draft names it)',
+        'pard:8',
+        ('max_draft',),
+        model='',
     ),
     'medusa': Spelling(
         'drafters.medusa.MedusaDrafter',
@@ -473,7 +492,7 @@ def load_draft(self: Models, spelled: Spelled):
 # %% ../../nbs/13_lab/24_strategy_names.ipynb #41a0df42
 HIDDEN = frozenset(
     'self lm heads mtp assistant amateur base processors drafter drafters continuation cost '
-    'score datastore cache match'.split()
+    'score datastore cache match matrix'.split()
 )  # parameters that are objects, which a command cannot spell
 
 

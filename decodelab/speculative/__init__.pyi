@@ -23,5 +23,7 @@ from .lookahead import check_lookahead as check_lookahead
 from .cost_aware import CostAwareLookahead as CostAwareLookahead
 from .cost_aware import BanditLookahead as BanditLookahead
 from .cost_aware import RoundCosts as RoundCosts
+from .backoff import BackoffLookahead as BackoffLookahead
+from .self_measuring import SelfMeasuringLookahead as SelfMeasuringLookahead
 from .recorder import RecordingVerifier as RecordingVerifier
 from .recorder import recorded as recorded

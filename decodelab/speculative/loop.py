@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'Speculative', 'SpeculativeSequence', 'device_round_step', 'verify_chain', 'verify_tree', 'tree_step',
-           'default_verifier', 'resolve_verifier']
+           'default_verifier', 'resolve_verifier', 'verifier_under_clock', 'drafting_rng']
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #e82bcd7d
 from collections.abc import Iterator
@@ -77,6 +77,7 @@ class SpeculativeSequence:
         self.verifier = resolve_verifier(strategy)
         self.lookahead = strategy.lookahead.start(request)
         self.rng = base.sampler(request.rng)
+        self.draft_rng = drafting_rng(strategy, self.rng, request.lm.device)
         self.target = (
             DeterministicScorer(base, request) if strategy.deterministic else base.bind(request)
         )
@@ -89,6 +90,7 @@ class SpeculativeSequence:
             and self.verifier.judges_on_device()
             and type(self.rng) in (Rng, Argmax)
         )
+        self.queues_drafts = self.on_device and self.draft_rng is self.rng
 
     @property
     def room(self) -> int:
@@ -120,7 +122,7 @@ def host_step(self: SpeculativeSequence) -> Step:
     start = verify_start = now()
     draft = Draft([], [])
     if self.keep_drafting(0, None, None):
-        draft = self.draft_state.draft(self.ids, self.keep_drafting, self.rng)
+        draft = self.draft_state.draft(self.ids, self.keep_drafting, self.draft_rng)
         verify_start = now()
     draft.request = self.request
     draft.committed = self.ids
@@ -137,7 +139,7 @@ def verify(self: SpeculativeSequence, draft: Draft) -> Step:
     if draft.parents is None and self.on_device and draft.tokens:
         return self.verify_on_device(draft)
     if draft.parents is None:
-        return verify_chain(self.target, self.verifier, draft, self.rng)
+        return verify_chain(self.target, self.verifier, draft, self.rng, self.draft_state)
     if not self.verifier.trees:
         raise ValueError(
             f'{self.verifier!r} walks along a chain and the draft is a tree: use '
@@ -149,7 +151,7 @@ def verify(self: SpeculativeSequence, draft: Draft) -> Step:
 @patch
 def device_step(self: SpeculativeSequence) -> Step | None:
     "A round with one host read; None where a part of it has to read on the way."
-    k = self.lookahead.fixed_length() if self.on_device else None
+    k = self.lookahead.fixed_length() if self.queues_drafts else None
     k = min(k or 0, self.room - 1)
     if k < 1 or not self.target.reads_pending():
         return None
@@ -158,7 +160,7 @@ def device_step(self: SpeculativeSequence) -> Step | None:
     if draft is None:
         return None
     drafted = self.request.now()
-    p = self.target.pending_scores(self.ids, draft.tokens, k + 1)  # (k+1, V)
+    p = self.target.pending_scores(self.ids, draft.tokens, len(draft.tokens) + 1)  # (k+1, V)
     result = self.judge(draft, judged_length(draft.tokens, self.ends), p)
     self.target.session.resolve(result.tokens)
     draft.scorer.session.resolve(result.tokens)
@@ -184,6 +186,7 @@ def judge(
 def verify_on_device(self: SpeculativeSequence, draft: Draft) -> Step:
     "Score and verify on the device a chain that the host knows."
     p = self.target.scores(draft.committed + draft.tokens, len(draft.tokens) + 1)  # (k+1, V)
+    self.draft_state.observe(draft, p)
     there = device_draft(draft, p.device)
     n = torch.full((), len(draft.tokens), device=p.device)
     step = device_round_step(self.judge(there, n, p), draft.tokens, draft.draft_probs)
@@ -203,11 +206,12 @@ def device_round_step(result: RoundResult, tokens: list[int], probs: list[float]
     )
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #b7144c1d
-def verify_chain(target: Scorer, verifier: Verifier, draft: Draft, rng) -> Step:
+def verify_chain(target: Scorer, verifier: Verifier, draft: Draft, rng, draft_state) -> Step:
     "Score and verify a chain of tokens."
     k = len(draft.tokens)
     p = target.scores(draft.committed + draft.tokens, k + 1)  # (k+1, V)
     result = verify_on_host(verifier, p, draft, rng)
+    draft_state.observe(draft, p)
     return Step(
         tokens=draft.tokens[: result.accepted] + [result.token],
         drafted=k,
@@ -223,8 +227,7 @@ def verify_tree(target: Scorer, verifier: Verifier, draft: Draft, rng, draft_sta
     "Score and verify a tree of tokens; the target's cache keeps the accepted path."
     p = target.tree_scores(draft.committed, draft.tokens, draft.parents)  # (1 + n, V)
     result = verify_on_host(verifier, p, draft, rng)
-    if draft.window_nodes:
-        draft_state.observe(draft, p)
+    draft_state.observe(draft, p)
     target.accept_path(result.path)
     return tree_step(draft, result)
 
@@ -267,16 +270,39 @@ def resolve_verifier(strategy: Speculative) -> Verifier:
     """The strategy's verifier, or the default one.
 
     Raises `TypeError` for a part that is none, `ValueError` where the verifier needs probabilities
-    and the base has only scores.
+    and the base has only scores, or where a clock would choose the tokens of a seed.
     """
     for name, method, example in PARTS:
         part = getattr(strategy, name)
         if part is not None or name != 'verifier':
             check_instance(name, part, method, example)
     verifier = strategy.verifier or default_verifier(strategy.base, strategy.drafter)
+    if strategy.lookahead.reads_clock:
+        verifier = verifier_under_clock(strategy)
     if strategy.base.greedy and not verifier.greedy:
         raise ValueError(
             f'{verifier!r} weighs probabilities and {strategy.base!r} has none: '
             'use a base that samples, or ExactMatchVerifier()'
         )
     return verifier
+
+# %% ../../nbs/07_speculative/04_loop.ipynb #4c36d921
+def verifier_under_clock(strategy: Speculative) -> Verifier:
+    """The verifier under a lookahead rule that reads a clock: exact match.
+
+    It alone emits the same tokens for every draft. Raises `ValueError` for another one.
+    """
+    verifier = strategy.verifier or ExactMatchVerifier()
+    if not verifier.exact_match:
+        raise ValueError(
+            f'{strategy.lookahead!r} reads a clock, and with {verifier!r} the tokens of a seed would '
+            'depend on it: use ExactMatchVerifier(), or CostAwareLookahead(costs) with measured costs'
+        )
+    return verifier
+
+
+def drafting_rng(strategy: Speculative, rng, device):
+    "The random numbers of the drafter: the target's own, or under a clock a stream of their own."
+    if strategy.lookahead.reads_clock and isinstance(rng, Rng):
+        return Rng(rng.seed + 1, device)
+    return rng

@@ -147,7 +147,11 @@ class DraftState:
         "A `DeviceDraft` of `k` tokens that the host does not read; None where there is none."
 
     def observe(self, draft: Draft, p):
-        "Read the target's distributions `p` `(1 + n, V)` over a draft with `window_nodes`."
+        """Learn from the target's rows `p` `(1 + n, V)`: after `draft.committed` and after each node.
+
+        The loop calls it after each verified draft of this drafter, or of one combined with it; a
+        `draft_on_device` is not shown.
+        """
 
     def partial_draft(self):
         """`(tokens, probabilities)` of the draft so far, where drafted and proposed tokens differ.
@@ -192,6 +196,9 @@ class Verifier(Component):
     greedy = True  # can it judge scores of a greedy base, or only probabilities?
     lossless = True  # does the output keep the base's distribution?
     trees = False  # can it walk along the branches of a tree?
+    exact_match = (
+        False  # are its tokens the target's own choices, each with the same random numbers?
+    )
     keyed = False  # does it draw with a secret key? Lossless over keys, then, not for one key
 
     def verify(
@@ -246,6 +253,7 @@ class LookaheadRule(Component):
     """
 
     k = 20  # the default for rules without an `__init__` of their own
+    reads_clock = False  # does it depend on measured times? Then the loop verifies by exact match
 
     def __init__(self, k: int = 20):
         self.k = check_int('k', k)
@@ -320,6 +328,7 @@ class ExactMatchVerifier(Verifier):
     "Accept drafted tokens while they equal the target's own choices; lossless for any base."
 
     trees = True
+    exact_match = True
 
     def verify(self, p, draft: Draft, rng: Rng) -> Verification:
         "`p` `(1 + n, V)`: scores or probabilities, as `rng` draws from them."

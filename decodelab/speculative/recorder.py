@@ -263,6 +263,11 @@ class RecordingVerifier(Verifier):
         return self.verifier.trees
 
     @property
+    def exact_match(self) -> bool:
+        "As the verifier inside."
+        return self.verifier.exact_match
+
+    @property
     def keyed(self) -> bool:
         "As the verifier inside."
         return self.verifier.keyed

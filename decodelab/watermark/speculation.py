@@ -77,7 +77,7 @@ class WatermarkedDrafter(Drafter):
         state = self.drafter.start(request, base, target)
         return WatermarkedState(self, state, self.watermark.bind(request))
 
-
+# %% ../../nbs/10_watermark/12_speculation.ipynb #ec44e6a5
 class WatermarkedState(DraftState):
     "The state of a watermarked drafter for one sequence."
 
@@ -100,6 +100,10 @@ class WatermarkedState(DraftState):
                 'WatermarkedVerifier watermarks what stays of its guesses'
             )
         return draft
+
+    def observe(self, draft: Draft, p):
+        "The drafter inside learns from the rows `p` `(1 + n, V)`."
+        self.state.observe(draft, p)
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #b5a5ec3d
 class DrafterWithBase(Drafter):

@@ -164,6 +164,8 @@ class Maker:
                     f'{cls.__name__}.__init__ has the parameter {p.name}, which tests/fuzz/parts.py cannot make: '
                     'add it to Maker.value, or the class to LEFT_OUT with the reason'
                 )
+            if self.law and p.name in ('shape', 'nodes'):  # the defaults are too many to enumerate
+                optional = False
             if value is not None and (not optional or self.draw.random() < 0.5):
                 arguments.append(f'{p.name}={value}')
         return f'{cls.__name__}({", ".join(arguments)})'
@@ -175,6 +177,8 @@ class Maker:
         integer = lambda low, high: str(draw.randint(low, high))
         number = lambda low, high: str(round(draw.uniform(low, high), 2))
         ids = lambda n: str(draw.sample(range(last), min(n, last)))
+        if name == 'lm' and cls.__name__ == 'PardDrafter':  # a model, not heads
+            return draw.choice(['draft', 'target'])
         if name == 'lm':
             other = cls.__name__ in (
                 'UniversalDrafter',
@@ -207,6 +211,10 @@ class Maker:
             window=lambda: integer(1, 3),
             ngram=lambda: integer(2, 3),
             guesses=lambda: integer(1, 2 if self.law else 4),
+            width=lambda: integer(1, 3),
+            min_match=lambda: integer(1, 2),
+            bias=lambda: integer(0, 3),
+            mask=lambda: integer(0, last),
             max_ngram=lambda: integer(2, 4),
             min_ngram=lambda: integer(1, 2),
             depth=lambda: integer(1, small),
@@ -215,6 +223,9 @@ class Maker:
             acceptance=lambda: number(0.1, 0.9),
             seed=lambda: integer(0, 9),
             costs=lambda: 'RoundCosts((1.0, 1.1, 1.2), 0.1)',
+            rule=lambda: f'FixedLookahead({integer(1, 6)})',
+            price=lambda: number(0.01, 1),
+            credit=lambda: number(0.1, 3),
             k=lambda: integer(1, 6),
             up=lambda: integer(1, 3),
             down=lambda: integer(1, 3),
