@@ -653,7 +653,7 @@ def decode_batch(
     max_new_tokens: int = 64,  # the budget of each sequence
     seed: int = 0,  # sequence i is that of `decode(lm, prompts[i], strategy, seed=seed + i)`
     stop=None,  # as for `decode`
-    cache_tokens: int | None = None,  # positions in the target's cache, beams and several sequences aside
+    cache_tokens: int | None = None,  # positions in the target's cache, beams and draws aside
     on_error: str = 'raise',  # 'keep': a prompt that fails has its error in its trace
 ) -> Batch:
     """Decode many prompts with joined passes.
