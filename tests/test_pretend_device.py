@@ -80,8 +80,6 @@ def expressions() -> list[str]:
         made = maker.make(c, 2)
         if c.__name__ == 'CascadeDrafter':  # drafts with a model, not with heads
             made = re.sub('lm=(medusa|eagle3?|hydra)', 'lm=draft', made)
-        if c.__name__ == 'PardDrafter' and 'mask=' not in made:  # this draft names none
-            made = made.replace('lm=draft', 'lm=draft, mask=1')
         found.append(f'Speculative({made}, {base})')
     for name, c in classes(Verifier).items():
         inner = 'TokenVerifier()' if 'verifier' in inspect.signature(c).parameters else ''

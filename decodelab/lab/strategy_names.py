@@ -311,6 +311,8 @@ VERIFIERS = {
         ('lenience',),
     ),
 }  # name → verifier
+
+# %% ../../nbs/13_lab/24_strategy_names.ipynb #b4c1a907
 LOOKAHEADS = {
     'fixed': Spelling('speculative.protocol.FixedLookahead', 'so many tokens', 'fixed:4', ('k',)),
     'heuristic': Spelling(
@@ -330,6 +332,18 @@ LOOKAHEADS = {
             ('cumulative', 'while all is probably right', 'cumulative:0.7', 'h'),
         )
     },
+    'backoff': Spelling(
+        'speculative.backoff.BackoffLookahead',
+        'ever more seldom where drafts do not pay',
+        'backoff:0.2,0.3',
+        ('price', 'credit'),
+    ),
+    'self-measuring': Spelling(
+        'speculative.self_measuring.SelfMeasuringLookahead',
+        'learns the costs of rounds from the clock',
+        'self-measuring:20',
+        ('k',),
+    ),
 }  # name → lookahead rule
 
 # %% ../../nbs/13_lab/24_strategy_names.ipynb #782d895e

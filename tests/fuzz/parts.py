@@ -166,6 +166,8 @@ class Maker:
                 )
             if self.law and p.name in ('shape', 'nodes'):  # the defaults are too many to enumerate
                 optional = False
+            if p.name == 'mask':  # its default is read from the model, and ours name none
+                optional = False
             if value is not None and (not optional or self.draw.random() < 0.5):
                 arguments.append(f'{p.name}={value}')
         return f'{cls.__name__}({", ".join(arguments)})'
