@@ -183,9 +183,7 @@ def wait_for_writers(work: Work, seconds: float = 60):
     for path in work.folder.rglob('.*lock'):
         text = path.read_text() if path.exists() else ''
         while text and is_running(json.loads(text)['pid']):
-            assert time.monotonic() < end, (
-                f'process {writer["pid"]} outlives its parent by {seconds:.0f} s'
-            )
+            assert time.monotonic() < end, f'after {seconds:.0f} s it is still there: {text}'
             time.sleep(0.05)
 
 
