@@ -39,13 +39,18 @@ from decodelab import (
 from decodelab.core.driver import Request, Rng, Strategy
 from decodelab.strategies import (
     Backtracking,
+    BestOfN,
     BudgetForcing,
+    Decided,
+    DeepConf,
     InsertAfter,
     Prepend,
     PreparedPrompt,
     RepeatedNGram,
+    SelfConsistency,
     TokenTriggers,
 )
+from decodelab.strategies.deepconf import LowestGroup
 from decodelab.drafters import (
     CascadeDrafter,
     DynamicTreeDrafter,
@@ -77,6 +82,10 @@ def speculative(drafter, base=Greedy(), verifier=None):
     return Speculative(drafter, base, verifier, FixedLookahead(3))
 
 
+def first_token(text):
+    return text[:3]
+
+
 STRATEGIES = {
     'greedy': Greedy(),
     'greedy with a penalty': Greedy([RepetitionPenalty(1.3)]),
@@ -93,6 +102,10 @@ STRATEGIES = {
     'backtracking': Backtracking(RepeatedNGram(2), WARM),
     'token triggers': TokenTriggers([InsertAfter((5,), (6, 7))], WARM),
     'a prepared prompt': PreparedPrompt(Prepend((2, 2)), WARM),
+    'best of n': BestOfN(WARM, 3),
+    'best of n, speculative': BestOfN(speculative(AssistantDrafter(SMALL), WARM), 2),
+    'self-consistency': SelfConsistency(first_token, WARM, 4, stop=Decided(), at_once=2),
+    'deepconf': DeepConf(first_token, WARM, 4, LowestGroup(3), warmup=2),
     'assistant': speculative(AssistantDrafter(SMALL)),
     'assistant, sampled': speculative(AssistantDrafter(SMALL), WARM),
     'assistant, blocks': speculative(AssistantDrafter(SMALL), WARM, BlockVerifier()),
@@ -115,8 +128,9 @@ STRATEGIES = {
     'hydra': speculative(TreeDrafter(HydraHeads.of(LM, 3, prefix=True)), WARM),
     'eagle 3': speculative(EagleDrafter(EAGLE3)),
 }
-SOME = ('greedy with a penalty', 'sample', 'beam search', 'contrastive search', 'dola')
+SOME = ('greedy with a penalty', 'sample', 'beam search', 'contrastive search', 'dola', 'deepconf')
 SOME += ('assistant, sampled', 'early exit', 'tree', 'lookahead decoding', 'eagle', 'hydra')
+SOME += ('best of n, speculative', 'self-consistency')
 PROMPTS = [[5, 6, 7, 5, 6], [9], list(range(1, 30)), [3, 3, 3]]
 
 

@@ -495,13 +495,8 @@ def test_a_name_makes_its_drafter(text, lm):
 
 def test_these_names_are_all(lm):
     tested = {text.partition(':')[0] for text in [*MADE, *DRAFTED]}
-    elsewhere = {
-        'beam-sample',
-        'constrained-beam',
-        'contrastive-decoding',
-        'single-position',
-        'pard',
-    }
+    elsewhere = {'beam-sample', 'best-of', 'constrained-beam', 'contrastive-decoding', 'pard'}
+    elsewhere |= {'single-position'}
     assert tested | elsewhere == set(SPELLINGS)
 
 
@@ -510,6 +505,9 @@ def test_the_names_that_need_more(lm):
     assert repr(make_strategy('beam-sample:3', warm)) == (
         'BeamSample(3, processors=[Temperature(0.5)])'
     )
+    assert repr(make_strategy('best-of:4', warm)) == 'BestOfN(Sample(Temperature(0.5)), n=4)'
+    with pytest.raises(ValueError, match='best-of:4 draws tokens'):
+        make_strategy('best-of:4', MODELS)
     words = make_strategy('constrained-beam:return/None,num_beams=3', MODELS)
     assert len(words.constraints) == 2 and words.num_beams == 3
     amateur = make_strategy('contrastive-decoding:0.2', MODELS)

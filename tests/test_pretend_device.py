@@ -17,7 +17,7 @@ from decodelab import LM, Greedy, Speculative, Stop, decode, decode_batch
 from decodelab.core.driver import Strategy
 from decodelab.evaluate.pretend import count_traffic, move, pretend_device
 from decodelab.logits.warpers import LogitsProcessor
-from decodelab.strategies import InsertAfter, Prepend, RepeatedNGram
+from decodelab.strategies import InsertAfter, LowestGroup, Prepend, RepeatedNGram
 from decodelab.strategies.constraints import PhrasalConstraint
 from decodelab.speculative import BackoffLookahead, SelfMeasuringLookahead
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
@@ -47,6 +47,9 @@ BY_HAND = dict(
     Backtracking='Backtracking(RepeatedNGram(2))',
     TokenTriggers='TokenTriggers([InsertAfter((5,), (6, 7))])',
     PreparedPrompt='PreparedPrompt(Prepend((2, 2)))',
+    BestOfN='BestOfN(Sample(), 3)',
+    SelfConsistency='SelfConsistency(len, Sample(), 3)',
+    DeepConf='DeepConf(len, Sample(), 4, LowestGroup(2), warmup=2)',
     GreenListWatermark=None,
     SynthID='SynthID([1, 2, 3])',
     TransformersGreenList=f'TransformersGreenList({VOCABULARY})',
@@ -98,7 +101,7 @@ def expressions() -> list[str]:
 
 def names(world: dict) -> dict:
     "What an expression may name."
-    parts = PhrasalConstraint, RepeatedNGram, InsertAfter, Prepend
+    parts = PhrasalConstraint, RepeatedNGram, InsertAfter, Prepend, LowestGroup
     found = dict(Speculative=Speculative) | {c.__name__: c for c in parts}
     for kind in (Strategy, Watermark, Verifier, LogitsProcessor):
         found |= {c.__name__: c for c in subclasses(kind)}

@@ -94,6 +94,18 @@ DECODING_WORDS = {
         r'$\arg\max_{v}\ (1 - \alpha)\, p(v) - \alpha \max_j \cos(h_v, h_{x_j})$ over the top k.',
         'Su et al. 2022, arXiv 2202.06417',
     ),
+    'best of n': (
+        r'Of $n$ sampled sequences the one with the largest score, $\arg\max_i r(x, y_i)$.',
+        'Stiennon et al. 2020, arXiv 2009.01325',
+    ),
+    'self-consistency': (
+        r'The answer of most sampled sequences, $\arg\max_a \sum_i \mathbb{1}(a_i = a)$.',
+        'Wang et al. 2023, arXiv 2203.11171',
+    ),
+    'token confidence': (
+        r'$-\frac{1}{k} \sum_j \log p(j)$ over the $k$ most probable tokens.',
+        'Fu et al. 2025, arXiv 2508.15260',
+    ),
     'lossless': (
         "A method that generates from the base strategy's distribution exactly.",
         'Leviathan et al. 2023, arXiv 2211.17192, appendix A.1',

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['DECODERS', 'DRAFTERS', 'SPELLINGS', 'VERIFIERS', 'LOOKAHEADS', 'UNSPELLED', 'HIDDEN', 'MAKERS', 'Spelling', 'Spelled',
            'nearest', 'read_value', 'read_spelling', 'bare_values', 'split_spellings', 'Models', 'spelled_class',
-           'parameters_of', 'check_parameters', 'make_sampling', 'make_beam_sample', 'make_constrained', 'make_dola',
-           'make_transformers', 'make_early_exit', 'make_synthetic', 'make_part', 'make_strategy', 'make_lookahead',
-           'strategies_table']
+           'parameters_of', 'check_parameters', 'make_sampling', 'make_beam_sample', 'make_best_of', 'make_constrained',
+           'make_dola', 'make_transformers', 'make_early_exit', 'make_synthetic', 'make_part', 'make_strategy',
+           'make_lookahead', 'strategies_table']
 
 # %% ../../nbs/13_lab/24_strategy_names.ipynb #1fe9494a
 import difflib
@@ -116,6 +116,13 @@ DECODERS |= {
         'the last layer against early ones: high, low or their numbers',
         'dola:high',
         ('layers',),
+    ),
+    'best-of': Spelling(
+        'strategies.best_of_n.BestOfN',
+        'the most probable of n samples',
+        'best-of:8',
+        ('n',),
+        draws='always',
     ),
     'transformers': Spelling(
         'evaluate.transformers_reference.TransformersGenerate',
@@ -351,6 +358,8 @@ UNSPELLED = {
     'Backtracking': 'its rule, when a sequence is stuck, is an object',
     'TokenTriggers': 'its rules, what to insert and when, are objects',
     'PreparedPrompt': 'its preparation is an object, and a shell can prepare a prompt itself',
+    'SelfConsistency': 'what reads an answer in a text is a function',
+    'DeepConf': 'what reads an answer in a text is a function',
 }  # class → why it has no name
 
 # %% ../../nbs/13_lab/24_strategy_names.ipynb #22b76a26
@@ -497,7 +506,7 @@ def load_draft(self: Models, spelled: Spelled):
 # %% ../../nbs/13_lab/24_strategy_names.ipynb #41a0df42
 HIDDEN = frozenset(
     'self lm heads mtp assistant amateur base processors drafter drafters continuation cost '
-    'datastore cache match matrix'.split()
+    'score datastore cache match matrix'.split()
 )  # parameters that are objects, which a command cannot spell
 
 
@@ -553,6 +562,14 @@ def make_beam_sample(spelled: Spelled, models: Models):
     if not models.temperature:
         raise ValueError(f'{spelled.text} draws tokens: give a --temperature above 0')
     return spelled_class(spelled.spelling)(processors=models.base().processors, **spelled.values)
+
+
+def make_best_of(spelled: Spelled, models: Models):
+    "The best of several samples at the temperature."
+    check_parameters(spelled)
+    if not models.temperature:
+        raise ValueError(f'{spelled.text} draws tokens: give a --temperature above 0')
+    return spelled_class(spelled.spelling)(models.base(), **spelled.values)
 
 # %% ../../nbs/13_lab/24_strategy_names.ipynb #6d6e5a34
 def make_constrained(spelled: Spelled, models: Models):
@@ -611,6 +628,7 @@ def make_synthetic(spelled: Spelled, models: Models):
 MAKERS = {
     'strategies.sampling.Sample': make_sampling,
     'strategies.beam_search.BeamSample': make_beam_sample,
+    'strategies.best_of_n.BestOfN': make_best_of,
     'strategies.constrained_beam_search.ConstrainedBeamSearch': make_constrained,
     'strategies.dola.DoLa': make_dola,
     'evaluate.transformers_reference.TransformersGenerate': make_transformers,

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['ForwardRequest', 'BatchedSession', 'group_by_length', 'round_up_positions', 'ModelBatch', 'run_pass', 'fill_pending',
            'pad_requests', 'pass_function', 'joint_forward', 'Batcher', 'unbatchable_reason', 'Batch', 'Queue',
-           'positions_needed', 'run_batch', 'failed_trace', 'fill_queue', 'check_batch', 'to_batch', 'decode_batch']
+           'positions_needed', 'not_ended', 'owner_of', 'run_batch', 'failed_trace', 'fill_queue', 'check_batch',
+           'to_batch', 'decode_batch']
 
 # %% ../../nbs/02_models/13_batching.ipynb #ca13f15f
 from collections import Counter
@@ -51,6 +52,7 @@ class ForwardRequest:
     stops: tuple = ()  # more layers whose hidden states are needed; `hidden` is a list then
     tree: TokenTree | None = None  # the last ids are its nodes
     pending: torch.Tensor | None = None  # the last ids, where only the device knows them
+    known: torch.Tensor | list | None = None  # states of first tokens that were `cut` off
     runner: greenlet = None  # the sequence that waits
     hidden: torch.Tensor | list | None = None  # the result: `(n, D)` after layer `stop - 1`
     logits: torch.Tensor | None = None  # the result: `(last, V)`
@@ -58,11 +60,27 @@ class ForwardRequest:
     def __len__(self):
         return len(self.x)
 
+    def cut(self, n: int, known: torch.Tensor | list):
+        "Leave out the first `n` tokens: their keys and values are in the slot, their states `known`."
+        self.x = self.x[n:]
+        self.begin += n
+        self.known = known
+
+    def restore(self):
+        "Put the states of the tokens that were cut off before those of the others."
+        if self.known is None:
+            return
+        pairs = zip(self.known, self.hidden) if self.stops else [(self.known, self.hidden)]
+        joined = [torch.cat(pair) for pair in pairs]
+        self.hidden = joined if self.stops else joined[0]
+
 # %% ../../nbs/02_models/13_batching.ipynb #8b05d9f6
 class BatchedSession(Session):
     "A session whose passes are joined with those of other sequences."
 
     kind = 'growing'
+    shared = None  # a `SharedPrompt`, where other sequences have the same prompt
+    shared_ids = ()  # its first ids that were read for all of them
 
     def __init__(self, model_batch: 'ModelBatch'):  # with a slot in place of a cache of its own
         self.lm = model_batch.lm
@@ -330,9 +348,13 @@ class Batcher:
         return sessions[-1]
 
     def release(self, sequence: greenlet):
-        "Free the slots of a sequence that has ended."
+        "Free the slots of a sequence that has ended, or was ended; what it waits for is forgotten."
+        self.transfers.pop(sequence, None)
+        self.gathering.pop(sequence, None)
         for session in self.opened.pop(sequence, []):
-            session.model_batch.release(session)
+            batch = session.model_batch
+            batch.waiting = [r for r in batch.waiting if r.runner is not sequence]
+            batch.release(session)
 
 # %% ../../nbs/02_models/13_batching.ipynb #57293e3b
 @patch
@@ -353,8 +375,12 @@ def run_next(self: Batcher) -> list[tuple]:
     first = min(map(self._pass_key, pool.waiting))
     requests = [r for r in pool.waiting if self._pass_key(r) == first]
     pool.waiting = [r for r in pool.waiting if self._pass_key(r) != first]
+    for shared in {r.session.shared: None for r in requests if r.session.shared}:
+        shared.read(pool, [r for r in requests if r.session.shared is shared])
     for group in group_by_length(requests):
         run_pass(pool, group)
+    for request in requests:
+        request.restore()
     return [(r.runner,) for r in requests]
 
 # %% ../../nbs/02_models/13_batching.ipynb #a5305b68
@@ -508,6 +534,18 @@ def positions_needed(request: Request) -> int:
     return round_up_positions(1 + len(request.prompt) + request.max_new_tokens)
 
 # %% ../../nbs/02_models/13_batching.ipynb #cb0d1705
+def not_ended(ready: list[tuple]) -> Iterator[tuple]:
+    "The sequences that can go on, less those that another one ends in the meantime."
+    return (pair for pair in ready if not pair[0].dead)
+
+
+def owner_of(sequence: greenlet, running: dict) -> greenlet:
+    "The sequence of a request that runs: itself, or the one that a part of it was started in."
+    while sequence not in running:
+        sequence = sequence.parent
+    return sequence
+
+# %% ../../nbs/02_models/13_batching.ipynb #fbd9bbdd
 def run_batch(
     batcher: Batcher,
     queue: Queue,
@@ -524,14 +562,16 @@ def run_batch(
         try:
             trace = sequence.switch(*args)
         except Exception as error:
+            i = running[owner_of(sequence, running)]
             if on_error == 'raise':
-                error.add_note(f'while decoding prompt number {running[sequence]}')
+                error.add_note(f'while decoding prompt number {i}')
                 raise
             clear_frames(error.__traceback__)  # they hold caches
-            trace = failed_trace(queue.requests[running[sequence]].prompt, error)
-        if sequence.dead:
-            traces[running.pop(sequence)] = trace
-            batcher.release(sequence)
+            trace = failed_trace(queue.requests[i].prompt, error)
+        owner = owner_of(sequence, running)
+        if owner.dead:
+            traces[running.pop(owner)] = trace
+            batcher.release(owner)
 
     try:
         while len(traces) < len(queue.requests):
@@ -540,7 +580,7 @@ def run_batch(
                 running[sequence] = i
                 resume(sequence, queue.requests[i], strategy)
             if running:
-                for ready in batcher.run_next():
+                for ready in not_ended(batcher.run_next()):
                     resume(*ready)
             n_bytes = sum(pool.cache.n_bytes() for pool in batcher.pools.values())
             max_bytes = max(max_bytes, n_bytes)
@@ -613,7 +653,7 @@ def decode_batch(
     max_new_tokens: int = 64,  # the budget of each sequence
     seed: int = 0,  # sequence i is that of `decode(lm, prompts[i], strategy, seed=seed + i)`
     stop=None,  # as for `decode`
-    cache_tokens: int | None = None,  # positions in the target's cache, beam search aside
+    cache_tokens: int | None = None,  # positions in the target's cache, beams and draws aside
     on_error: str = 'raise',  # 'keep': a prompt that fails has its error in its trace
 ) -> Batch:
     """Decode many prompts with joined passes.

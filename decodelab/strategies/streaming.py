@@ -19,7 +19,7 @@ import torch
 from greenlet import GreenletExit, greenlet
 
 from ..core.checks import check_instance, check_int
-from ..models.batching import Batcher, Queue
+from ..models.batching import Batcher, Queue, not_ended, owner_of
 from .beam_search import BeamSearch
 from decodelab.core.driver import (
     Request,
@@ -348,7 +348,7 @@ def interleave(batcher: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, 
                 return
             with torch.inference_mode():
                 ready = batcher.run_next()
-            for sequence, *result in ready:
+            for sequence, *result in not_ended(ready):
                 switch_to(batcher, running, sequence, *result)
     finally:
         with torch.inference_mode():  # their mode, which they would leave switched on
@@ -362,11 +362,12 @@ def switch_to(batcher: Batcher, running: dict, sequence: greenlet, *args):
     try:
         sequence.switch(*args)
     except Exception as error:
-        error.add_note(f'while decoding prompt number {running[sequence]}')
+        error.add_note(f'while decoding prompt number {running[owner_of(sequence, running)]}')
         raise
-    if sequence.dead:
-        del running[sequence]
-        batcher.release(sequence)
+    owner = owner_of(sequence, running)
+    if owner.dead:
+        del running[owner]
+        batcher.release(owner)
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #31339c46
 def display_live(

@@ -177,6 +177,24 @@ def wait_for_rows(work: Work, process):
         time.sleep(0.002)
 
 
+def wait_for_writers(work: Work, seconds: float = 60):
+    "Wait until the processes that hold locks have ended: a kernel looks for its parent once a second."
+    end = time.monotonic() + seconds
+    for path in work.folder.rglob('.*lock'):
+        text = path.read_text() if path.exists() else ''
+        while text and is_running(json.loads(text)['pid']):
+            assert time.monotonic() < end, f'after {seconds:.0f} s it is still there: {text}'
+            time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)  # asks, and sends nothing
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def kill_once(work: Work, delay: float, while_it_writes: bool, whole_group: bool):
     "Start the command, kill it after some seconds, and check what it left."
     before = work.begun(), len(work.kept)
@@ -194,8 +212,8 @@ def kill_once(work: Work, delay: float, while_it_writes: bool, whole_group: bool
     else:
         process.kill()
     process.wait()
-    if work.name == 'experiment' and not whole_group:
-        time.sleep(2.5)  # its kernel looks for its parent once a second
+    if work.name == 'experiment':
+        wait_for_writers(work)
     process.stderr.close()
     work.check()
     new, begun = len(work.kept) - before[1], work.begun() - before[0]
