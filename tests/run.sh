@@ -2,6 +2,7 @@
 # Everything that is checked, in the order that explains a failure best. Ends with pytest's count; exits 1 if any stage failed.
 cd "$(dirname "$0")/.." || exit 1
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 # two notebooks at a time on two cores; nothing here needs a network
+export TORCHINDUCTOR_COMPILE_THREADS=1 # so one process compiles its graphs itself
 failed=
 python tests/drift.py || failed="$failed drift"
 ruff check --quiet . || failed="$failed ruff"

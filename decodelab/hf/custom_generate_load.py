@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['REQUIREMENT', 'ENTRY_FILE', 'PASSED_ARGUMENTS', 'installed_version', 'unmet_requirements', 'check_requirements',
-           'resolve_folder', 'recipe_folder', 'fetch_files', 'import_package', 'entry_function', 'CustomGenerate',
-           'run_method', 'call_options', 'load_custom_generate']
+           'resolve_folder', 'recipe_folder', 'fetch_files', 'SourceOnlyLoader', 'import_package', 'entry_function',
+           'CustomGenerate', 'run_method', 'call_options', 'load_custom_generate']
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #64e29d89
 import copy
@@ -17,6 +17,7 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass
+from importlib.machinery import FileFinder, SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -142,6 +143,13 @@ def fetch_files(name: str, revision: str, cache_dir: str | None) -> Path:
     return Path(files['generate']).parent
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #a9e6937d
+class SourceOnlyLoader(SourceFileLoader):
+    "Compiles a module's source each time: bytecode of the same second and size would hide an edit."
+
+    def path_stats(self, path):
+        raise OSError(f'no bytecode of {path} is read or written')
+
+
 def import_package(folder: Path) -> ModuleType:
     "The module `generate` of a folder, imported with the files beside it."
     content = hashlib.sha256(str(folder).encode())
@@ -152,7 +160,8 @@ def import_package(folder: Path) -> ModuleType:
         package = ModuleType(name)
         package.__path__ = [str(folder)]
         sys.modules[name] = package
-    importlib.invalidate_caches()
+        finder = FileFinder(str(folder), (SourceOnlyLoader, ['.py']))
+        sys.path_importer_cache[str(folder)] = finder
     return importlib.import_module(f'{name}.generate')
 
 

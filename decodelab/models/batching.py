@@ -356,6 +356,14 @@ class Batcher:
             batch.waiting = [r for r in batch.waiting if r.runner is not sequence]
             batch.release(session)
 
+    def cache_bytes(self) -> int:
+        return sum(pool.cache.n_bytes() for pool in self.pools.values())
+
+    def close(self):
+        "Forget all sequences and caches: an interrupt may have left them half changed."
+        for things in (self.pools, self.opened, self.gathering, self.transfers):
+            things.clear()
+
 # %% ../../nbs/02_models/13_batching.ipynb #57293e3b
 @patch
 def run_next(self: Batcher) -> list[tuple]:
@@ -582,8 +590,10 @@ def run_batch(
             if running:
                 for ready in not_ended(batcher.run_next()):
                     resume(*ready)
-            n_bytes = sum(pool.cache.n_bytes() for pool in batcher.pools.values())
-            max_bytes = max(max_bytes, n_bytes)
+            max_bytes = max(max_bytes, batcher.cache_bytes())
+    except BaseException:
+        batcher.close()
+        raise
     finally:
         for sequence in list(running):
             sequence.throw(GreenletExit)

@@ -183,6 +183,10 @@ def run_side_by_side(
                 sequence.switch(waiting.popleft())
             else:
                 compute_next(request, batcher)
+    except BaseException as error:
+        if request.batcher is None or isinstance(error, KeyboardInterrupt):
+            batcher.close()
+        raise
     finally:
         for sequence in running:
             sequence.throw(GreenletExit)

@@ -350,6 +350,9 @@ def interleave(batcher: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, 
                 ready = batcher.run_next()
             for sequence, *result in not_ended(ready):
                 switch_to(batcher, running, sequence, *result)
+    except BaseException:
+        batcher.close()
+        raise
     finally:
         with torch.inference_mode():  # their mode, which they would leave switched on
             for sequence in list(running):
