@@ -10,7 +10,7 @@ __all__ = ['ForwardRequest', 'BatchedSession', 'group_by_length', 'round_up_posi
 
 # %% ../../nbs/02_models/13_batching.ipynb #ca13f15f
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from traceback import clear_frames
@@ -359,10 +359,12 @@ class Batcher:
     def cache_bytes(self) -> int:
         return sum(pool.cache.n_bytes() for pool in self.pools.values())
 
-    def close(self):
-        "Forget all sequences and caches: an interrupt may have left them half changed."
+    def close(self, running: Iterable[greenlet] = ()):
+        "End sequences and forget all caches: an interrupt may have left them half changed."
         for things in (self.pools, self.opened, self.gathering, self.transfers):
             things.clear()
+        for sequence in list(running):
+            sequence.throw(GreenletExit)
 
 # %% ../../nbs/02_models/13_batching.ipynb #57293e3b
 @patch
@@ -592,11 +594,8 @@ def run_batch(
                     resume(*ready)
             max_bytes = max(max_bytes, batcher.cache_bytes())
     except BaseException:
-        batcher.close()
+        batcher.close(running)
         raise
-    finally:
-        for sequence in list(running):
-            sequence.throw(GreenletExit)
     return [traces[i] for i in sorted(traces)], max_bytes
 
 # %% ../../nbs/02_models/13_batching.ipynb #77014d5d

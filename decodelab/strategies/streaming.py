@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fastcore.basics import patch
 import torch
-from greenlet import GreenletExit, greenlet
+from greenlet import greenlet
 
 from ..core.checks import check_instance, check_int
 from ..models.batching import Batcher, Queue, not_ended, owner_of
@@ -351,12 +351,9 @@ def interleave(batcher: Batcher, queue: Queue, strategy) -> Iterator[tuple[int, 
             for sequence, *result in not_ended(ready):
                 switch_to(batcher, running, sequence, *result)
     except BaseException:
-        batcher.close()
-        raise
-    finally:
         with torch.inference_mode():  # their mode, which they would leave switched on
-            for sequence in list(running):
-                sequence.throw(GreenletExit)
+            batcher.close(running)
+        raise
 
 
 @torch.inference_mode()
