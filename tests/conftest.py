@@ -1,6 +1,5 @@
 "Fixtures that several files of tests share."
 
-import gc
 import shutil
 import subprocess
 import sys
@@ -8,14 +7,12 @@ import zipfile
 
 import pytest
 
+import preloaded
 from repo import ROOT, tracked
 
 
 def pytest_collection_finish(session):
-    "Ten per cent of the time of the tests was a search for garbage among what had been imported."
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
+    preloaded.search_less()
 
 
 @pytest.fixture(scope='session')

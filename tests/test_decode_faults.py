@@ -6,7 +6,9 @@ import json
 import random
 import signal
 import threading
+import traceback
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -307,27 +309,29 @@ def test_an_interrupt_at_any_moment(name, expected):
                 signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0005, 0.03))
                 decode_batch(LM, PROMPTS, strategy, 3, 8) if n % 2 else tokens_of(strategy)
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as error:
                 interrupted += 1
+                leave_inference_mode(error)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             if n % 10 == 9:
                 assert tokens_of(strategy) == expected[name]
     finally:
         signal.signal(signal.SIGALRM, old)
-        leave_inference_mode()
     assert interrupted > 2
 
 
 LEFT = []  # guards that keep the mode switched off
 
 
-def leave_inference_mode():
+def leave_inference_mode(error: KeyboardInterrupt):
     """Switch off what an interrupt inside `torch.inference_mode().__enter__` or `__exit__` leaves on.
 
     Both are Python in torch: 3 of 5,000 interrupts came between its switch and the return.
     """
     if torch.is_inference_mode_enabled():
+        places = [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
+        assert places[-2:] == ['grad_mode.py', Path(__file__).name], places
         LEFT.append(torch._C._InferenceMode(False))
         LEFT[-1].__enter__()
 

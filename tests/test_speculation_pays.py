@@ -37,6 +37,7 @@ from decodelab.speculative import (
     TokenVerifier,
     recorded,
 )
+from test_lookahead import simulated
 
 
 def played(rule, outcomes):
@@ -163,20 +164,9 @@ class Clocked(SelfMeasuringLookahead):
         super().update(timed(step, self.true_costs, noise))
 
 
-def simulated(rule, acceptance, costs, tokens, seed):
-    "The cost of a text whose drafted tokens are right independently of each other, in plain rounds."
-    rule = rule.start()
-    rng = np.random.default_rng(seed)
-    n = 0
-    spent = 0.0
-    while n < tokens:
-        k = 0
-        while rule.keep_drafting(k, None, 1 if k else None):
-            k += 1
-        right = next((i for i in range(k) if rng.random() >= acceptance), k)
-        rule.update(Step([1] * (right + 1), k, right, right < k, [1] * k, [], 1, k))
-        n, spent = n + right + 1, spent + costs.round(k)
-    return spent / tokens / costs.round(0)
+def relative(rule, acceptance, costs, tokens, seed):
+    "The cost of a simulated text in plain rounds a token."
+    return simulated(rule, acceptance, costs, tokens, seed) / tokens / costs.round(0)
 
 
 MACHINES = {
@@ -194,7 +184,7 @@ def test_a_bad_draft_costs_at_most_three_percent(machine, disturbed):
     costs = MACHINES[machine]
     for acceptance in (0.0, 0.03):
         runs = [
-            simulated(Clocked(costs, disturbed=disturbed), acceptance, costs, 400, seed)
+            relative(Clocked(costs, disturbed=disturbed), acceptance, costs, 400, seed)
             for seed in range(4)
         ]
         assert np.mean(runs) <= 1.03
@@ -204,7 +194,7 @@ def test_a_bad_draft_costs_at_most_three_percent(machine, disturbed):
 @pytest.mark.parametrize('machine', MACHINES)
 def test_a_good_draft_is_used(machine, acceptance):
     costs = MACHINES[machine]
-    cost = lambda rule: np.mean([simulated(rule, acceptance, costs, 1500, s) for s in range(4)])
+    cost = lambda rule: np.mean([relative(rule, acceptance, costs, 1500, s) for s in range(4)])
     best = min(1.0, *(cost(FixedLookahead(k)) for k in (1, 2, 4, 8, 16)))
     assert cost(Clocked(costs)) <= 1.12 * best + 0.01
 
@@ -213,7 +203,7 @@ def test_costs_are_learned_through_disturbances():
     costs = RoundCosts((1.0, 1.3, 1.4), 0.2, first=0.4)
     rule = Clocked(costs, carry=True, disturbed=0.2)
     for seed in range(4):
-        simulated(rule, 0.7, costs, 200, seed)
+        relative(rule, 0.7, costs, 200, seed)
     learned = rule.history_.costs()
     for k in (0, 1, 3):
         assert learned.round(k) == pytest.approx(costs.round(k), rel=0.1)
@@ -228,7 +218,7 @@ def test_tries_double_their_distance():
             super().update(step)
 
     costs = RoundCosts.from_ratio(0.5, 0.2)
-    simulated(Kept(costs), 0.0, costs, 20_000, 0)
+    relative(Kept(costs), 0.0, costs, 20_000, 0)
     tries = [i for i, drafted in enumerate(steps) if drafted]
     assert 5 <= len(tries) <= 30
     distances = np.diff(tries[-4:])

@@ -82,8 +82,6 @@ class HydraHeads(Heads):
         layer: dict | None = None,  # options of the prefix attention's layer; None: no such layer
         target: str = '',  # the name of the model that they are trained for
     ):
-        from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
-
         options = dict(heads=heads, blocks=blocks, own=own, layer=layer)
         super().__init__(width, vocab_size, layers, target, **options)
         self.max_draft = heads
@@ -93,17 +91,31 @@ class HydraHeads(Heads):
         self.turn = nn.ModuleList(nn.Linear(width, width) for _ in range(heads * (blocks - 1)))
         n_own = heads if own else 0
         self.out = nn.ModuleList(nn.Linear(width, vocab_size) for _ in range(n_own))
-        for linear in (*self.mix, *self.residual, *self.turn):
-            nn.init.zeros_(linear.weight)
-            nn.init.zeros_(linear.bias)
-        for residual in self.residual:
-            nn.init.eye_(residual.weight)
+        self.set_first_weights()
         self.compiled_ = {}  # what is computed on first use
         self.prefix = nn.ModuleList()
         if layer:
-            self.block_config = layer_config(layer)
-            norm = LlamaRMSNorm(width, self.block_config.rms_norm_eps)
-            self.prefix.extend([LlamaDecoderLayer(self.block_config, 0), norm])
+            self.add_prefix(layer)
+
+# %% ../../nbs/08_drafters/22_hydra.ipynb #058f958e
+@patch
+def set_first_weights(self: HydraHeads):
+    "Untrained heads repeat the target's state: zeros, and an identity beside the blocks."
+    for linear in (*self.mix, *self.residual, *self.turn):
+        nn.init.zeros_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    for residual in self.residual:
+        nn.init.eye_(residual.weight)
+
+
+@patch
+def add_prefix(self: HydraHeads, layer: dict):
+    "A decoder layer with its norm, which reads the prefix; `layer`: its options."
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
+
+    self.block_config = layer_config(layer)
+    norm = LlamaRMSNorm(self.width, self.block_config.rms_norm_eps)
+    self.prefix.extend([LlamaDecoderLayer(self.block_config, 0), norm])
 
 # %% ../../nbs/08_drafters/22_hydra.ipynb #88033ecb
 @patch(cls_method=True)

@@ -193,12 +193,14 @@ class PublishedEagle(Heads):
         "The function that embeds tokens: its own, or the target's."
         return self.embed[0] if len(self.embed) else lm.model.get_input_embeddings()
 
-    def training_scores(self, states, head, embedded):
-        "Raises `ValueError`: published heads are drafted with and not trained."
-        raise ValueError(
-            f'{type(self).__name__} are read from published files and are not trained here: '
-            'train_heads(lm, corpus, EagleHeads.of(lm), folder) trains heads for a target'
-        )
+# %% ../../nbs/08_drafters/21_published_heads.ipynb #0f6b78e8
+@patch
+def training_scores(self: PublishedEagle, states, head, embedded):
+    "Raises `ValueError`: published heads are drafted with and not trained."
+    raise ValueError(
+        f'{type(self).__name__} are read from published files and are not trained here: '
+        'train_heads(lm, corpus, EagleHeads.of(lm), folder) trains heads for a target'
+    )
 
 # %% ../../nbs/08_drafters/21_published_heads.ipynb #ca5f6743
 @patch

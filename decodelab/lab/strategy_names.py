@@ -221,6 +221,10 @@ DRAFTERS |= {
         'single-position',
         model='',
     ),
+}
+
+# %% ../../nbs/13_lab/24_strategy_names.ipynb #049fb9e8
+DRAFTERS |= {
     'universal': Spelling(
         'drafters.universal.UniversalDrafter',
         'a model with another tokenizer drafts text',

@@ -356,15 +356,19 @@ class Batcher:
             batch.waiting = [r for r in batch.waiting if r.runner is not sequence]
             batch.release(session)
 
-    def cache_bytes(self) -> int:
-        return sum(pool.cache.n_bytes() for pool in self.pools.values())
+# %% ../../nbs/02_models/13_batching.ipynb #7738f1ad
+@patch
+def cache_bytes(self: Batcher) -> int:
+    return sum(pool.cache.n_bytes() for pool in self.pools.values())
 
-    def close(self, running: Iterable[greenlet] = ()):
-        "End sequences and forget all caches: an interrupt may have left them half changed."
-        for things in (self.pools, self.opened, self.gathering, self.transfers):
-            things.clear()
-        for sequence in list(running):
-            sequence.throw(GreenletExit)
+
+@patch
+def close(self: Batcher, running: Iterable[greenlet] = ()):
+    "End sequences and forget all caches: an interrupt may have left them half changed."
+    for things in (self.pools, self.opened, self.gathering, self.transfers):
+        things.clear()
+    for sequence in list(running):
+        sequence.throw(GreenletExit)
 
 # %% ../../nbs/02_models/13_batching.ipynb #57293e3b
 @patch

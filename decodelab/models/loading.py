@@ -271,7 +271,7 @@ def read_tensors(
 ) -> dict[str, torch.Tensor]:
     """The tensors of one file by name; a pickle by torch.load with `weights_only=True`, with a warning.
 
-    Raises `ValueError` where no pickle may be read, and for a file that holds no tensors or more than tensors.
+    Raises `ValueError` where no pickle may be read, and for a file that is not whole or could run code.
     """
     from safetensors import SafetensorError
     from transformers.modeling_utils import load_state_dict

@@ -91,20 +91,22 @@ class SharedPrompt:
             self.encoded[id(lm)] = EncodedInput(lm.model, inputs)
         return self.encoded[id(lm)]
 
-    def read(self, pool: ModelBatch, requests: list[ForwardRequest]):
-        "Read what the requests share, if it was not read before, and cut it off."
-        depth = pool.lm.depth
-        for r in requests:
-            if not r.start:  # what a sequence reads again is no longer that part
-                r.session.shared_ids = r.session.shared_ids[: r.begin]
-        fresh = [r for r in requests if not r.begin and r.start < depth and n_readable(r) > 0]
-        if fresh:
-            key = id(pool.lm), fresh[0].start, fresh[0].stop, fresh[0].stops
-            if key not in self.parts:
-                self.parts[key] = self.read_part(pool, fresh)
-            for request in fresh:
-                self.share(pool, request, self.parts[key])
-        self.tokens[pool.lm.name] += sum(len(r) for r in requests if not r.start)
+# %% ../../nbs/02_models/20_shared_prompt.ipynb #818ee49c
+@patch
+def read(self: SharedPrompt, pool: ModelBatch, requests: list[ForwardRequest]):
+    "Read what the requests share, if it was not read before, and cut it off."
+    depth = pool.lm.depth
+    for r in requests:
+        if not r.start:  # what a sequence reads again is no longer that part
+            r.session.shared_ids = r.session.shared_ids[: r.begin]
+    fresh = [r for r in requests if not r.begin and r.start < depth and n_readable(r) > 0]
+    if fresh:
+        key = id(pool.lm), fresh[0].start, fresh[0].stop, fresh[0].stops
+        if key not in self.parts:
+            self.parts[key] = self.read_part(pool, fresh)
+        for request in fresh:
+            self.share(pool, request, self.parts[key])
+    self.tokens[pool.lm.name] += sum(len(r) for r in requests if not r.start)
 
 # %% ../../nbs/02_models/20_shared_prompt.ipynb #f7149c18
 @patch

@@ -165,15 +165,17 @@ class Draws:
             values = run_side_by_side(self.request, self.shared.batcher, runs, **options)
         return [values[i] for i in sorted(values)]
 
-    def begin(self, candidate: Candidate, write: Callable[[Candidate], object]):
-        "The value of `write`; a time limit is that of all sequences together."
-        stop = self.request.stop
-        if stop.seconds is not None:
-            left = max(0.0, stop.seconds - (self.request.now() - self.start))
-            candidate.request.stop = replace(stop, seconds=left)
-        value = write(candidate)
-        self.ended.add(candidate.number)
-        return value
+# %% ../../nbs/04_strategies/19_best_of_n.ipynb #ace5e333
+@patch
+def begin(self: Draws, candidate: Candidate, write: Callable[[Candidate], object]):
+    "The value of `write`; a time limit is that of all sequences together."
+    stop = self.request.stop
+    if stop.seconds is not None:
+        left = max(0.0, stop.seconds - (self.request.now() - self.start))
+        candidate.request.stop = replace(stop, seconds=left)
+    value = write(candidate)
+    self.ended.add(candidate.number)
+    return value
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #015d08a7
 @patch

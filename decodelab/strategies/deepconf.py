@@ -252,29 +252,37 @@ class ConfidentPoll:
         values = list(self.confidences.values())
         self.threshold = float(np.percentile(values, 100 - 100 * self.strategy.keep))
 
-    def voters(self, n: int) -> list[Candidate]:
-        "Of the first `n` sequences, those at or above the threshold."
-        return [c for c in self.candidates[:n] if self.confidences[c.number] >= self.threshold]
+# %% ../../nbs/04_strategies/21_deepconf.ipynb #6d6eaa04
+@patch
+def voters(self: ConfidentPoll, n: int) -> list[Candidate]:
+    "Of the first `n` sequences, those at or above the threshold."
+    return [c for c in self.candidates[:n] if self.confidences[c.number] >= self.threshold]
 
-    def votes(self, n: int) -> tuple[list, list]:
-        "`(answers, weights)` of the voters among the first `n` sequences."
-        numbers = [c.number for c in self.voters(n)]
-        return [self.answers[i] for i in numbers], [self.confidences[i] for i in numbers]
 
-    def share(self, n: int) -> float:
-        "β: the share of the first answer in the votes of the first `n` sequences; 0 without a vote."
-        weights = list(count_votes(*self.votes(n)).values())
-        total = sum(weights)
-        return weights[0] / total if total else 0.0
+@patch
+def votes(self: ConfidentPoll, n: int) -> tuple[list, list]:
+    "`(answers, weights)` of the voters among the first `n` sequences."
+    numbers = [c.number for c in self.voters(n)]
+    return [self.answers[i] for i in numbers], [self.confidences[i] for i in numbers]
 
-    def is_over(self, values: dict) -> bool:
-        "Is there a consensus? Counts the sequences that have ended, in order, from the warm-up on."
-        s = self.strategy
-        while not self.agreed and self.n_counted in self.answers:
-            self.n_counted += 1
-            if s.consensus is not None and self.n_counted >= s.warmup:
-                self.agreed = self.share(self.n_counted) >= s.consensus
-        return self.agreed
+
+@patch
+def share(self: ConfidentPoll, n: int) -> float:
+    "β: the share of the first answer in the votes of the first `n` sequences; 0 without a vote."
+    weights = list(count_votes(*self.votes(n)).values())
+    total = sum(weights)
+    return weights[0] / total if total else 0.0
+
+
+@patch
+def is_over(self: ConfidentPoll, values: dict) -> bool:
+    "Is there a consensus? Counts the sequences that have ended, in order, from the warm-up on."
+    s = self.strategy
+    while not self.agreed and self.n_counted in self.answers:
+        self.n_counted += 1
+        if s.consensus is not None and self.n_counted >= s.warmup:
+            self.agreed = self.share(self.n_counted) >= s.consensus
+    return self.agreed
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #d1d58d02
 @patch

@@ -21,6 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from decodelab.core.files import may_be_alive
 from repo import ROOT
 
 JOBS = '''
@@ -182,17 +183,9 @@ def wait_for_writers(work: Work, seconds: float = 60):
     end = time.monotonic() + seconds
     for path in work.folder.rglob('.*lock'):
         text = path.read_text() if path.exists() else ''
-        while text and is_running(json.loads(text)['pid']):
+        while text and may_be_alive(json.loads(text)):
             assert time.monotonic() < end, f'after {seconds:.0f} s it is still there: {text}'
             time.sleep(0.05)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)  # asks, and sends nothing
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def kill_once(work: Work, delay: float, while_it_writes: bool, whole_group: bool):
