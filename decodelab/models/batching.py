@@ -359,6 +359,7 @@ class Batcher:
 # %% ../../nbs/02_models/13_batching.ipynb #7738f1ad
 @patch
 def cache_bytes(self: Batcher) -> int:
+    "Memory of all pools of caches, in bytes."
     return sum(pool.cache.n_bytes() for pool in self.pools.values())
 
 
