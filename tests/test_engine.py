@@ -54,6 +54,7 @@ from decodelab import (
 from decodelab.drafters import PardDrafter, SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.evaluate.certify import transform_check
 from decodelab.evaluate.exact import ExactSample
+from decodelab.models.compile import run_traced
 
 ROOMY = 256  # positions a model is made for, unless it says less
 ROPES = dict(
@@ -704,8 +705,14 @@ def derived(m):
     return m
 
 
+@pytest.fixture
+def traced(monkeypatch):
+    "Graphs run as they were traced, without a C++ compiler: for tests of what is compiled, and when."
+    monkeypatch.setattr('torch._inductor.compile', run_traced)
+
+
 @pytest.mark.parametrize('why, make', REFUSED, ids=[why for why, _ in REFUSED])
-def test_reasons(why, make):
+def test_reasons(why, make, traced):
     lm = LM(make())
     assert (
         lm.native is None and lm.backend.startswith("transformers' forward: ") and why in lm.backend
@@ -820,7 +827,7 @@ def test_a_compiled_model_hears_hooks_and_sees_edits(compiled):
     assert lm.backend == 'native forward, compiled'
 
 
-def test_prompts_of_ten_lengths_compile_nothing_new():
+def test_prompts_of_ten_lengths_compile_nothing_new(traced):
     "Greedy, sampling and assisted, with prompts in buckets; the texts are those of the uncompiled model."
     lm, plain, draft = (LM(made(seed=seed)) for seed in (0, 0, 1))
     lm.compile(width=3, length=64, prompts=True), draft.compile(width=1, length=64, prompts=True)

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['MIN_CAPACITY', 'MIN_BUCKET', 'MATRICES', 'NUMBERS', 'COUNTER', 'ONEDNN_PRODUCT', 'FixedCache', 'pass_function',
            'product_operator', 'matrix_number', 'traceable_products', 'compile_graph', 'first_line', 'compiler_advice',
-           'single_output', 'Graphs', 'relative_error', 'clock', 'time_run', 'CompiledForward', 'weight_versions',
-           'library_pass', 'record_cuda', 'partial_pass_function', 'TransformersGraphs', 'CompileMixin']
+           'single_output', 'run_traced', 'Graphs', 'relative_error', 'clock', 'time_run', 'CompiledForward',
+           'weight_versions', 'library_pass', 'record_cuda', 'partial_pass_function', 'TransformersGraphs',
+           'CompileMixin']
 
 # %% ../../nbs/02_models/10_compile.ipynb #98d9f6d5
 import functools
@@ -191,6 +192,18 @@ def compiler_advice(error: Exception) -> str:
 def single_output(out):
     "The tensor that a graph returns, by itself or in a tuple."
     return out[0] if isinstance(out, (tuple, list)) else out
+
+
+def run_traced(
+    graph,  # as `make_fx` traced it
+    inputs: list,  # `[x, where, *keys, *values]`
+):
+    """In place of inductor's `compile`: the traced graph as it is, one operation after the other.
+
+    It needs no C++ compiler and no seconds to wait for one: for tests of what is compiled when.
+    """
+    depth = len(inputs) // 2 - 1
+    return lambda x, where, *buffers: graph(x, where, [*buffers[:depth]], [*buffers[depth:]])
 
 # %% ../../nbs/02_models/10_compile.ipynb #a038c32b
 class Graphs:
