@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import preloaded
 from test_bench_resume import SCRIPT, TIMES
 
 pytestmark = [
@@ -46,13 +47,58 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-def started(n, script, *args, by='accelerate', **popen):
+class Forks:
+    "Processes of a script, in forks, with what a launcher tells them; one that fails takes the others down."
+
+    def __init__(self, n: int, command: list, env: dict):
+        told = dict(
+            WORLD_SIZE=str(n),
+            LOCAL_WORLD_SIZE=str(n),
+            MASTER_ADDR='127.0.0.1',
+            MASTER_PORT=str(free_port()),
+        )
+        self.processes = [
+            preloaded.start(command, env=env | told | dict(RANK=str(i), LOCAL_RANK=str(i)))
+            for i in range(n)
+        ]
+
+    @property
+    def returncode(self) -> int | None:
+        "The first status that is not 0; 0 if all have ended well, None while they run."
+        found = [p.returncode for p in self.processes]
+        failed = [status for status in found if status]
+        if failed:
+            return failed[0]
+        return None if None in found else 0
+
+    poll = returncode.fget
+
+    def communicate(self, timeout=None):
+        "All that they printed, once all have ended or one has failed."
+        until = time.monotonic() + timeout
+        while self.returncode is None and time.monotonic() < until:
+            time.sleep(0.01)
+        status = self.returncode
+        self.kill()
+        said = [p.communicate(timeout=10) for p in self.processes]
+        out, err = (''.join(texts) for texts in zip(*said))
+        return out, err + (signal.Signals(-status).name if status and status < 0 else '')
+
+    def kill(self):
+        "Kill those that run."
+        for process in self.processes:
+            process.kill()
+
+
+def started(n, script, *args, by='forks', **popen):
     "`n` processes of a script that sees no GPU."
     env = {k: v for k, v in os.environ.items() if k not in ALONE} | dict(
         CUDA_VISIBLE_DEVICES='',
         OMP_NUM_THREADS='1',
         PYTHONPATH=os.pathsep.join(filter(None, sys.path)),
     )
+    if by == 'forks':
+        return Forks(n, [script, *args], env)
     return subprocess.Popen(
         [
             sys.executable,
@@ -65,7 +111,7 @@ def started(n, script, *args, by='accelerate', **popen):
         ],
         env=env,
         text=True,
-        **popen,
+        **dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE) | popen,
     )
 
 
@@ -79,7 +125,7 @@ def ran(n, script, *args, **how):
             patch.setattr(sys, 'argv', [str(script), *map(str, args)])
             runpy.run_path(str(script), run_name='__main__')
         return out.getvalue()
-    process = started(n, script, *args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+    process = started(n, script, *args, **how)
     try:
         out, err = process.communicate(timeout=240)
     finally:
@@ -122,7 +168,7 @@ def test_two_processes_say_and_count_what_one_does(tmp_path):
 
     work = script(tmp_path, MODELS)
     for n in (1, 2):
-        ran(n, work, tmp_path / f'run{n}', tmp_path / f'{n}.json')
+        ran(n, work, tmp_path / f'run{n}', tmp_path / f'{n}.json', by='accelerate')
     one, two = (pd.read_json(tmp_path / f'{n}.json', orient='records') for n in (1, 2))
     changing = [*WHERE, *(c for c in one if 'second' in c or c == 'draft_cost')]
     pd.testing.assert_frame_equal(
@@ -158,9 +204,9 @@ if __name__ == '__main__':
 TOTAL = 2 * 3 * 4  # strategies, prompts, repeats
 
 
-def killed(work, folder, victim, rows=4):
+def killed(work, folder, victim, rows=4, **how):
     "Start two processes, kill one with SIGKILL when it has kept some rows, and wait until the launcher has taken the other down."
-    process = started(2, work, folder, 25, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = started(2, work, folder, 25, **how)
     own = Path(str(folder).replace('RANK', str(victim)))
     try:
         deadline = time.monotonic() + 180
@@ -181,7 +227,7 @@ def killed(work, folder, victim, rows=4):
 
 def test_a_worker_is_killed_and_any_number_goes_on(tmp_path):
     work = script(tmp_path, PACED)
-    killed(work, tmp_path / 'run', victim=1)
+    killed(work, tmp_path / 'run', victim=1, by='accelerate')
     before = kept(tmp_path / 'run')
     done = [r for rows in before.values() for r in rows]
     assert 4 <= len(before['rows.1.jsonl']) < TOTAL // 2 and len(runs(done)) == len(set(runs(done)))
@@ -265,7 +311,6 @@ def test_a_model_cut_over_two_processes_says_what_it_says_whole(tmp_path):
                 tmp_path / 'target',
                 tmp_path / 'draft',
                 tmp_path / f'run{n}',
-                by='torchrun',
             ).splitlines()[-1]
         )
         for n in (1, 2)
@@ -296,7 +341,7 @@ def tokenizer(folder):
 
 def test_processes_that_would_measure_other_things_are_stopped(tmp_path):
     work = script(tmp_path, PACED.replace('frame = run(out', 'frame = run(out, seed=int(rank)'))
-    process = started(2, work, tmp_path / 'run', 0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = started(2, work, tmp_path / 'run', 0, by='torchrun')
     try:
         said = process.communicate(timeout=240)[1]
     finally:
