@@ -168,7 +168,7 @@ def test_two_processes_say_and_count_what_one_does(tmp_path):
 
     work = script(tmp_path, MODELS)
     for n in (1, 2):
-        ran(n, work, tmp_path / f'run{n}', tmp_path / f'{n}.json', by='accelerate')
+        ran(n, work, tmp_path / f'run{n}', tmp_path / f'{n}.json')
     one, two = (pd.read_json(tmp_path / f'{n}.json', orient='records') for n in (1, 2))
     changing = [*WHERE, *(c for c in one if 'second' in c or c == 'draft_cost')]
     pd.testing.assert_frame_equal(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TONES', 'ADVICE', 'ARCHITECTURES', 'MAX_NODES', 'Exercised', 'Check', 'Certificate', 'pooled', 'g_test',
-           'g_test_power', 'sequence_distribution', 'sample_counts', 'transform_check', 'random_lm',
+           'g_test_power', 'sequence_distribution', 'seeded_traces', 'sample_counts', 'transform_check', 'random_lm',
            'with_exact_models', 'inner_drafters', 'member', 'with_draft_model', 'drafting_from_start',
            'clone_with_model', 'exact_check', 'statistical_check', 'identity_check', 'compare_greedy', 'certify',
            'own_evidence', 'check_unkeyed', 'greedy_evidence', 'perturbed', 'sampling_evidence', 'check_verifier',
@@ -14,7 +14,7 @@ __all__ = ['TONES', 'ADVICE', 'ARCHITECTURES', 'MAX_NODES', 'Exercised', 'Check'
 import copy
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 
@@ -24,7 +24,7 @@ from fastcore.basics import patch
 
 from ..core.driver import Request, Rng, Stop, decode
 from ..core.plot import facts_html, rows_html
-from ..core.trace import Step
+from ..core.trace import Step, Trace
 from decodelab.evaluate.exact import (
     ExactGreedy,
     ExactLM,
@@ -34,6 +34,7 @@ from decodelab.evaluate.exact import (
     total_variation,
 )
 from .jobs import progress_bar
+from ..models.batching import decode_batch
 from ..models.session import LM
 
 # %% ../../nbs/06_evaluate/09_certify.ipynb #1fd6d59b
@@ -222,6 +223,32 @@ def sequence_distribution(base, lm: LM, prompt: list[int], n: int) -> np.ndarray
     return joint
 
 
+def seeded_traces(
+    strategy,
+    lm: LM,
+    prompts: list[list[int]],
+    n: int,
+    samples: int,
+    seed: int,
+    progress: bool,
+) -> Iterator[tuple[int, Trace]]:
+    """Numbered runs with the seeds `seed`, `seed + 1`, …, one prompt after the other.
+
+    A quarter is decoded alone and the others in joined passes, as users do both: their law is one.
+    """
+    alone, together, stop = samples // 4, 32, Stop(eos=())
+    chosen = [prompts[s % len(prompts)] for s in range(samples)]
+
+    def traces():
+        for s in range(alone):
+            yield decode(lm, chosen[s], strategy, n, seed=seed + s, stop=stop)
+        for s in range(alone, samples, together):
+            some = chosen[s : s + together]
+            yield from decode_batch(lm, some, strategy, together, n, seed=seed + s, stop=stop)
+
+    return zip(progress_bar(range(samples), samples, progress, 'sample'), traces())
+
+
 def sample_counts(
     strategy, lm: LM, prompt: list[int], n: int, samples: int, seed: int, progress: bool = False
 ) -> tuple[np.ndarray, Exercised]:
@@ -229,8 +256,7 @@ def sample_counts(
     counts = np.zeros(lm.vocab_size**n)
     powers = lm.vocab_size ** np.arange(n)[::-1]
     exercised = Exercised()
-    for s in progress_bar(range(samples), samples, progress, 'sample'):
-        trace = decode(lm, prompt, strategy, n, seed=seed + s, stop=Stop(eos=()))
+    for _, trace in seeded_traces(strategy, lm, [prompt], n, samples, seed, progress):
         counts[np.dot(trace.tokens, powers)] += 1
         for step in trace.steps:
             exercised.add(step)
@@ -252,10 +278,8 @@ def transform_check(
     counts = np.zeros(bins**n)
     noise = np.random.default_rng(seed)
     exercised = Exercised()
-    for s in progress_bar(range(samples), samples, progress, 'sample'):
-        prompt = prompts[s % len(prompts)]
-        trace = decode(lm, prompt, strategy, n, seed=seed + s, stop=Stop(eos=()))
-        tokens = trace.tokens
+    for s, trace in seeded_traces(strategy, lm, prompts, n, samples, seed, progress):
+        prompt, tokens = prompts[s % len(prompts)], trace.tokens
         for step in trace.steps:
             exercised.add(step)
         scorer = strategy.base.bind(Request(lm, prompt, n, Rng(0)))
