@@ -13,7 +13,7 @@ import re
 
 import pytest
 
-from decodelab import LM, Greedy, Speculative, Stop, decode, decode_batch
+from decodelab import LM, Greedy, Speculative, Stop, decode, decode_batch, load
 from decodelab.core.driver import Strategy
 from decodelab.evaluate.pretend import count_traffic, move, pretend_device
 from decodelab.logits.warpers import LogitsProcessor
@@ -167,6 +167,27 @@ def test_host_reads_a_round(worlds, expression):
     short, few = reads_of(worlds[1], strategy, 4, False)
     long, many = reads_of(worlds[1], strategy, 12, False)
     assert many > few and long - short <= ROUNDS[expression] * (many - few)
+
+
+KERNELS = 13 * 8 + 7  # a step: 13 in each of 8 layers; embedding, norm, head, choice and checks
+
+
+def test_kernels_a_token():
+    """A greedy step of the embedded model by the native forward.
+
+    In a layer: two norms, four products, three of the rotation, one copy to the cache, attention, two of
+    the MLP.
+    """
+    lm = load('pico', device='cpu')
+    with pretend_device() as device:
+        there = move(lm, device)
+        counts = []
+        for n in (2, 4, 12):  # the first run measures the model
+            with count_traffic() as traffic:
+                decode(there, PROMPT, Greedy(), n, stop=Stop(eos=()))
+            counts.append(traffic['kernels'])
+    assert len(lm.native.weights.layers) == 8
+    assert counts[2] - counts[1] <= KERNELS * 8
 
 
 BATCHED = [

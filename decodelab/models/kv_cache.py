@@ -8,6 +8,7 @@ __all__ = ['PreallocatedLayer', 'PreallocatedCache', 'preallocated_cache', 'Slot
 
 # %% ../../nbs/02_models/02_kv_cache.ipynb #2f399057
 import bisect
+import copy
 
 from fastcore.basics import patch
 import torch
@@ -19,6 +20,7 @@ class PreallocatedLayer(DynamicLayer):
 
     length = 0  # tokens whose keys and values are valid
     room = ()  # the buffers of keys and of values, each (rows, heads, room, D)
+    both = None  # one tensor with the two, `(2, rows, heads, room, D)`, if they are of one shape
 
     def update(self, keys, values, *args, **kwargs):
         "Append `(rows, heads, n, D)` and return all that is there, as views."
@@ -32,21 +34,64 @@ class PreallocatedLayer(DynamicLayer):
         all_values.narrow(2, start, n).copy_(values)
         return all_keys.narrow(2, 0, end), all_values.narrow(2, 0, end)
 
-    def reserve(self, end, held, like=None, least=64):
-        "Make room for `end` tokens (a power of two, at least `least`) and copy the first `held`."
-        size = max(least, 1 << (end - 1).bit_length())
-        old = self.room if self.is_initialized else like
-        self.room = [x.new_zeros(*x.shape[:2], size, x.shape[-1]) for x in old]
-        for new, x in zip(self.room, old):
-            new[:, :, :held] = x[:, :, :held]
-        self.is_initialized = True
+    def append(self, pair):
+        "As `update`, of keys and values in one tensor `(2, rows, heads, n, D)`: one copy."
+        start, n = self.length, pair.shape[3]
+        end = start + n
+        if self.is_initialized and self.both is None:
+            return self.update(*pair)
+        self.length = end
+        if not self.is_initialized or end > self.both.shape[3]:
+            self.reserve(end, start, pair)
+        self.both.narrow(3, start, n).copy_(pair)
+        return self.both.narrow(3, 0, end).unbind(0)
 
     def get_seq_length(self):
         return self.length
 
-    def select(self, rows):
-        "Let row i continue what was row `rows[i]`."
+# %% ../../nbs/02_models/02_kv_cache.ipynb #d2e6e3e6
+@patch
+def reserve(self: PreallocatedLayer, end, held, like=None, least=64):
+    "Make room for `end` tokens (a power of two, at least `least`) and copy the first `held`."
+    size = max(least, 1 << (end - 1).bit_length())
+    old = self.room if self.is_initialized else like
+    shapes = [(*x.shape[:2], size, x.shape[-1]) for x in old]
+    if shapes[0] == shapes[1]:
+        self.place(old[0].new_zeros(2, *shapes[0]))
+    else:
+        self.room = [x.new_zeros(shape) for x, shape in zip(old, shapes)]
+    for new, x in zip(self.room, old):
+        new[:, :, :held] = x[:, :, :held]
+    self.is_initialized = True
+
+
+@patch
+def place(self: PreallocatedLayer, both: torch.Tensor):
+    "Use a buffer `(2, rows, heads, room, D)` of keys and values."
+    self.both = both
+    self.room = [both[0], both[1]]
+
+
+@patch
+def select(
+    self: PreallocatedLayer,
+    rows: torch.Tensor,  # indices, on the device of the buffers
+):
+    "Let row i continue what was row `rows[i]`."
+    if self.both is None:
         self.room = [buffer[rows] for buffer in self.room]
+    else:
+        self.place(self.both.index_select(1, rows))
+
+
+@patch
+def __deepcopy__(self: PreallocatedLayer, memo):
+    new = copy.copy(self)
+    if self.both is None:
+        new.room = [buffer.clone() for buffer in self.room]
+    else:
+        new.place(self.both.clone())
+    return new
 
 # %% ../../nbs/02_models/02_kv_cache.ipynb #9e7719cd
 class PreallocatedCache(Cache):
@@ -56,6 +101,12 @@ class PreallocatedCache(Cache):
         while layer >= len(self.layers):
             self.layers.append(PreallocatedLayer())
         return self.layers[layer].update(keys, values)
+
+    def append(self, pair, layer):
+        "As `update`, of keys and values in one tensor `(2, rows, heads, n, D)`."
+        while layer >= len(self.layers):
+            self.layers.append(PreallocatedLayer())
+        return self.layers[layer].append(pair)
 
 
 def preallocated_cache() -> PreallocatedCache:

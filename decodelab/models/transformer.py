@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ONEDNN', 'LARGE', 'CHUNK', 'PLAIN', 'UNREAD', 'LARGE_BUFFER', 'onednn_linear', 'has_own_product', 'Matrix',
            'matmul_concat', 'Norm', 'norm', 'rotate', 'RotaryTables', 'angles', 'AttentionMask', 'make_mask',
-           'causal_window', 'additive', 'mean_of_values', 'PassInfo', 'grid', 'flat', 'Layer', 'attention',
+           'causal_window', 'additive', 'mean_of_values', 'PassInfo', 'grid', 'flat', 'Layer', 'attention', 'store',
            'wide_vector', 'mlp', 'block', 'Weights', 'embed', 'logits', 'TransformerEnds', 'NativeForward', 'is_plain',
            'addresses', 'AttributeSnapshot', 'is_config', 'BufferSnapshot', 'ModuleSnapshot', 'ModelSnapshot',
            'ConfigSnapshot', 'configs_of']
@@ -19,6 +19,8 @@ from typing import NamedTuple
 from fastcore.basics import patch
 import torch
 import torch.nn.functional as F
+
+from .kv_cache import PreallocatedCache
 
 
 def onednn_linear():
@@ -104,14 +106,15 @@ class Norm(NamedTuple):
     bias: torch.Tensor | None
     eps: float
     root: torch.Tensor | None = None  # √(D ε), in float32 models
+    zero: torch.Tensor | None = None  # in float32 models
 
     @classmethod
     def rms(cls, gain: torch.Tensor, eps: float):
         "An RMSNorm."
-        root = None
-        if gain.dtype == torch.float32:
-            root = gain.new_tensor((len(gain) * eps) ** 0.5)
-        return cls(gain, None, eps, root)
+        if gain.dtype != torch.float32:
+            return cls(gain, None, eps)
+        root = gain.new_tensor((len(gain) * eps) ** 0.5)
+        return cls(gain, None, eps, root, gain.new_zeros(()))
 
 
 def norm(x: torch.Tensor, p: Norm) -> torch.Tensor:
@@ -121,18 +124,19 @@ def norm(x: torch.Tensor, p: Norm) -> torch.Tensor:
     if p.root is not None and x.device.type != 'cpu':
         return F.rms_norm(x, p.gain.shape, p.gain, p.eps)  # one kernel there
     if p.root is not None:
-        length = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), p.root)
-        return (x * p.gain).mul_(len(p.gain) ** 0.5).div_(length)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot_(p.root)
+        return torch.addcmul(p.zero, x, p.gain, value=len(p.gain) ** 0.5).div_(length)
     y = x.float()
     return p.gain * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + p.eps)).to(x.dtype)
 
 # %% ../../nbs/02_models/03_transformer.ipynb #69518625
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    "Heads `(T, h, d)` turned by tables `(T, 1, r)`; the dimensions from `r` on stay."
+    "Turn heads `(T, h, d)` by tables `(T, 1, r)` where they lie; dimensions from `r` on stay."
     r = cos.shape[-1]
-    if r == x.shape[-1]:
-        return torch.addcmul(x * cos, x.roll(r // 2, -1), sin)
-    return torch.cat((rotate(x[..., :r], cos, sin), x[..., r:]), -1)
+    turned = x if r == x.shape[-1] else x[..., :r]
+    partners = turned.roll(r // 2, -1)
+    turned.mul_(cos).addcmul_(partners, sin)
+    return x
 
 # %% ../../nbs/02_models/03_transformer.ipynb #c693dfd4
 class RotaryTables:
@@ -322,15 +326,22 @@ def attention(x: torch.Tensor, i: int, layer: Layer, at: PassInfo, cache) -> tor
     y = matmul_concat(x, layer.qkv).view(x.shape[0], -1, layer.width)  # (T, h + 2 g, d)
     if layer.by_head:
         y = y.view(x.shape[0], h, 3, -1).transpose(1, 2).flatten(1, 2)
-    qk = y[:, : h + g]
     if layer.q_norm is not None:
-        qk = torch.cat((norm(y[:, :h], layer.q_norm), norm(y[:, h : h + g], layer.k_norm)), 1)
+        q, k, v = y.split((h, g, g), 1)
+        y = torch.cat((norm(q, layer.q_norm), norm(k, layer.k_norm), v), 1)
     if layer.turns and at.cos is not None:
-        qk = rotate(qk, at.cos, at.sin)
-    k, v = cache.update(grid(qk[:, h:], at), grid(y[:, h + g :], at), i)  # (rows, g, K, d) each
+        rotate(y[:, : h + g], at.cos, at.sin)
+    k, v = store(cache, grid(y[:, h:], at), i)
     if look.first:
         k, v = k[:, :, look.first :], v[:, :, look.first :]
-    return flat(at.attend(grid(qk[:, :h], at), k, v, look, layer.scale), at)
+    return flat(at.attend(grid(y[:, :h], at), k, v, look, layer.scale), at)
+
+
+def store(cache, kv: torch.Tensor, i: int) -> tuple:
+    "Append heads `(rows, 2 g, n, d)`, keys first; returns all keys and values, `(rows, g, K, d)`."
+    if isinstance(cache, PreallocatedCache):
+        return cache.append(kv.unflatten(1, (2, -1)).transpose(0, 1), i)
+    return cache.update(*kv.chunk(2, 1), i)
 
 # %% ../../nbs/02_models/03_transformer.ipynb #55baf177
 def wide_vector(x: torch.Tensor, layer: Layer) -> torch.Tensor:
@@ -339,7 +350,7 @@ def wide_vector(x: torch.Tensor, layer: Layer) -> torch.Tensor:
     if not layer.gated:
         return layer.act(y)
     gate, up = y.chunk(2, -1)
-    return layer.act(gate) * up
+    return layer.act(gate).mul_(up)
 
 
 def mlp(y: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
