@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DRAFT_OPTIONS', 'PLAIN_OPTIONS', 'DFlashScorer', 'spread_layers', 'draft_config', 'DFlashHeads', 'DFlashDrafter',
-           'draw_anchors', 'block_attention', 'dflash_options']
+           'draw_anchors', 'block_attention', 'block_options', 'dflash_options']
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #875f3542
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import nn
 
-from ..core.checks import check_int
+from ..core.checks import check_int, check_number
 from .assistant import AssistantDrafter
 from .eagle import apply_rotary
 from .heads import Heads, HeadsScorer, set_weights, vocab_scores
@@ -46,22 +46,6 @@ class DFlashScorer(HeadsScorer):
         for layer in self.cache.layers:
             layer.length = n
 
-    def prepare_round(self):
-        "Inject the states of the newly committed tokens, and run a block: `(block - 1, V)`."
-        n = len(self.committed) - 1  # tokens with a state; the one after them is the anchor
-        begin = min(common_prefix(self.processed, self.committed), n)
-        self.crop(begin)
-        if begin < n:
-            self.heads.inject(self.target_states(begin, n)[None], self.cache, begin)
-        block = torch.tensor([[self.committed[-1]] + [self.heads.mask] * self.heads.max_draft])
-        x = self.heads.embed(self.lm, block)
-        positions = torch.arange(n, n + self.heads.block)
-        x = self.heads.run_layers(x, self.cache, positions)
-        self.crop(n)
-        self.rows = vocab_scores(self.lm, x[0, 1:])
-        self.processed = self.committed[:n]
-        self.passes += 1
-
     def path_scores(self, paths):
         "`(n, V)`: one row of the block for each of n paths."
         return self.rows[len(paths[0])].expand(len(paths), -1)
@@ -72,6 +56,24 @@ class DFlashScorer(HeadsScorer):
         rows = super().level_scores(sequences)
         self.passes = passes
         return rows
+
+# %% ../../nbs/08_drafters/26_dflash.ipynb #cea4f5d8
+@patch
+def prepare_round(self: DFlashScorer):
+    "Inject the states of the newly committed tokens, and run a block: `(block - 1, V)`."
+    n = len(self.committed) - 1  # tokens with a state; the one after them is the anchor
+    begin = min(common_prefix(self.processed, self.committed), n)
+    self.crop(begin)
+    if begin < n:
+        self.heads.inject(self.target_states(begin, n)[None], self.cache, begin)
+    block = torch.tensor([[self.committed[-1]] + [self.heads.mask] * self.heads.max_draft])
+    x = self.heads.embed(self.lm, block)
+    positions = torch.arange(n, n + self.heads.block)
+    x = self.heads.run_layers(x, self.cache, positions)
+    self.crop(n)
+    self.rows = vocab_scores(self.lm, x[0, 1:])
+    self.processed = self.committed[:n]
+    self.passes += 1
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #216d5d7f
 def spread_layers(depth: int, n: int) -> list[int]:
@@ -115,25 +117,30 @@ class DFlashHeads(Heads):
         gamma: float = 4.0,  # of training: the paper has 4, 5 and 7 for blocks of 8, 10 and 16
         target: str = '',  # the name of the model that it is trained for
     ):
-        from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
-
         layer = layer or small_layer(width)
         options = dict(block=block, mask=mask, layer=layer, anchors=anchors, gamma=gamma)
         super().__init__(width, vocab_size, layers, target, **options)
         self.block = check_int('block', block, minimum=2)
         self.mask = check_int('mask', mask, minimum=0, maximum=vocab_size - 1)
         self.anchors = check_int('anchors', anchors)
-        self.gamma = gamma
+        self.gamma = check_number('gamma', gamma, above=0)
         self.max_draft = block - 1
-        self.block_config = config = draft_config(layer)
-        eps = config.rms_norm_eps
-        self.fuse = nn.Linear(len(self.layers) * width, width, bias=False)
-        self.norm_state = Qwen3RMSNorm(width, eps)
-        self.blocks = nn.ModuleList(
-            Qwen3DecoderLayer(config, i) for i in range(config.num_hidden_layers)
-        )
-        self.norm = Qwen3RMSNorm(width, eps)
+        self.block_config = draft_config(layer)
+        self.add_layers()
         self.compiled_ = {}  # what is computed on first use
+
+# %% ../../nbs/08_drafters/26_dflash.ipynb #d1aaf6a5
+@patch
+def add_layers(self: DFlashHeads):
+    "The fusion matrix, the layers and the norms."
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
+
+    width, config = self.width, self.block_config
+    layers = [Qwen3DecoderLayer(config, i) for i in range(config.num_hidden_layers)]
+    self.fuse = nn.Linear(len(self.layers) * width, width, bias=False)
+    self.norm_state = Qwen3RMSNorm(width, config.rms_norm_eps)
+    self.blocks = nn.ModuleList(layers)
+    self.norm = Qwen3RMSNorm(width, config.rms_norm_eps)
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #25ec7503
 @patch(cls_method=True)
@@ -156,7 +163,7 @@ def of(
     mask = lm.vocab_size - 1 if mask is None else mask
     return cls(width, lm.vocab_size, layers, block, mask, layer, anchors, gamma, lm.name)
 
-
+# %% ../../nbs/08_drafters/26_dflash.ipynb #0f9134f8
 @patch
 def with_block(self: DFlashHeads, block: int) -> DFlashHeads:
     "The same weights for blocks of another size: the paper drafts with smaller ones than it trains."
@@ -349,28 +356,31 @@ def reads(cls: DFlashHeads, config: dict) -> bool:
     "Is this the configuration of a published DFlash draft model?"
     return 'dflash_config' in config
 
-
-def dflash_options(config: dict, source: str) -> dict:
-    "Arguments of `DFlashHeads` from a published configuration; raises `ValueError` for other layouts."
-    check_option(source, config, 'architectures', ['DFlashDraftModel'])
-    check_option(source, config, 'target_hidden_size', config.get('hidden_size'))
+# %% ../../nbs/08_drafters/26_dflash.ipynb #9fa4357b
+def block_options(config: dict, source: str) -> dict:
+    "Block, mask and layers of a published configuration; raises `ValueError` where one is missing."
     draft = config['dflash_config']
-    for option, value in PLAIN_OPTIONS.items():
-        check_option(source, draft, option, value)
-    n = config['num_hidden_layers']
     layers = draft.get('target_layer_ids')
     if layers is None and 'num_target_layers' in config:
-        layers = [layer - 1 for layer in spread_layers(config['num_target_layers'], n)]
+        after = spread_layers(config['num_target_layers'], config['num_hidden_layers'])
+        layers = [layer - 1 for layer in after]
     found = dict(block_size=draft.get('block_size', config.get('block_size')))
     found |= dict(mask_token_id=draft.get('mask_token_id'), target_layer_ids=layers)
     for option, value in found.items():
         if value is None:
             raise ValueError(f'{source} has no {option} in its config.json: copy the file again')
-    options = dict(block=found['block_size'], mask=found['mask_token_id'])
-    options['layers'] = [layer + 1 for layer in layers]  # the states after them
-    options['layer'] = {
-        name: config[name] for name in DRAFT_OPTIONS if config.get(name) is not None
-    }
+    layers = [layer + 1 for layer in layers]  # the states after them
+    return dict(block=found['block_size'], mask=found['mask_token_id'], layers=layers)
+
+
+def dflash_options(config: dict, source: str) -> dict:
+    "Arguments of `DFlashHeads` from a published configuration; raises `ValueError` for other layouts."
+    check_option(source, config, 'architectures', ['DFlashDraftModel'])
+    check_option(source, config, 'target_hidden_size', config.get('hidden_size'))
+    for option, value in PLAIN_OPTIONS.items():
+        check_option(source, config['dflash_config'], option, value)
+    layer = {name: config[name] for name in DRAFT_OPTIONS if config.get(name) is not None}
+    options = block_options(config, source) | dict(layer=layer)
     return options | dict(width=config['hidden_size'], vocab_size=config['vocab_size'])
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #0d5340d7

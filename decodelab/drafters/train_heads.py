@@ -110,10 +110,10 @@ def heads_loss(lm: LM, decay: float = 0.8):
 
     return loss
 
-
+# %% ../../nbs/08_drafters/16_train_heads.ipynb #a2068e82
 @patch
 def training_loss(self: Heads, lm: LM) -> Callable:
-    "What `train_heads` minimises, a function `(heads, ids, step, draw)`; a kind may have its own."
+    "What `train_heads` minimises, a function `(heads, ids, step, draw)`."
     return heads_loss(lm)
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #0e577ee8
@@ -135,7 +135,7 @@ def agreement(heads: Heads, lm: LM, ids: torch.Tensor) -> dict:
 
 @patch
 def held_out_agreement(self: Heads, lm: LM, ids: torch.Tensor) -> dict:
-    "What `train_heads` logs of held-out `ids` `(rows, T)`; a kind may have its own."
+    "What `train_heads` logs of held-out `ids` `(rows, T)`."
     return agreement(self, lm, ids)
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #fb4d928b
