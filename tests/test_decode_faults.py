@@ -56,6 +56,7 @@ from decodelab.strategies import (
 from decodelab.strategies.deepconf import LowestGroup
 from decodelab.drafters import (
     CascadeDrafter,
+    DFlashDrafter,
     DynamicTreeDrafter,
     EagleDrafter,
     FirstOfDrafter,
@@ -66,6 +67,7 @@ from decodelab.drafters import (
     TokenRecyclingDrafter,
     TreeDrafter,
 )
+from decodelab.drafters.dflash import DFlashHeads
 from decodelab.drafters.eagle import EagleHeads
 from decodelab.drafters.hydra import HydraHeads
 from decodelab.drafters.medusa import MedusaHeads
@@ -130,6 +132,7 @@ STRATEGIES = {
     'eagle': speculative(EagleDrafter(EagleHeads.of(LM)), WARM),
     'hydra': speculative(TreeDrafter(HydraHeads.of(LM, 3, prefix=True)), WARM),
     'eagle 3': speculative(EagleDrafter(EAGLE3)),
+    'dflash': speculative(DFlashDrafter(DFlashHeads.of(LM, block=4)), WARM),
 }
 SOME = ('greedy with a penalty', 'sample', 'beam search', 'contrastive search', 'dola', 'deepconf')
 SOME += ('assistant, sampled', 'early exit', 'tree', 'lookahead decoding', 'eagle', 'hydra')
@@ -431,7 +434,7 @@ def test_200_decodes_leave_nothing_behind(name, frozen):
     assert state() == before
 
 
-@pytest.mark.parametrize('heads', [MedusaHeads, EagleHeads, HydraHeads])
+@pytest.mark.parametrize('heads', [MedusaHeads, EagleHeads, HydraHeads, DFlashHeads])
 def test_the_first_decode_with_heads_draws_no_global_numbers(heads):
     "A target gets a copy of its heads, whose weights are made before they are replaced."
     drafter = AssistantDrafter(heads.of(LM))

@@ -496,7 +496,7 @@ def test_a_name_makes_its_drafter(text, lm):
 def test_these_names_are_all(lm):
     tested = {text.partition(':')[0] for text in [*MADE, *DRAFTED]}
     elsewhere = {'beam-sample', 'best-of', 'constrained-beam', 'contrastive-decoding', 'pard'}
-    elsewhere |= {'single-position'}
+    elsewhere |= {'single-position', 'dflash'}
     assert tested | elsewhere == set(SPELLINGS)
 
 
@@ -521,6 +521,8 @@ def test_the_names_that_need_more(lm):
     assert repr(drafter) == "PardDrafter('pico-draft', mask=1, max_draft=4)"
     with pytest.raises(ValueError, match='names no pard_token'):
         make_strategy('pard', named)
+    with pytest.raises(ValueError, match='name one with --draft'):
+        make_strategy('dflash', MODELS)
     assert repr(make_strategy('dola:2/4', warm).base) == 'Sample(Temperature(0.5))'
     assert make_strategy('dola:2/4', warm).layers == (2, 4)
 

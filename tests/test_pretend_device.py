@@ -79,12 +79,12 @@ def expressions() -> list[str]:
         base = ('Greedy()', 'Sample()')[i % 2] if 'Synthetic' not in c.__name__ else 'Greedy()'
         made = maker.make(c, 2)
         if c.__name__ == 'CascadeDrafter':  # drafts with a model, not with heads
-            made = re.sub('lm=(medusa|eagle3?|hydra)', 'lm=draft', made)
+            made = re.sub('lm=(medusa|eagle3?|hydra|dflash)', 'lm=draft', made)
         found.append(f'Speculative({made}, {base})')
     for name, c in classes(Verifier).items():
         inner = 'TokenVerifier()' if 'verifier' in inspect.signature(c).parameters else ''
         found.append(f'{assisted}Sample(), {name}({inner}))')
-    for heads in ('hydra', 'eagle3'):
+    for heads in ('hydra', 'eagle3', 'dflash'):
         found += [f'Speculative(AssistantDrafter({heads}), Sample())']
         found += [f'Speculative(DynamicTreeDrafter({heads}, 4, 2), Greedy())']
     found += [f'{assisted}Greedy())', f'{assisted}Sample(), LenientVerifier(0.7))']
@@ -112,7 +112,7 @@ def names(world: dict) -> dict:
 def worlds():
     "The models and heads on the CPU, and the same on the pretend device."
     here = Lazy(build('llama', 0, VOCABULARY), VOCABULARY)
-    for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'other'):
+    for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'dflash', 'other'):
         here[name]
     with pretend_device() as device:
         there = {

@@ -375,7 +375,7 @@ BAD = {  # heads, tensors, configuration, message
     'other layers': (EAGLE3, None, more(eagle_config=dict(eagle_aux_hidden_state_layer_ids=[1, 2, 3])), 'eagle_aux_hidden_state_layer_ids is'),
     'hydra': (HYDRA, without('hydra_lm_head.2.1.bias'), None, r'has no tensor hydra_lm_head\.2\.1\.bias'),
     'architecture': (HYDRA, None, more(hydra_head_arch='eagle-attn'), "hydra_head_arch is 'eagle-attn'"),
-    'unknown': (MEDUSA, None, lambda c: dict(model_type='bert'), 'none of Medusa, EAGLE, EAGLE-3 or Hydra'),
+    'unknown': (MEDUSA, None, lambda c: dict(model_type='bert'), 'none of Medusa, EAGLE, EAGLE-3, Hydra or DFlash'),
 }  # fmt: skip
 
 

@@ -46,3 +46,5 @@ from .token_recycling import CandidateMatrix as CandidateMatrix
 from .suffix_automaton import SuffixAutomatonDrafter as SuffixAutomatonDrafter
 from .parallel_draft import PardDrafter as PardDrafter
 from .parallel_draft import adapt_to_masks as adapt_to_masks
+from .dflash import DFlashDrafter as DFlashDrafter
+from .dflash import DFlashHeads as DFlashHeads

@@ -265,7 +265,8 @@ BLOCK_TENSORS = (
 @patch(cls_method=True)
 def reads(cls: Eagle1Heads, config: dict) -> bool:
     "Is this the configuration of a published EAGLE layer?"
-    return 'draft_vocab_size' not in config and {'hidden_size', 'vocab_size'} <= set(config)
+    others = {'draft_vocab_size', 'dflash_config'} & set(config)
+    return not others and {'hidden_size', 'vocab_size'} <= set(config)
 
 
 @patch(cls_method=True)
@@ -422,7 +423,7 @@ def kind_of_published(config: dict, source: str) -> type[Heads]:
         if kind.reads(config):
             return kind
     raise ValueError(
-        f'{source} has a config.json that is none of Medusa, EAGLE, EAGLE-3 or Hydra heads: '
+        f'{source} has a config.json that is none of Medusa, EAGLE, EAGLE-3, Hydra or DFlash heads: '
         'give heads in one of these layouts, or a folder of train_heads or save_heads'
     )
 

@@ -8,11 +8,13 @@ __all__ = ['corpus_ids', 'mix_with_continuations', 'target_outputs', 'frozen_hea
 
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #7cff646b
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from fastcore.basics import patch
 
 from .heads import Heads, load_heads, save_heads
 from ..models.session import LM
@@ -108,6 +110,12 @@ def heads_loss(lm: LM, decay: float = 0.8):
 
     return loss
 
+# %% ../../nbs/08_drafters/16_train_heads.ipynb #a2068e82
+@patch
+def training_loss(self: Heads, lm: LM) -> Callable:
+    "What `train_heads` minimises, a function `(heads, ids, step, draw)`."
+    return heads_loss(lm)
+
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #0e577ee8
 @torch.no_grad()
 def agreement(heads: Heads, lm: LM, ids: torch.Tensor) -> dict:
@@ -124,6 +132,12 @@ def agreement(heads: Heads, lm: LM, ids: torch.Tensor) -> dict:
         result.append(round(equal.float().mean().item(), 4))
     return dict(agreement=result)
 
+
+@patch
+def held_out_agreement(self: Heads, lm: LM, ids: torch.Tensor) -> dict:
+    "What `train_heads` logs of held-out `ids` `(rows, T)`."
+    return agreement(self, lm, ids)
+
 # %% ../../nbs/08_drafters/16_train_heads.ipynb #fb4d928b
 def split_held_out(
     ids: np.ndarray,
@@ -138,7 +152,7 @@ def split_held_out(
 def train_heads(
     lm: LM,  # the target, which does not change
     corpus,  # texts, or an array of ids
-    heads: Heads,  # untrained ones: `MedusaHeads.of(lm)` or `EagleHeads.of(lm)`
+    heads: Heads,  # untrained ones: `MedusaHeads.of(lm)`, `EagleHeads.of(lm)`, …
     folder,  # for checkpoint, log and the finished heads
     tokens: int = 1_000_000,  # of training
     own_batches: int = 0,  # batches of 64 continuations by the target, in turn with the corpus
@@ -165,9 +179,9 @@ def train_heads(
     heads = heads.to(lm.device)
     finished = fit(
         heads,
-        heads_loss(lm),
+        heads.training_loss(lm),
         ids,
-        lambda model: agreement(model, lm, held_out),
+        lambda model: model.held_out_agreement(lm, held_out),
         folder,
         tokens,
         seed,

@@ -16,6 +16,7 @@ from decodelab.drafters.combined import (
     FirstOfDrafter,
     ParallelDrafter,
 )
+from ..drafters.dflash import DFlashDrafter, DFlashHeads
 from ..drafters.eagle import EagleDrafter, EagleHeads
 from ..drafters.early_exit import EarlyExitDrafter
 from ..drafters.lookahead_decoding import LookaheadDecodingDrafter
@@ -60,6 +61,7 @@ def drafters_to_certify() -> dict:
         eagle=EagleDrafter(EagleHeads.of(target), nodes=3, expand=2),
         eagle3=EagleDrafter(Eagle3Heads(32, 64).randomized(target), nodes=3, expand=2),
         hydra=TreeDrafter(HydraHeads.of(target, heads=2), (2, 1)),
+        dflash=DFlashDrafter(DFlashHeads.of(target, block=4)),
         universal=UniversalDrafter(draft),
         token_intersection=TokenIntersectionDrafter(draft),
         string_rejection=StringRejectionDrafter(draft),

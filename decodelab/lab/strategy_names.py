@@ -200,6 +200,12 @@ DRAFTERS |= {
         ('max_draft',),
         model='',
     ),
+    'dflash': Spelling(
+        'drafters.dflash.DFlashDrafter',
+        'heads that fill a block of masks in one pass (--draft names them)',
+        'dflash',
+        model='',
+    ),
     'medusa': Spelling(
         'drafters.medusa.MedusaDrafter',
         'Medusa heads (--draft names them)',
@@ -501,7 +507,7 @@ def load_draft(self: Models, spelled: Spelled):
     if not name:
         raise ValueError(f'{spelled.text} has no default assistant: name one with --draft')
     path = spelled.spelling.path
-    if path.startswith(('drafters.medusa.', 'drafters.eagle.')):
+    if path.startswith(('drafters.medusa.', 'drafters.eagle.', 'drafters.dflash.')):
         return load_heads(name)
     if path.startswith('drafters.single_position.'):
         return load_assistant(name, self.load_target())

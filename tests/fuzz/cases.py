@@ -106,7 +106,13 @@ class Lazy(dict):
         self.vocab_size = vocab_size
 
     def __missing__(self, name):
-        from decodelab.drafters import Eagle3Heads, EagleHeads, HydraHeads, MedusaHeads
+        from decodelab.drafters import (
+            DFlashHeads,
+            Eagle3Heads,
+            EagleHeads,
+            HydraHeads,
+            MedusaHeads,
+        )
 
         target = self['target']
         if name == 'medusa':
@@ -115,6 +121,8 @@ class Lazy(dict):
             self[name] = EagleHeads.of(target, heads=2, steps=2).randomized(target)
         elif name == 'hydra':
             self[name] = HydraHeads.of(target, 3, prefix=True).randomized(target)
+        elif name == 'dflash':
+            self[name] = DFlashHeads.of(target, block=4).randomized(target)
         elif name == 'eagle3':
             width = target.text_config.hidden_size
             self[name] = Eagle3Heads(width, target.vocab_size).randomized(target)
@@ -131,7 +139,7 @@ class Lazy(dict):
     def named(self, case: Case) -> dict:
         "All that a case names."
         text = ' '.join((case.drafter, case.verifier, case.lookahead, *case.processors))
-        for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'other'):
+        for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'dflash', 'other'):
             if name in text:
                 self[name]
         return dict(self)

@@ -21,6 +21,7 @@ MODELS = (
     'medusa',
     'hydra',
     'eagle3',
+    'dflash',
 )  # what drafts where a part takes an `lm`
 
 # Not fuzzed, with the reason
