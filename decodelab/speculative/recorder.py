@@ -9,6 +9,7 @@ __all__ = ['Uniform', 'RecordingRng', 'VerifiedRound', 'walked_nodes', 'decision
 
 # %% ../../nbs/07_speculative/07_recorder.ipynb #71534b5c
 import copy
+import math
 from dataclasses import dataclass
 from functools import singledispatch
 
@@ -186,11 +187,14 @@ def drafter_probs(
     top: int,  # tokens
 ) -> dict:
     "The drafter's probability of a node's token, and its most probable ones where it draws from q."
-    if draft.q is not None:
-        q = probabilities(draft.q[node], scores=False)
-        return dict(q=float(draft.q[node][draft.tokens[node]]), q_top=top_probs(q, top))
-    confidence = float(draft.draft_probs[node]) if draft.draft_probs else None
-    return dict(q=confidence, q_top=[])
+    row = (
+        draft.q[node] if draft.q is not None else None
+    )  # a tree of several drafters has both kinds
+    if row is not None:
+        q = probabilities(row, scores=False)
+        return dict(q=float(row[draft.tokens[node]]), q_top=top_probs(q, top))
+    confidence = float(draft.draft_probs[node]) if draft.draft_probs else math.nan
+    return dict(q=None if math.isnan(confidence) else confidence, q_top=[])
 
 # %% ../../nbs/07_speculative/07_recorder.ipynb #8bc53707
 def last_token(

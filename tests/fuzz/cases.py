@@ -73,8 +73,9 @@ def judged():
         raise
     except (ValueError, TypeError, NotImplementedError) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        sentence = len(str(error).split()) >= 5
-        if frames[-1].filename.startswith(PACKAGE) and sentence:
+        last = frames[-1]
+        raised = last.filename.startswith(PACKAGE) and (last.line or '').startswith('raise ')
+        if raised and len(str(error).split()) >= 5:
             raise RefusedError(str(error)) from error
         raise FailedError(f'{type(error).__name__}: {error} ({place(error)})') from error
     except Exception as error:
