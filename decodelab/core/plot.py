@@ -96,8 +96,9 @@ def token_tooltips(step: Step, number: int, rejected_text: str) -> list[str]:
     tooltips = []
     for i, (token, origin) in enumerate(tokens_with_origins(step)):
         tooltip = f'step {number} · {origin} · id {token}'
-        if i < step.accepted and i < len(step.draft_probs):
-            tooltip += f' · the draft gave it {step.draft_probs[i]:.0%}'
+        prob = step.draft_probs[i] if i < min(step.accepted, len(step.draft_probs)) else math.nan
+        if not math.isnan(prob):  # a guess has none
+            tooltip += f' · the draft gave it {prob:.0%}'
         if origin == 'corrected':
             ids = ' '.join(f'id {t}' for t in step.draft_tokens[i:])
             proposal = rejected_text.replace('\n', '↵') or ids or '?'
