@@ -222,7 +222,7 @@ def sequence_distribution(base, lm: LM, prompt: list[int], n: int) -> np.ndarray
         joint = (joint[:, None] * np.stack(rows)).ravel()
     return joint
 
-
+# %% ../../nbs/06_evaluate/09_certify.ipynb #34e418eb
 def seeded_traces(
     strategy,
     lm: LM,
@@ -234,9 +234,10 @@ def seeded_traces(
 ) -> Iterator[tuple[int, Trace]]:
     """Numbered runs with the seeds `seed`, `seed + 1`, …, one prompt after the other.
 
-    A quarter is decoded alone and the others in joined passes, as users do both: their law is one.
+    A quarter is decoded alone and the others in joined passes, since users do both.
     """
-    alone, together, stop = samples // 4, 32, Stop(eos=())
+    alone, together = samples // 4, 32
+    stop = Stop(eos=())
     chosen = [prompts[s % len(prompts)] for s in range(samples)]
 
     def traces():

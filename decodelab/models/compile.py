@@ -198,7 +198,7 @@ def run_traced(
     graph,  # as `make_fx` traced it
     inputs: list,  # `[x, where, *keys, *values]`
 ):
-    """In place of inductor's `compile`: the traced graph as it is, one operation after the other.
+    """Instead of inductor's `compile`: the traced graph as it is, one operation after the other.
 
     It needs no C++ compiler and no seconds to wait for one: for tests of what is compiled when.
     """
