@@ -44,6 +44,13 @@ def run_cells(path: Path, skipped: tuple):
     )
 
 
+def accelerator(pretend: bool):
+    "A block in which the machine has an accelerator, the pretend one, or what it has."
+    from decodelab.evaluate.pretend import pretend_device
+
+    return pretend_device() if pretend else contextlib.nullcontext()
+
+
 def run_forked(job: dict):
     "In the fork: set up what the job says, run its notebook, end."
     code = 1
@@ -54,7 +61,8 @@ def run_forked(job: dict):
         signal.alarm(job['timeout'])
         os.environ.update(job['env'])
         os.chdir(Path(job['path']).parent)
-        run_cells(Path(job['path']), tuple(job['skipped']))
+        with accelerator(job['pretend']):
+            run_cells(Path(job['path']), tuple(job['skipped']))
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -110,6 +118,7 @@ class Runner:
         env: dict,  # further variables, of this run only
         skipped: tuple = (),  # cells that begin so are not run
         timeout: int = 400,  # seconds after which it is killed
+        pretend: bool = False,  # on the pretend accelerator, which is then where models are loaded
     ) -> str:
         "What a notebook printed until it failed; empty if all of its cells passed."
         if self.process is None:
@@ -118,6 +127,7 @@ class Runner:
             self.process = subprocess.Popen(command, env=self.env, **pipes)
         with tempfile.NamedTemporaryFile('r') as log:
             job = dict(path=str(path), env=env, skipped=skipped, log=log.name, timeout=timeout)
+            job['pretend'] = pretend
             self.process.stdin.write(json.dumps(job) + '\n')
             self.process.stdin.flush()
             status = int(self.process.stdout.readline())
