@@ -210,7 +210,8 @@ def forward_positions(
 @patch
 def head(self: PartialForward, x: torch.Tensor) -> torch.Tensor:
     "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after the last layer, or any other."
-    positions = torch.arange(x.shape[1], device=x.device)[None]
+    # no layer looks at positions; a table of learned ones may have fewer than there are rows
+    positions = torch.zeros(1, x.shape[1], dtype=torch.int64, device=x.device)
     masks = self.mask_inputs(attention_masks(self.body.config, positions[0], positions))
     positions = positions.expand(x.shape[:2])
     ids = torch.zeros_like(positions)
