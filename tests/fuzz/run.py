@@ -1,5 +1,6 @@
 "Runs cases until the time is over, counts them, and makes failing ones small."
 
+import contextlib
 import random
 import time
 from collections import Counter
@@ -67,18 +68,19 @@ def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log
     names = [a for a in names or USUAL + tuple(architectures()[::4]) if build(a, 0, vocab_size)]
     report = Report(kind, seed)
     end = time.monotonic() + seconds
-    while time.monotonic() < end and report.cases < most:
-        case = random_case(draw, names, vocab_size, law=kind == 'law')
-        try:
-            compared = check(case)
-        except RefusedError as refusal:
-            report.refused[str(refusal)] += 1
-        except FailedError as failure:
-            small = shrink(case, lambda c: fails(check, c))
-            report.failed.append((small, str(failure)))
-            if log:
-                log(f'FAILED {failure}\n  {reproduction(kind, small)}')
-        else:
-            report.compared += compared
-            report.skipped += not compared
+    with contextlib.suppress(KeyboardInterrupt):  # what was counted by then is reported
+        while time.monotonic() < end and report.cases < most:
+            case = random_case(draw, names, vocab_size, law=kind == 'law')
+            try:
+                compared = check(case)
+            except RefusedError as refusal:
+                report.refused[str(refusal)] += 1
+            except FailedError as failure:
+                small = shrink(case, lambda c: fails(check, c))
+                report.failed.append((small, str(failure)))
+                if log:
+                    log(f'FAILED {failure}\n  {reproduction(kind, small)}')
+            else:
+                report.compared += compared
+                report.skipped += not compared
     return report
