@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['TEXT_SOURCES', 'CODE_SOURCES', 'SPEECH_SOURCES', 'CHAT_SOURCES', 'TASK_SOURCES', 'FACTOR_CHOICES', 'FACTUAL_SOURCES',
            'SOURCES', 'READERS', 'ENDINGS', 'read_file', 'check_record', 'read_lines', 'read_text', 'read_json',
-           'skip_whitespace', 'read_csv', 'read_parquet', 'is_empty', 'check_records', 'DatasetSource', 'find_reader',
-           'data_file', 'file_names', 'undecoded', 'fetch_rows', 'missing_data', 'offered_files', 'read_dataset',
-           'choose_records', 'read_records']
+           'skip_whitespace', 'fields_of_any_length', 'read_csv', 'read_parquet', 'is_empty', 'check_records',
+           'DatasetSource', 'find_reader', 'data_file', 'file_names', 'undecoded', 'fetch_rows', 'missing_data',
+           'offered_files', 'read_dataset', 'choose_records', 'read_records']
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #870b27f2
 import bisect
@@ -21,6 +21,7 @@ import random
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -121,31 +122,41 @@ def skip_whitespace(text: str, at: int) -> int:
     return at
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #faac8141
+@contextmanager
+def fields_of_any_length():
+    "A block in which `csv` reads fields of any length, whatever limit the process has."
+    limit = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
 def read_csv(path: Path) -> Iterator[tuple[str, dict]]:
     """Yield `(position, record)` of a CSV file whose first line names the fields; values are `str`.
 
     Raises `ValueError` that names the line.
     """
-    limit = csv.field_size_limit(sys.maxsize)
-    begin = 1
-    try:
-        rows = csv.reader(io.StringIO(read_file(path), newline=''), strict=True)
-        names = None
-        for values in rows:
-            position, begin = f'line {begin}', rows.line_num + 1
-            if names is None:
-                names = values
-            elif values and len(values) != len(names):
-                raise ValueError(
-                    f'{path}, {position}: {len(values)} values for {len(names)} fields: '
-                    'a quote or comma is wrong'
-                )
-            elif values:
-                yield position, dict(zip(names, values))
-    except csv.Error as error:
-        raise ValueError(f'{path}, line {begin}: no CSV ({error})') from None
-    finally:
-        csv.field_size_limit(limit)
+    rows = csv.reader(io.StringIO(read_file(path), newline=''), strict=True)
+    names, begin = None, 1
+    while True:
+        try:
+            with fields_of_any_length():
+                values = next(rows, None)
+        except csv.Error as error:
+            raise ValueError(f'{path}, line {begin}: no CSV ({error})') from None
+        if values is None:
+            return
+        position, begin = f'line {begin}', rows.line_num + 1
+        if names is None:
+            names = values
+        elif values and len(values) != len(names):
+            raise ValueError(
+                f'{path}, {position}: {len(values)} values for {len(names)} fields: '
+                'a quote or comma is wrong'
+            )
+        elif values:
+            yield position, dict(zip(names, values))
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #4d3c99f6
 def read_parquet(path: Path) -> Iterator[tuple[str, dict]]:

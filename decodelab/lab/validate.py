@@ -23,6 +23,7 @@ from io import BytesIO
 from pathlib import Path
 
 from ..core.files import parse_json
+from ..evaluate.datasets import fields_of_any_length
 from .fingerprint import changed_parts, is_fingerprint, notebook_facts
 from .freshness import RESULT_FILE, current_fingerprint
 from .requirements import experiments_folder
@@ -171,7 +172,8 @@ def broken_line(path: Path) -> str | None:
     "A sentence on the first line of a CSV that is not whole; None if all are."
     try:
         text = path.read_bytes().decode('utf-8')
-        lines = list(csv.reader(text.splitlines(keepends=True)))
+        with fields_of_any_length():
+            lines = list(csv.reader(text.splitlines(keepends=True), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         return f'this is no table of text: {error}'
     for number, cells in enumerate(lines, 1):
