@@ -73,7 +73,7 @@ class Forks:
 
     poll = returncode.fget
 
-    def communicate(self, timeout=None):
+    def communicate(self, timeout):
         "All that they printed, once all have ended or one has failed."
         until = time.monotonic() + timeout
         while self.returncode is None and time.monotonic() < until:
@@ -90,7 +90,7 @@ class Forks:
             process.kill()
 
 
-def started(n, script, *args, by='forks', **popen):
+def started(n, script, *args, by='forks'):
     "`n` processes of a script that sees no GPU."
     env = {k: v for k, v in os.environ.items() if k not in ALONE} | dict(
         CUDA_VISIBLE_DEVICES='',
@@ -111,7 +111,8 @@ def started(n, script, *args, by='forks', **popen):
         ],
         env=env,
         text=True,
-        **dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE) | popen,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 

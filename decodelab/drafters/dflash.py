@@ -173,16 +173,10 @@ def with_block(self: DFlashHeads, block: int) -> DFlashHeads:
     return heads.eval()
 
 
-@patch
-def check_fits(self: DFlashHeads, lm: LM):
-    "Raise `ValueError`, also for a target whose embeddings are not as wide as its states."
-    Heads.check_fits(self, lm)
-    width = lm.model.get_input_embeddings().weight.shape[-1]
-    if width != self.width:
-        raise ValueError(
-            f'{lm.name} embeds tokens in {width} numbers and its states have {self.width}: '
-            'DFlash puts both through the same layers, so use MedusaHeads or another drafter'
-        )
+@patch(as_prop=True)
+def embedding_width(self: DFlashHeads) -> int:
+    "As wide as the states: both go through the same layers."
+    return self.width
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #40dfd444
 @patch

@@ -182,16 +182,10 @@ def of(
     return cls(lm.text_config.hidden_size, lm.vocab_size, layers, heads, inner, steps, lm.name)
 
 
-@patch
-def check_fits(self: EagleHeads, lm: LM):
-    "Raise `ValueError`, also for a target whose embeddings are not as wide as its states."
-    Heads.check_fits(self, lm)
-    width = lm.model.get_input_embeddings().weight.shape[-1]
-    if width != self.width:
-        raise ValueError(
-            f'{lm.name} embeds tokens in {width} numbers and its states have {self.width}: '
-            'EAGLE heads join the two, so use MedusaHeads or another drafter'
-        )
+@patch(as_prop=True)
+def embedding_width(self: EagleHeads) -> int:
+    "As wide as the states, which the layer's input joins to embeddings."
+    return self.width
 
 # %% ../../nbs/08_drafters/15_eagle.ipynb #1a83b772
 @patch

@@ -139,6 +139,11 @@ class Heads(nn.Module, DraftHeads):
         return next(self.parameters()).device
 
     @property
+    def embedding_width(self) -> int | None:
+        "Numbers in which the heads read the target's embedding of a token; None if they read none."
+        return None
+
+    @property
     def name(self) -> str:
         return f'{self.kind} of {self.target or "no target"}'
 
@@ -175,6 +180,12 @@ def check_fits(self: Heads, lm: LM):
         raise ValueError(
             f'the head of {lm.name} takes {head.weight.shape[-1]} numbers and its states have {width}: '
             'draft heads put their own states through it, so use another drafter'
+        )
+    embedded = lm.model.get_input_embeddings().weight.shape[-1]
+    if self.embedding_width not in (None, embedded):
+        raise ValueError(
+            f'{lm.name} embeds tokens in {embedded} numbers, and these heads read '
+            f'{self.embedding_width}: use heads that read states only, as MedusaHeads do'
         )
 
 # %% ../../nbs/08_drafters/13_heads.ipynb #4b9cd66a

@@ -210,16 +210,10 @@ def randomized(self: PublishedEagle, lm: LM, seed: int = 0, scale: float = 0.3) 
     return Heads.randomized(small, lm, seed, scale)
 
 
-@patch
-def check_fits(self: PublishedEagle, lm: LM):
-    "Raise `ValueError`, also for a target that embeds tokens in vectors of another width."
-    Heads.check_fits(self, lm)
-    width = self.embedding(lm).weight.shape[-1]
-    if width != self.block_config.hidden_size:
-        raise ValueError(
-            f'{lm.name} embeds tokens in {width} numbers, and these heads read '
-            f'{self.block_config.hidden_size}: use the target that they were made for'
-        )
+@patch(as_prop=True)
+def embedding_width(self: PublishedEagle) -> int | None:
+    "That of the published layer; None where the file brings an embedding of its own."
+    return None if len(self.embed) else self.block_config.hidden_size
 
 # %% ../../nbs/08_drafters/21_published_heads.ipynb #37d6818b
 class Eagle1Heads(PublishedEagle):

@@ -76,9 +76,8 @@ def end_kernel(client, thread: Thread, patience: float = 20):
         if client.km is not None and client.km.has_kernel:
             run_sync(client.km.provisioner.kill)()
         thread.join(0.2)
-    atexit.unregister(
-        client._cleanup_kernel
-    )  # it would wait for the channels of a thread that hangs
+    # At the exit it would wait for the channels of a thread that hangs
+    atexit.unregister(client._cleanup_kernel)
 
 # %% ../../nbs/13_lab/04_notebook_runner.ipynb #4719bb09
 def execute(

@@ -187,10 +187,8 @@ def drafter_probs(
     top: int,  # tokens
 ) -> dict:
     "The drafter's probability of a node's token, and its most probable ones where it draws from q."
-    row = (
-        draft.q[node] if draft.q is not None else None
-    )  # a tree of several drafters has both kinds
-    if row is not None:
+    row = None if draft.q is None else draft.q[node]
+    if row is not None:  # a tree of several drafters has nodes with and without
         q = probabilities(row, scores=False)
         return dict(q=float(row[draft.tokens[node]]), q_top=top_probs(q, top))
     confidence = float(draft.draft_probs[node]) if draft.draft_probs else math.nan

@@ -70,6 +70,15 @@ SIZES = dict(
     mamba_n_heads=8,
     mamba_d_head=8,
     mamba_expand=2,
+    mamba_chunk_size=8,
+    linear_head_dim=8,
+    linear_num_heads=4,
+    shared_intermediate_size=16,
+    num_experts_per_token=2,
+    sliding_window_size=6,
+    swa_num_attention_heads=4,
+    swa_num_key_value_heads=2,
+    swa_head_dim=8,
     lru_width=32,
     embedding_size=32,
     hidden_size_per_layer_input=8,
@@ -77,19 +86,47 @@ SIZES = dict(
     mlp_only_layers=[],
 )
 
+# Sizes that some configurations leave open though their models need them
+UNSET = [
+    'head_dim',
+    'num_key_value_heads',
+    'num_experts',
+    'n_routed_experts',
+    'num_experts_per_tok',
+]
+
 # What a few need besides
 SPECIAL = dict(
     gpt_neo=dict(attention_types=[[['global', 'local'], 1]], num_layers=2),
     mpt=dict(max_seq_len=96, expansion_ratio=2),
     recurrent_gemma=dict(num_hidden_layers=3, attention_window_size=6, lru_width=32),
     bamba=dict(attn_layer_indices=[1], mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1),
+    falcon_h1=dict(mamba_n_heads=8, mamba_d_head=8, mamba_n_groups=1, mamba_d_ssm=64),
+    mamba2=dict(num_heads=8, head_dim=8, n_groups=1, chunk_size=8),
+    cwm=dict(bos_token_id=0),
+    modernbert_decoder=dict(bos_token_id=0),
     jamba=dict(
         attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, expert_layer_offset=1
     ),
     granitemoehybrid=dict(
         layer_types=['mamba', 'attention'], layers_block_type=['mamba', 'attention']
     ),
-    nemotron_h=dict(layer_types=['linear_attention', 'full_attention']),
+    gemma3n_text=dict(
+        num_hidden_layers=4,
+        layer_types=['sliding_attention', 'full_attention'] * 2,
+        num_kv_shared_layers=2,
+        intermediate_size=[48] * 4,
+        activation_sparsity_pattern=[0.0] * 4,
+    ),
+    lfm2_moe=dict(layer_types=['conv', 'full_attention'], num_dense_layers=1),
+    nemotron_h=dict(
+        layer_types=['linear_attention', 'full_attention'],
+        mamba_num_heads=8,
+        mamba_head_dim=8,
+        n_groups=1,
+        ssm_state_size=4,
+        chunk_size=8,
+    ),
     smollm3=dict(no_rope_layers=[1, 0], num_hidden_layers=2),
     qwen3_next=dict(num_hidden_layers=4, layer_types=['linear_attention'] * 3 + ['full_attention']),
 )
@@ -101,20 +138,39 @@ def configuration(architecture: str, vocab_size: int):
     options = dict(vocab_size=vocab_size, eos_token_id=None, bos_token_id=None)
     known = set(plain.to_dict()) | set(plain.attribute_map)
     for name, size in SIZES.items():
-        if name in known and getattr(plain, name, None) is not None:
+        if name in known and plain_value(plain, name) is not None:
             options[name] = size
-    options |= SPECIAL.get(architecture, {})
+    if 'kv_lora_rank' in known:  # latent attention has no groups of heads
+        options['num_key_value_heads'] = options['num_attention_heads']
+    options |= {
+        name: SIZES[name] for name in UNSET if name in known and plain_value(plain, name) is None
+    }
+    options |= SPECIAL.get(architecture.replace('-', '_'), {})
     if 'pad_token_id' in known and (plain.pad_token_id or 0) >= vocab_size:
         options['pad_token_id'] = 0
     layers = options.get('num_hidden_layers', 2)
     for name in ('layer_types', 'layers_block_type'):
         types = getattr(plain, name, None)
-        if types and name not in options and name in known:
+        if types and name not in options and name in known and not is_derived(plain, name):
             kinds = list(dict.fromkeys(types))
             options[name] = (kinds * layers)[:layers]
     if 'initializer_range' in known:
         options['initializer_range'] = 0.2
     return AutoConfig.for_model(architecture, is_decoder=True, **options)
+
+
+def plain_value(config, name: str):
+    "An attribute of a configuration; None where it has none, or one for each layer."
+    try:
+        return getattr(config, name, None)
+    except RuntimeError:  # transformers' answer where the layers differ
+        return None
+
+
+def is_derived(config, name: str) -> bool:
+    "Is an attribute computed from others, so that it cannot be given?"
+    names = [name, config.attribute_map.get(name, name)]
+    return any(isinstance(getattr(type(config), n, None), property) for n in names)
 
 
 @contextlib.contextmanager
