@@ -802,6 +802,18 @@ def test_no_graph_is_added_after_the_warm_up(compiled):
     assert found.lossless and set(lm.native.graphs) == graphs, found
 
 
+def test_packed_weights_and_a_window_in_a_real_graph():
+    wide = dict(hidden_size=128, intermediate_size=512, num_hidden_layers=1, sliding_window=6)
+    lm, plain = (LM(made(MistralConfig, dtype=FLOAT, **wide)) for _ in range(2))
+    if not lm.native.weights.layers[0].down.fast:
+        pytest.skip('a PyTorch without oneDNN')
+    lm.pack_weights().compile(width=1)
+    assert lm.backend == 'native forward, packed, compiled'
+    for prompt in TEXTS:
+        assert decode(lm, prompt, Greedy(), 24).tokens == decode(plain, prompt, Greedy(), 24).tokens
+    assert len(lm.compiled) == 1 and lm.compiled.passes.min() >= 24 * len(TEXTS) - len(TEXTS)
+
+
 def test_a_compiled_model_hears_hooks_and_sees_edits(compiled):
     lm, _ = compiled
     session, heard = lm.session(), []

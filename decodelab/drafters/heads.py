@@ -139,11 +139,6 @@ class Heads(nn.Module, DraftHeads):
         return next(self.parameters()).device
 
     @property
-    def embedding_width(self) -> int | None:
-        "Numbers in which the heads read the target's embedding of a token; None if they read none."
-        return None
-
-    @property
     def name(self) -> str:
         return f'{self.kind} of {self.target or "no target"}'
 
@@ -165,6 +160,12 @@ def scorer(self: Heads, request: Request, base: Base, target) -> HeadsScorer:
     return self.Scorer(self.for_target(request.lm), request, base, target)
 
 # %% ../../nbs/08_drafters/13_heads.ipynb #a95423bb
+@patch(as_prop=True)
+def embedding_width(self: Heads) -> int | None:
+    "Numbers in which the heads read the target's embedding of a token; None if they read none."
+    return None
+
+
 @patch
 def check_fits(self: Heads, lm: LM):
     "Raise `ValueError` for a target that is not as wide or has another vocabulary."

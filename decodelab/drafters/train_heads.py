@@ -177,21 +177,15 @@ def train_heads(
     if own_batches:
         ids = mix_with_continuations(lm, ids, own_batches, folder, seed)
     heads = heads.to(lm.device)
-    finished = fit(
-        heads,
-        heads.training_loss(lm),
-        ids,
-        lambda model: model.held_out_agreement(lm, held_out),
-        folder,
-        tokens,
-        seed,
-        every=max(1, tokens // (rows * length) // 20),
-        stages=((1.0, rows, length),),
-        seconds=seconds,
-        pause=pause,
-        pause_while=pause_while,
-    )
-    if not finished:
+    every = max(1, tokens // (rows * length) // 20)
+    stages = ((1.0, rows, length),)
+    times = dict(seconds=seconds, pause=pause, pause_while=pause_while)
+    loss = heads.training_loss(lm)
+
+    def measure(model):
+        return model.held_out_agreement(lm, held_out)
+
+    if not fit(heads, loss, ids, measure, folder, tokens, seed, every, stages, **times):
         return heads
     save_heads(heads, folder)
     return load_heads(folder)
