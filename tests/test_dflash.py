@@ -148,17 +148,8 @@ def test_the_loss_is_that_of_the_equation(target, heads):
     value.backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in heads.parameters())
     heads.zero_grad()
-    assert (
-        len(
-            set(
-                map(
-                    tuple,
-                    (draw_anchors(40, 5, 3, np.random.default_rng(s)).tolist() for s in range(9)),
-                )
-            )
-        )
-        > 5
-    )
+    drawn = {tuple(draw_anchors(40, 5, 3, np.random.default_rng(s)).tolist()) for s in range(9)}
+    assert len(drawn) > 5
     assert all(1 <= a <= 10 for a in draw_anchors(15, 5, 99, np.random.default_rng(0)).tolist())
     seen = block_attention(torch.tensor([1, 3]), 4, 2).int().tolist()
     assert seen == [[1, 0, 0, 0, 1, 1, 0, 0]] * 2 + [[1, 1, 1, 0, 0, 0, 1, 1]] * 2
