@@ -402,16 +402,17 @@ async def _exhaust(flow):
         pass
 
 
-# Two hundred times
+# A hundred times
 
 
 @pytest.fixture
 def frozen():
-    "What exists is not looked through again each time that objects are counted."
+    """What exists is not looked through again each time that objects are counted.
+
+    Nor in later tests: `gc.unfreeze` would also undo what `preloaded.search_less` does for all of them.
+    """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def n_objects():
@@ -422,15 +423,15 @@ def n_objects():
 
 
 @pytest.mark.parametrize('name', STRATEGIES)
-def test_200_decodes_leave_nothing_behind(name, frozen):
+def test_100_decodes_leave_nothing_behind(name, frozen):
     strategy = STRATEGIES[name]
     decodes = lambda n: [decode(LM, PROMPTS[i % 4], strategy, 4, seed=i).tokens for i in range(n)]
     first = decodes(20)
     before, (tensors, objects) = state(), n_objects()
-    assert decodes(180)[:20] == first
+    assert decodes(80)[:20] == first
     more_tensors, more_objects = n_objects()
     assert more_tensors == tensors
-    assert more_objects - objects < 90  # less than one in two decodes
+    assert more_objects - objects < 20  # less than one in four decodes
     assert state() == before
 
 
@@ -453,9 +454,9 @@ def test_batches_leave_nothing_behind(name, frozen):
     ]
     first = batches(5)
     before, (tensors, objects) = state(), n_objects()
-    assert batches(45)[:5] == first
+    assert batches(25)[:5] == first
     more_tensors, more_objects = n_objects()
-    assert more_tensors == tensors and more_objects - objects < 40
+    assert more_tensors == tensors and more_objects - objects < 20
     assert state() == before
 
 

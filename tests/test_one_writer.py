@@ -35,7 +35,7 @@ def done(rows):
 
 def compare(folder) -> kill.Work:
     "A run of `compare` that starts in a fork."
-    work = kill.make_compare(folder, repeats=6)
+    work = kill.make_compare(folder, repeats=3)
     work.spawn = preloaded.start
     return work
 
@@ -51,7 +51,7 @@ def test_two_compares_at_once(tmp_path):
     assert f'process {other} on {socket.gethostname()} writes to out since' in said[refused]
     assert said[refused].strip().count('\n') == 0  # one sentence
     rows = read_run_rows(tmp_path / 'out')
-    assert len(rows) == 6 * 36 and set(done(rows).values()) == {1}
+    assert len(rows) == 3 * 36 and set(done(rows).values()) == {1}
     assert not (tmp_path / 'out' / '.lock').exists()
 
 
