@@ -1,13 +1,9 @@
 "Fixtures that several files of tests share."
 
-import multiprocessing
-import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from multiprocessing import forkserver
-from pathlib import Path
 
 import pytest
 
@@ -18,21 +14,7 @@ from repo import ROOT, tracked
 def pytest_collection_finish(session):
     preloaded.search_less()
     if any(vars(item.module).get('preloaded') is preloaded for item in session.items):
-        start_fork_server()
-
-
-def start_fork_server():
-    """Start the server that `preloaded.start` forks from, with this folder on its path.
-
-    Python 3.11's server has no path but PYTHONPATH, and leaves out in silence what it does not find:
-    each fork then imports everything by itself, which takes five seconds of CPU.
-    """
-    context = multiprocessing.get_context('forkserver')
-    context.set_forkserver_preload(['preloaded_modules'])
-    path = [str(Path(__file__).parent), os.environ.get('PYTHONPATH', '')]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv('PYTHONPATH', os.pathsep.join(filter(None, path)))
-        forkserver.ensure_running()
+        preloaded.start_server()
 
 
 @pytest.fixture(scope='session')

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from multiprocessing import forkserver
 from pathlib import Path
 
 IMPORTED = (
@@ -170,6 +171,23 @@ def run_command(arguments: list, cwd: str, env: dict, outputs: tuple):
         atexit._run_exitfuncs()
 
 
+def start_server():
+    """Start the process that `start` forks from, with this folder on its path.
+
+    Python 3.11's has no path but PYTHONPATH, and leaves out in silence what it does not find there: each
+    fork then imports everything by itself.
+    """
+    multiprocessing.get_context('forkserver').set_forkserver_preload(['preloaded_modules'])
+    before = os.environ.get('PYTHONPATH')
+    os.environ['PYTHONPATH'] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop('PYTHONPATH')
+        if before is not None:
+            os.environ['PYTHONPATH'] = before
+
+
 class Started:
     "A command in a fork, with the members of `subprocess.Popen` that tests use."
 
@@ -178,7 +196,6 @@ class Started:
         self.stdout, self.stderr = self.files
         names = tuple(file.name for file in self.files)
         context = multiprocessing.get_context('forkserver')
-        context.set_forkserver_preload(['preloaded_modules'])
         self.process = context.Process(target=run_command, args=(arguments, str(cwd), env, names))
         self.process.start()
         self.pid = self.process.pid
