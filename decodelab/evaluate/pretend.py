@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['NAME', 'OPEN_COUNTS', 'aten', 'CONVERSIONS', 'INDEXING', 'DATA_DEPENDENT', 'HOST_GENERATOR', 'FACTORIES',
-           'OPEN_BLOCKS', 'Traffic', 'record', 'count_traffic', 'PretendTensor', 'is_pretend', 'goes_to_host',
-           'check_devices', 'count_call', 'run_kernel', 'PretendGenerator', 'EveryGenerator', 'AnyGenerator',
-           'PretendModule', 'make_on_cpu', 'copy_between', 'hide_outside_blocks', 'register_pretend', 'pretend_device',
-           'move']
+           'OPEN_BLOCKS', 'Traffic', 'record', 'count_traffic', 'PretendTensor', 'is_pretend', 'leaves', 'of_type',
+           'convert', 'goes_to_host', 'check_devices', 'count_call', 'memory_of', 'on_cpu', 'run_kernel',
+           'PretendGenerator', 'EveryGenerator', 'AnyGenerator', 'PretendModule', 'make_on_cpu', 'copy_between',
+           'hide_outside_blocks', 'register_pretend', 'pretend_device', 'move']
 
 # %% ../../nbs/06_evaluate/11_pretend.ipynb #80bde4ec
 import copy
@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils._pytree import tree_iter, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from ..models.session import LM
@@ -121,14 +120,34 @@ def is_pretend(x) -> bool:
     return torch.device(x).type == NAME
 
 
+def leaves(arguments) -> Iterator:
+    "Yield the arguments of a call; of lists and tuples, what they hold."
+    for x in arguments:
+        if isinstance(x, list | tuple):
+            yield from leaves(x)
+        else:
+            yield x
+
+
+def of_type(kind, args, kwargs) -> list:
+    "The arguments of a type, those in lists included."
+    return [x for part in (args, kwargs.values()) for x in leaves(part) if isinstance(x, kind)]
+
+
+def convert(x, kind, change):
+    "`change` of what is of a type, also inside lists and tuples; all else as it is."
+    if isinstance(x, kind):
+        return change(x)
+    return type(x)([convert(i, kind, change) for i in x]) if isinstance(x, list | tuple) else x
+
+
 def goes_to_host(func, args, kwargs) -> bool:
     "Is the result of a call in the memory of the CPU?"
     if func is aten.to.other:
         return not is_pretend(args[1])
     if func is aten.copy_.default:
         return not is_pretend(args[0])
-    devices = (d for d in tree_iter((args, kwargs)) if isinstance(d, torch.device))
-    return any(not is_pretend(d) for d in devices)
+    return any(not is_pretend(d) for d in of_type(torch.device, args, kwargs))
 
 # %% ../../nbs/06_evaluate/11_pretend.ipynb #37251201
 def check_devices(func, args, kwargs):
@@ -145,7 +164,7 @@ def check_devices(func, args, kwargs):
     if any(isinstance(i, torch.Tensor) and not is_pretend(i) for i in index):
         record('writes')
     numbers = torch.Tag.pointwise in func.tags or func in INDEXING
-    tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, torch.Tensor)]
+    tensors = of_type(torch.Tensor, args, kwargs)
     foreign = [t for t in tensors if not is_pretend(t) and not any(t is i for i in index)]
     if any(t.ndim or not numbers for t in foreign):
         shapes = [tuple(t.shape) for t in tensors]
@@ -173,24 +192,33 @@ def count_call(func, args, kwargs):
         record('kernels')
 
 # %% ../../nbs/06_evaluate/11_pretend.ipynb #b65c1fa7
+def memory_of(x):
+    "What stands on the CPU for a tensor or a device."
+    return x.memory if isinstance(x, PretendTensor) else torch.device('cpu')
+
+
+def on_cpu(argument):
+    "An argument of a call with its tensors and devices on the CPU."
+    return convert(argument, PretendTensor | torch.device, memory_of)
+
+
 def run_kernel(func, args, kwargs):
     "The result of a call, computed on the CPU; raises `RuntimeError` where devices are mixed."
     check_devices(func, args, kwargs)
     count_call(func, args, kwargs)
-    tensors = [t for t in tree_iter((args, kwargs)) if isinstance(t, PretendTensor)]
-    inner = tree_map_only(PretendTensor, lambda t: t.memory, (args, kwargs))
-    inner = tree_map_only(torch.device, lambda _: torch.device('cpu'), inner)
-    result = func(*inner[0], **inner[1])
+    tensors = of_type(PretendTensor, args, kwargs)
+    inner = [on_cpu(x) for x in args]
+    result = func(*inner, **{name: on_cpu(x) for name, x in kwargs.items()})
     if any(t.shape != t.memory.shape for t in tensors):
         raise NotImplementedError(f'{func} gives a tensor another shape: make a new one on {NAME}')
     if goes_to_host(func, args, kwargs):
         return result
     if func.is_view and not tensors[0].is_inference():  # a view of a normal tensor is a normal one
         with torch.inference_mode(False):
-            return tree_map_only(torch.Tensor, PretendTensor, result)
+            return convert(result, torch.Tensor, PretendTensor)
     known = {id(t.memory): t for t in tensors}  # what was changed in place is the same tensor
-    return tree_map_only(
-        torch.Tensor, lambda t: known[id(t)] if id(t) in known else PretendTensor(t), result
+    return convert(
+        result, torch.Tensor, lambda t: known[id(t)] if id(t) in known else PretendTensor(t)
     )
 
 # %% ../../nbs/06_evaluate/11_pretend.ipynb #df6b29fb
