@@ -214,7 +214,7 @@ ON_CPU = {  # where the kernel of the CPU is not that of a GPU
     aten._has_compatible_shallow_copy_type.default: lambda *tensors: False,  # swapped as a whole
 }
 
-
+# %% ../../nbs/06_evaluate/11_pretend.ipynb #c592effa
 def run_kernel(func, args, kwargs):
     "The result of a call, computed on the CPU; raises `RuntimeError` where devices are mixed."
     check_devices(func, args, kwargs)
