@@ -349,7 +349,7 @@ def hide_outside_blocks():
         chosen = functools.partial(choose, function, answer)
         setattr(torch.accelerator, name, functools.wraps(function)(chosen))
 
-
+# %% ../../nbs/06_evaluate/11_pretend.ipynb #39188ab5
 @functools.cache
 def register_pretend() -> tuple[torch.library.Library, ...]:
     "Register the device with PyTorch, once in a process: its name stays."
