@@ -1,6 +1,7 @@
 """Experiments in short form on the pretend accelerator (`evaluate.pretend`), where their models are loaded by default.
 
-The cheapest are run here. The others run by the same call, once by hand when they or the device change.
+The cheapest are run here; all others pass by the same call but 11_compiled_generation, since nothing compiles
+for the device. They take minutes each: run them by hand when they or the device change.
 """
 
 import json
