@@ -7,7 +7,7 @@ A call does what is next, stops in time, and prints a line of JSON with what is 
 the same call goes on, also after a kill, until it prints "done": true. All calls together take
 30 minutes at most (`--total`): what would take longer is put off, and goes on at the end if there is
 time left. Results are in DIR (notebooks, rows, verdicts; small), weights in --nano.
-With --toy: a miniature of the family and the short forms, on a CPU, to try the machinery.
+With --toy: a miniature of the family and the short forms, on a CPU if there is no GPU, to try it out.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def arguments():
         '--only', metavar='A,B', help='these tasks: models of the family, experiments'
     )
     parser.add_argument('--experiments', default=str(HERE), metavar='DIR', help=argparse.SUPPRESS)
-    parser.add_argument('--toy', action='store_true', help='a miniature, on a CPU')
+    parser.add_argument('--toy', action='store_true', help='a miniature, also on a CPU')
     parser.add_argument('--task', help=argparse.SUPPRESS)  # do this one, in this process
     parser.add_argument('--pause', type=float, default=0.0, help=argparse.SUPPRESS)
     parser.add_argument('--eager', action='store_true', help=argparse.SUPPRESS)
@@ -124,6 +124,7 @@ def work(args):
     import torch
 
     if args.task in TRAINED:
+        from decodelab.models.loading import default_device
         from decodelab.zoo.nano import train
 
         compiled = torch.cuda.is_available() and not args.eager and not args.toy
@@ -133,6 +134,7 @@ def work(args):
             args.tokens,
             minutes=TRAINED[args.task],
             pause=args.pause / 60,
+            device=str(default_device(None)) if args.toy else None,
             toy=args.toy,
             compile=compiled,
         )

@@ -1,5 +1,6 @@
 "Fixtures that several files of tests share."
 
+import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,29 @@ def pytest_collection_finish(session):
     preloaded.search_less()
     if any(vars(item.module).get('preloaded') is preloaded for item in session.items):
         preloaded.start_server()
+
+
+@pytest.fixture(scope='session')
+def shelf(tmp_path_factory):
+    "One folder of stand-ins for all workers."
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'paper'
+    for part in ('hub', 'data'):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope='session')
+def runner(shelf):
+    "Runs notebooks with nothing of this environment's settings, offline, beside the stand-ins."
+    foreign = ('DECODELAB_', 'HF_', 'HUGGINGFACE_', 'TRANSFORMERS_')
+    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    env |= dict(
+        HF_HOME=str(shelf), HF_HUB_OFFLINE='1', CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1'
+    )
+    runner = preloaded.Runner(env)
+    yield runner
+    runner.close()
 
 
 @pytest.fixture(scope='session')

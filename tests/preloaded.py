@@ -45,11 +45,14 @@ def run_cells(path: Path, skipped: tuple):
     )
 
 
-def accelerator(pretend: bool):
-    "A block in which the machine has an accelerator, the pretend one, or what it has."
-    from decodelab.evaluate.pretend import pretend_device
+@contextlib.contextmanager
+def pretend_accelerator(traffic: str):
+    "A block in which the machine has the pretend accelerator; its traffic is then written to a file."
+    from decodelab.evaluate.pretend import count_traffic, pretend_device
 
-    return pretend_device() if pretend else contextlib.nullcontext()
+    with pretend_device(), count_traffic() as counts:
+        yield
+    Path(traffic).write_text(json.dumps(counts))
 
 
 def run_forked(job: dict):
@@ -62,7 +65,8 @@ def run_forked(job: dict):
         signal.alarm(job['timeout'])
         os.environ.update(job['env'])
         os.chdir(Path(job['path']).parent)
-        with accelerator(job['pretend']):
+        traffic = job['traffic']
+        with pretend_accelerator(traffic) if traffic else contextlib.nullcontext():
             run_cells(Path(job['path']), tuple(job['skipped']))
         code = 0
     except BaseException:
@@ -119,7 +123,7 @@ class Runner:
         env: dict,  # further variables, of this run only
         skipped: tuple = (),  # cells that begin so are not run
         timeout: int = 400,  # seconds after which it is killed
-        pretend: bool = False,  # on the pretend accelerator, which is then where models are loaded
+        traffic: Path | None = None,  # run on the pretend accelerator; its counts go to this file
     ) -> str:
         "What a notebook printed until it failed; empty if all of its cells passed."
         if self.process is None:
@@ -128,7 +132,7 @@ class Runner:
             self.process = subprocess.Popen(command, env=self.env, **pipes)
         with tempfile.NamedTemporaryFile('r') as log:
             job = dict(path=str(path), env=env, skipped=skipped, log=log.name, timeout=timeout)
-            job['pretend'] = pretend
+            job['traffic'] = traffic and str(traffic)
             self.process.stdin.write(json.dumps(job) + '\n')
             self.process.stdin.flush()
             status = int(self.process.stdout.readline())

@@ -621,3 +621,21 @@ def write_data(name, folder):
     fresh = path.with_name(f'.{path.name}.{os.getpid()}')
     fresh.write_bytes(gzip.compress(text) if path.suffix == '.gz' else text)
     return fresh.replace(path)
+
+
+def paper_environment(
+    need: dict,  # of an experiment at scale `paper`
+    shelf: Path,  # the folder of stand-ins
+    results: Path,
+) -> dict:
+    "The variables of the short form of an experiment beside its stand-ins, which are written."
+    for name in (*need['models'], *need.get('further', ())):
+        snapshot(name, shelf / 'hub')
+    for name in need['data']:
+        write_data(name, shelf / 'data')
+    return dict(
+        DECODELAB_SCALE='paper',
+        DECODELAB_QUICK='1',
+        DECODELAB_DATA=str(shelf / 'data'),
+        DECODELAB_RESULTS=str(results),
+    )

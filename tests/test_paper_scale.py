@@ -5,15 +5,13 @@ What is shown is that the cells run: names, architectures, tokenizers, files. Th
 transformers', 18_scaling processes: no source names checkpoints for them."""
 
 import json
-import os
 
 import pandas as pd
 import pytest
 
 from decodelab.lab.requirements import requirements
-from preloaded import Runner
 from repo import ROOT, notebooks
-from stand_ins import snapshot, write_data
+from stand_ins import paper_environment
 
 WITHOUT = {
     '00_tour',
@@ -28,29 +26,6 @@ NOT_HERE = {  # parts that need a package that is not here, and are reported as 
     '01_assisted_generation': {'INT8'},
 }
 PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
-
-
-@pytest.fixture(scope='session')
-def shelf(tmp_path_factory):
-    "One folder of stand-ins for all workers."
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'paper'
-    for part in ('hub', 'data'):
-        (folder / part).mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope='session')
-def runner(shelf):
-    "Runs notebooks with nothing of this environment's settings, offline, beside the stand-ins."
-    foreign = ('DECODELAB_', 'HF_', 'HUGGINGFACE_', 'TRANSFORMERS_')
-    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    env |= dict(
-        HF_HOME=str(shelf), HF_HUB_OFFLINE='1', CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1'
-    )
-    runner = Runner(env)
-    yield runner
-    runner.close()
 
 
 def test_who_has_no_such_scale():
@@ -70,17 +45,7 @@ def every_call_has_a_verdict(results):
 
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
 def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
-    need = requirements(path)['paper']
-    for name in (*need['models'], *need.get('further', ())):
-        snapshot(name, shelf / 'hub')
-    for name in need['data']:
-        write_data(name, shelf / 'data')
-    env = dict(
-        DECODELAB_SCALE='paper',
-        DECODELAB_QUICK='1',
-        DECODELAB_DATA=str(shelf / 'data'),
-        DECODELAB_RESULTS=str(tmp_path),
-    )
+    env = paper_environment(requirements(path)['paper'], shelf, tmp_path)
     failed = runner.run(path, env, skipped=('#| net', '#| gpu'))
     assert not failed, failed[-3000:]
     found = pd.read_csv(tmp_path / 'quick' / f'{path.stem}.paper.verdicts.csv')
