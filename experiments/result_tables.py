@@ -1,15 +1,17 @@
 """Stored rows as Markdown tables, for the pages that show them.
 
-`claims_table` makes the page of this folder, README.md; `drafters_table` and `which_drafter` are shown
-by 16_drafters.ipynb. Nothing is measured here, and no sentence says what no row says.
+`claims_table` makes the page of this folder, README.md; `peers_table` stands in the README of the
+project; `drafters_table` and `which_drafter` are shown by 16_drafters.ipynb. Nothing is measured here, and no sentence says what no row says.
 """
 
 import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
+from decodelab.core.metrics import speeds, speedup
 from decodelab.lab.freshness import STATES, stored_freshness
 from decodelab.lab.requirements import experiments_folder, notebook_of, source_of, title_of
 from decodelab.lab.run_report import compare_runs, runs_in
@@ -210,3 +212,41 @@ def which_drafter(
         'where it does not pay; and measure, with `decodelab bench`.',
     ]
     return '\n'.join(f'{i}. {line}' for i, line in enumerate(lines, 1))
+
+
+# Beside the peers
+
+MODES = {'greedy': 'greedy', 'assisted': 'with a draft model', 'prompt lookup': 'prompt lookup'}
+MODES |= {'sampled': 'sampling', 'beam 4': 'four beams'}
+PEER_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
+
+
+def pace_beside(
+    rows: pd.DataFrame,
+    ours: str,
+    theirs: str,  # strategies of the rows
+) -> str:
+    "Times as fast as a peer, the median over prompts and repeats with its interval; – where not measured."
+    if not {ours, theirs} <= set(rows.strategy):
+        return '–'
+    frame = rows if rows.prompt.notna().all() else rows.assign(prompt=rows.repeat, repeat=0)
+    return str(speedup(frame, ours, theirs, lambda a, b: np.median(speeds(a) / speeds(b))))
+
+
+def peers_table(
+    rows: pd.DataFrame,  # of `results/16_engine.*.csv`
+) -> str:
+    "Each way of decoding beside transformers' own, and greedy decoding beside CTranslate2, as Markdown."
+    decoding = rows[rows.part == 'decoding']
+    table = []
+    for mode, words in MODES.items():
+        paces = [
+            pace_beside(decoding, f'{mode} | {e}', f'{mode} | generate') for e in ('lean', 'compiled')
+        ]
+        table.append((f'transformers, {words}', *paces))
+    engine = rows[rows.part == 'engine']
+    if len(engine):
+        alone = engine[(engine.model == 'pico') & (engine.batch == 1)]
+        engine = alone.assign(seconds=alone.cpu_seconds)
+    paces = [pace_beside(engine, e, 'CTranslate2') for e in ('lean', 'library')]
+    return markdown_table(PEER_HEADINGS, [*table, ('CTranslate2, greedy', *paces)])

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -33,32 +34,43 @@ def done(rows):
     return Counter(map(run_key, rows))
 
 
+REPEATS = 6  # of each prompt by each strategy, so that a run lasts while the test acts
+
+
 def compare(folder) -> kill.Work:
     "A run of `compare` that starts in a fork."
-    work = kill.make_compare(folder, repeats=3)
+    work = kill.make_compare(folder, repeats=REPEATS)
     work.spawn = preloaded.start
     return work
 
 
-def test_two_compares_at_once(tmp_path):
-    work = compare(tmp_path)
-    processes = [work.start(), work.start()]
-    said = [p.communicate(timeout=240)[1] for p in processes]
-    status = [p.returncode for p in processes]
-    assert sorted(status) == [0, 2], said
-    refused = status.index(2)
-    other = processes[1 - refused].pid
-    assert f'process {other} on {socket.gethostname()} writes to out since' in said[refused]
-    assert said[refused].strip().count('\n') == 0  # one sentence
+def stopped_compare(folder) -> tuple:
+    "A run of `compare` that has kept rows, holds its lock and was stopped; `(work, process)`."
+    work = compare(folder)
+    process = work.start()
+    kill.wait_for_rows(work, process)
+    process.send_signal(signal.SIGSTOP)
+    assert process.returncode is None and (folder / 'out' / '.lock').exists()
+    return work, process
+
+
+def test_two_compares_on_one_folder(tmp_path):
+    work, first = stopped_compare(tmp_path)
+    second = work.start()
+    said = second.communicate(timeout=240)[1]
+    assert second.returncode == 2, said
+    assert f'process {first.pid} on {socket.gethostname()} writes to out since' in said
+    assert said.strip().count('\n') == 0  # one sentence
+    first.send_signal(signal.SIGCONT)
+    said = first.communicate(timeout=240)[1]
+    assert first.returncode == 0, said
     rows = read_run_rows(tmp_path / 'out')
-    assert len(rows) == 3 * 36 and set(done(rows).values()) == {1}
+    assert len(rows) == REPEATS * 36 and set(done(rows).values()) == {1}
     assert not (tmp_path / 'out' / '.lock').exists()
 
 
 def test_the_second_one_later_and_a_killed_one(tmp_path):
-    work = compare(tmp_path)
-    first = work.start()
-    kill.wait_for_rows(work, first)
+    work, first = stopped_compare(tmp_path)
     with pytest.raises(ValueError, match=f'process {first.pid} on .* writes to'):
         Ledger(tmp_path / 'out', {}, run_key)
     first.kill()

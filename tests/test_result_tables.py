@@ -18,6 +18,7 @@ from result_tables import (
     claims_table,
     drafters_table,
     freshness_warning,
+    peers_table,
     which_drafter,
     without_marks,
 )
@@ -119,3 +120,29 @@ def test_stored_rows_of_the_package():
     assert len({line.count('|') for line in table.splitlines()}) == 1
     advice = which_drafter(rows)
     assert len(advice.splitlines()) == 10 and 'nothing was measured' not in advice
+
+
+def test_peers():
+    "Medians of ratios by hand: 2 for the native forward, 3 for the graphs; what was not measured is a dash."
+    seconds = {'greedy | generate': 6.0, 'greedy | lean': 3.0, 'greedy | compiled': 2.0}
+    seconds |= {'beam 4 | generate': 8.0, 'beam 4 | lean': 2.0}
+    rows = [
+        dict(part='decoding', strategy=s, prompt=p, repeat=r, seconds=t, new_tokens=10)
+        for s, t in seconds.items()
+        for p in range(3)
+        for r in range(2)
+    ]
+    for strategy, cpu in dict(CTranslate2=1.0, lean=2.0, library=1.0).items():
+        rows += [
+            dict(part='engine', model='pico', batch=1, strategy=strategy, repeat=r)
+            | dict(seconds=9.0, cpu_seconds=cpu, new_tokens=10)
+            for r in range(4)
+        ]
+    lines = [line.strip('| ').split(' | ') for line in peers_table(pd.DataFrame(rows)).splitlines()]
+    found = {line[0]: line[1:] for line in lines[2:]}
+    assert found['transformers, greedy'] == ['2.00 [2.00, 2.00]', '3.00 [3.00, 3.00]']
+    assert found['transformers, four beams'] == ['4.00 [4.00, 4.00]', '–']
+    assert found['transformers, sampling'] == ['–', '–']
+    assert found['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
+    stored = pd.DataFrame(rows[:30])
+    assert '–' in peers_table(stored).splitlines()[-1]
