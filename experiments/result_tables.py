@@ -216,8 +216,12 @@ def which_drafter(
 
 # Beside the peers
 
-MODES = {'greedy': 'greedy', 'assisted': 'with a draft model', 'prompt lookup': 'prompt lookup'}
-MODES |= {'sampled': 'sampling', 'beam 4': 'four beams'}
+MODES = {  # of the rows, in words
+    'greedy': 'greedy',
+    'assisted': 'with a draft model',
+    'prompt lookup': 'prompt lookup',
+    'beam 4': 'four beams',
+}
 PEER_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
 
 
@@ -241,7 +245,8 @@ def peers_table(
     table = []
     for mode, words in MODES.items():
         paces = [
-            pace_beside(decoding, f'{mode} | {e}', f'{mode} | generate') for e in ('lean', 'compiled')
+            pace_beside(decoding, f'{mode} | {e}', f'{mode} | generate')
+            for e in ('lean', 'compiled')
         ]
         table.append((f'transformers, {words}', *paces))
     engine = rows[rows.part == 'engine']

@@ -142,7 +142,7 @@ def test_peers():
     found = {line[0]: line[1:] for line in lines[2:]}
     assert found['transformers, greedy'] == ['2.00 [2.00, 2.00]', '3.00 [3.00, 3.00]']
     assert found['transformers, four beams'] == ['4.00 [4.00, 4.00]', '–']
-    assert found['transformers, sampling'] == ['–', '–']
+    assert found['transformers, prompt lookup'] == ['–', '–']
     assert found['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
     stored = pd.DataFrame(rows[:30])
     assert '–' in peers_table(stored).splitlines()[-1]
