@@ -1,7 +1,8 @@
 """Stored rows as Markdown tables, for the pages that show them.
 
 `claims_table` makes the page of this folder, README.md; `peers_table` stands in the README of the
-project; `drafters_table` and `which_drafter` are shown by 16_drafters.ipynb. Nothing is measured here, and no sentence says what no row says.
+project; `drafters_table` and `which_drafter` are shown by 16_drafters.ipynb. Nothing is measured here,
+and no sentence says what no row says.
 """
 
 import math
