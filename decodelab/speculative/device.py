@@ -102,6 +102,24 @@ def judge(
     )
 
 # %% ../../nbs/07_speculative/08_device.ipynb #a15c6be8
+def device_ratios(p: torch.Tensor, draft: DeviceDraft) -> torch.Tensor:
+    "p(x) / q(x) of each drafted token, float64 `(k,)`; q(x) is 1 for a deterministic guess."
+    tokens = draft.tokens[:, None]  # (k, 1)
+    ratios = p[: len(tokens)].gather(1, tokens)[:, 0].double()
+    return ratios if draft.q is None else ratios / draft.q.gather(1, tokens)[:, 0]
+
+
+def residual_row(p: torch.Tensor, draft: DeviceDraft, i: torch.Tensor) -> torch.Tensor:
+    "max(p − q, 0) `(V,)` at position `i` `()`, or p where that is zero; any row after the last token."
+    i = i.clamp(max=len(draft.tokens) - 1)
+    row = select(p, i)
+    if draft.q is None:  # all of q is on the token
+        rest = row.index_fill(0, select(draft.tokens, i), 0)
+    else:
+        rest = (row - select(draft.q, i)).clip(min=0)
+    return torch.where(rest.sum() > 0, rest, row)
+
+# %% ../../nbs/07_speculative/08_device.ipynb #46ec3b9a
 @patch
 def judges_on_device(self: TokenVerifier) -> bool:
     "Unless a subclass verifies in its own way."
@@ -127,24 +145,6 @@ def judge(
     row = torch.where(accepted < n, residual_row(p, draft, accepted), select(p, accepted))
     token, usable = rng.draw(row[None], select(uniforms, first + looked_at)[None])
     return DeviceVerdict(accepted, token[0], usable[0], looked_at + 1)
-
-
-def device_ratios(p: torch.Tensor, draft: DeviceDraft) -> torch.Tensor:
-    "p(x) / q(x) of each drafted token, float64 `(k,)`; q(x) is 1 for a deterministic guess."
-    tokens = draft.tokens[:, None]  # (k, 1)
-    ratios = p[: len(tokens)].gather(1, tokens)[:, 0].double()
-    return ratios if draft.q is None else ratios / draft.q.gather(1, tokens)[:, 0]
-
-
-def residual_row(p: torch.Tensor, draft: DeviceDraft, i: torch.Tensor) -> torch.Tensor:
-    "max(p − q, 0) `(V,)` at position `i` `()`, or p where that is zero; any row after the last token."
-    i = i.clamp(max=len(draft.tokens) - 1)
-    row = select(p, i)
-    if draft.q is None:  # all of q is on the token
-        rest = row.index_fill(0, select(draft.tokens, i), 0)
-    else:
-        rest = (row - select(draft.q, i)).clip(min=0)
-    return torch.where(rest.sum() > 0, rest, row)
 
 # %% ../../nbs/07_speculative/08_device.ipynb #7876a7ee
 @patch
