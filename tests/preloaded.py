@@ -19,8 +19,11 @@ import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from multiprocessing import forkserver
 from pathlib import Path
+
+import repo  # noqa: F401  (before anything imports nbformat)
 
 IMPORTED = (
     'execnb.shell',
@@ -97,14 +100,40 @@ def search_less():
     gc.set_threshold(100_000, 20, 100)
 
 
-def serve():
-    "Import, then run the jobs of stdin, a line of JSON each; answer each with its exit status."
-    import_all()
-    for line in sys.stdin:
+def serve(jobs, answers):
+    "Run the jobs of a file, a line of JSON each; answer each with its exit status."
+    for line in jobs:
         child = os.fork()
         if child == 0:
             run_forked(json.loads(line))
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+
+
+class Fork:
+    """A fork of this process that serves jobs, with the members of `subprocess.Popen` that `Runner` uses.
+
+    A later fork holds the pipes of an earlier one: the last ends first.
+    """
+
+    def __init__(self):
+        (jobs, self.stdin), (self.stdout, answers) = map(opened, (os.pipe(), os.pipe()))
+        self.pid = os.fork()
+        if self.pid == 0:
+            self.stdin.close()
+            warnings.simplefilter('ignore')
+            serve(jobs, answers)
+            os._exit(0)
+        jobs.close()
+        answers.close()
+
+    def wait(self):
+        "Wait until it has ended."
+        os.waitpid(self.pid, 0)
+
+
+def opened(pipe: tuple) -> tuple:
+    "The two ends of a pipe as files."
+    return open(pipe[0]), open(pipe[1], 'w')
 
 
 class Runner:
@@ -113,9 +142,10 @@ class Runner:
     def __init__(
         self,
         env: dict,  # its environment, whole: what libraries read as they are imported stands here
+        process: Fork | None = None,  # a fork of this process, whose environment it has
     ):
         self.env = env
-        self.process = None  # started by the first run
+        self.process = process  # None: started by the first run
 
     def run(
         self,
@@ -248,4 +278,5 @@ def start(
 
 
 if __name__ == '__main__':
-    serve()
+    import_all()
+    serve(sys.stdin, sys.stdout)

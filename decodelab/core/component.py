@@ -6,9 +6,16 @@
 __all__ = ['Component']
 
 # %% ../../nbs/01_core/07_component.ipynb #4bba5b85
+import functools
 import inspect
 
 # %% ../../nbs/01_core/07_component.ipynb #7dc32c6d
+@functools.cache
+def _signature(function) -> inspect.Signature:
+    "The signature of an `__init__`, read once: a trace stores the `repr` of its strategy for each sequence."
+    return inspect.signature(function)
+
+
 class Component:
     "A part of a strategy that is identified by the arguments of its `__init__`."
 
@@ -17,13 +24,13 @@ class Component:
 
         Raises `AttributeError` where `__init__` did not store one under its own name.
         """
-        signature = inspect.signature(type(self).__init__)
+        signature = _signature(type(self).__init__)
         names = [p.name for p in list(signature.parameters.values())[1:] if p.kind not in _SPREAD]
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         "The class and its arguments: the first one bare, the others by name where not at their default."
-        parameters = inspect.signature(type(self).__init__).parameters
+        parameters = _signature(type(self).__init__).parameters
         parts = []
         for i, (name, value) in enumerate(self.arguments().items()):
             default = parameters[name].default

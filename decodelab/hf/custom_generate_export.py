@@ -10,6 +10,7 @@ __all__ = ['VIEW_MODULES', 'PACKAGE', 'GENERATE_PY', 'README', 'ISOLATED_SCRIPT'
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #c953cdcf
 import ast
+import functools
 import inspect
 import json
 import os
@@ -47,7 +48,8 @@ def own_module(node, module: str) -> str | None:
     return '.'.join(names[1:]) if names[0] == 'decodelab' and len(names) == 3 else None
 
 
-def imports_of(source: str, module: str) -> tuple[set[str], set[str]]:
+@functools.cache
+def imports_of(source: str, module: str) -> tuple[frozenset[str], frozenset[str]]:
     "`(modules of decodelab, other packages imported at the top)` of the source of `module`."
     tree = ast.parse(source)
     own = {own_module(node, module) for node in ast.walk(tree)} - {None}
@@ -57,7 +59,7 @@ def imports_of(source: str, module: str) -> tuple[set[str], set[str]]:
             others |= {a.name.split('.')[0] for a in node.names}
         elif isinstance(node, ast.ImportFrom) and not own_module(node, module):
             others.add(node.module.split('.')[0])
-    return own, others - set(sys.stdlib_module_names)
+    return frozenset(own), frozenset(others - set(sys.stdlib_module_names))
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #6022a9bc
 def required_modules(modules) -> list[str]:
@@ -77,6 +79,7 @@ def flat_name(module: str) -> str:
     return module.replace('.', '_')
 
 
+@functools.cache
 def portable_source(source: str, module: str) -> str:
     "The source of `module` as a file beside others, outside the package."
     lines, tree = source.split('\n'), ast.parse(source)

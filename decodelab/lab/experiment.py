@@ -22,7 +22,6 @@ from ..core.plot import facts_html
 from ..evaluate.jobs import machine_info, process_rank
 from .fingerprint import experiment_fingerprint
 from ..models.loading import EMBEDDED, NANO, default_device, trained_model_folder
-from ..models.session import load as load_model
 
 # %% ../../nbs/13_lab/02_experiment.ipynb #be0c7b81
 SCALES = ('pico', 'gpu', 'paper')
@@ -133,6 +132,10 @@ def load(
 ):
     "An `LM`; raises `ValueError` for a model that NEEDS does not name."
     import torch
+
+    from decodelab.models.session import (
+        load as load_model,
+    )  # a run that loads nothing waits for no library
 
     if name not in (*self.models, *self.further):
         raise ValueError(

@@ -10,6 +10,7 @@ __all__ = ['HELD_OUT', 'PACKAGES', 'SKIP', 'DATA', 'PROMPTS', 'source_files', 'c
 # %% ../../nbs/05_zoo/01_corpus.ipynb #8af8d2a2
 import hashlib
 import json
+import os
 import sysconfig
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
@@ -33,11 +34,11 @@ DATA = Path(find_spec('decodelab').origin).parent / 'data'
 # %% ../../nbs/05_zoo/01_corpus.ipynb #91aa86a8
 def source_files(root: Path, limit: int) -> list[tuple[str, str]]:
     "Python sources below `root` as `(relative path, text)`, up to `limit` characters in all."
-    names = {
-        str(p.relative_to(root)): p
-        for p in root.rglob('*.py')
-        if not SKIP & set(p.relative_to(root).parts)
-    }
+    names = {}
+    for folder, below, files in os.walk(root):
+        below[:] = [name for name in below if name not in SKIP]  # these alone are entered
+        paths = [Path(folder, name) for name in files if name.endswith('.py')]
+        names |= {str(p.relative_to(root)): p for p in paths}
     out, size = [], 0
     for name in sorted(names, key=lambda n: hashlib.sha256(n.encode()).digest()):
         text = names[name].read_text(encoding='utf-8', errors='ignore')
