@@ -133,9 +133,8 @@ def load(
     "An `LM`; raises `ValueError` for a model that NEEDS does not name."
     import torch
 
-    from decodelab.models.session import (
-        load as load_model,
-    )  # a run that loads nothing waits for no library
+    # imported here: a run that loads nothing waits for no library
+    from decodelab.models.session import load as load_model
 
     if name not in (*self.models, *self.further):
         raise ValueError(
