@@ -31,6 +31,7 @@ def train(args):
         args.name,
         args.home,
         args.tokens,
+        init=args.init,
         compile=args.compile,
         decay_now=args.decay_now,
         pause=60 * args.pause,
@@ -54,21 +55,26 @@ def heads(args):
     "Train heads on the `pico` of a home, or resume their run."
     from decodelab import load
     from decodelab.drafters.eagle import EagleHeads
+    from decodelab.drafters.heads import load_heads
     from decodelab.drafters.medusa import MedusaHeads
     from decodelab.drafters.train_heads import train_heads
     from decodelab.zoo.pico import corpus_ids
 
     target = load(str(args.home / 'pico'), device='cpu')
-    corpus = corpus_ids(args.home / 'data')[:8_000_000]
     kind = dict(medusa=MedusaHeads, eagle=EagleHeads)[args.name]
+    first = kind.of(target) if args.init is None else load_heads(args.init)
+    if type(first) is not kind:
+        raise ValueError(f'{args.init} are {type(first).__name__}: give {kind.__name__}')
+    corpus = corpus_ids(args.home / 'data')[:8_000_000]
     options = dict(tokens=args.tokens or 6_000_000, own_batches=48)
+    options |= dict(rate=1.0 if args.init is None else 0.5)
     if args.toy:
-        options = dict(tokens=args.tokens or 2048, own_batches=1, rows=4, length=64)
+        options |= dict(tokens=args.tokens or 2048, own_batches=1, rows=4, length=64)
     folder = args.home / f'pico-{args.name}'
     train_heads(
         target,
         corpus,
-        kind.of(target),
+        first,
         folder,
         pause=60 * args.pause,
         pause_while=args.pause_while,
@@ -268,6 +274,7 @@ def only_writer(args):
 
 def run_options(one):
     "The options of a training run."
+    one.add_argument('--init', metavar='NAME', help='a trained model, or heads, to go on from')
     one.add_argument('--tokens', type=int, metavar='N', help='of training, in all')
     one.add_argument(
         '--pause', type=float, default=float('inf'), metavar='M', help='stop after M minutes'

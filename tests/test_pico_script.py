@@ -54,6 +54,19 @@ def test_a_killed_run_ends_with_the_same_weights(home, tmp_path):
     assert len(json.loads((tmp_path / 'pico/run.json').read_text())) == 2
 
 
+def test_a_run_goes_on_from_a_trained_model(home, tmp_path):
+    (tmp_path / 'data').symlink_to(home / 'data')
+    call = ['train', 'pico', '--home', tmp_path, '--tokens', 1024 * STEPS]
+    run(*call, '--init', home / 'pico')
+    before, after = (
+        [json.loads(line)['loss'] for line in (f / 'pico/log.jsonl').read_text().splitlines()]
+        for f in (home, tmp_path)
+    )
+    assert after[0] < (before[0] + before[-1]) / 2 and after[-1] < before[-1]
+    with pytest.raises(ValueError, match='other settings: .*rate was 0.5 and is now 1.0'):
+        run(*call)
+
+
 def test_the_family_is_distilled_and_measured(home):
     run('train', 'pico-draft', '--home', home)
     for kind in ('medusa', 'eagle'):

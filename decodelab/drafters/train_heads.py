@@ -152,13 +152,14 @@ def split_held_out(
 def train_heads(
     lm: LM,  # the target, which does not change
     corpus,  # texts, or an array of ids
-    heads: Heads,  # untrained ones: `MedusaHeads.of(lm)`, `EagleHeads.of(lm)`, …
+    heads: Heads,  # untrained (`MedusaHeads.of(lm)`, `EagleHeads.of(lm)`, …), or others to go on from
     folder,  # for checkpoint, log and the finished heads
     tokens: int = 1_000_000,  # of training
     own_batches: int = 0,  # batches of 64 continuations by the target, in turn with the corpus
     rows: int = 16,  # of a batch
     length: int = 256,  # of a row, in tokens
     seed: int = 0,
+    rate: float = 1.0,  # times the learning rates of `optimizers`; below 1 to go on from trained heads
     seconds: float = math.inf,  # of training, all calls together
     pause: float = math.inf,  # seconds after which this call leaves a checkpoint and returns
     pause_while: str | Path | None = None,  # the training waits for as long as this file exists
@@ -179,7 +180,7 @@ def train_heads(
     heads = heads.to(lm.device)
     every = max(1, tokens // (rows * length) // 20)
     stages = ((1.0, rows, length),)
-    times = dict(seconds=seconds, pause=pause, pause_while=pause_while)
+    times = dict(rate=rate, seconds=seconds, pause=pause, pause_while=pause_while)
     loss = heads.training_loss(lm)
 
     def measure(model):

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import sysconfig
+from importlib.machinery import PathFinder
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,10 +111,14 @@ def distinct_files(
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #98e328a4
 def installed_packages() -> dict[str, Path]:
-    "The folder of each installed package that can be imported by name, decodelab aside."
+    """The folder of each installed package that can be imported by name, decodelab aside.
+
+    Only paths are asked: a finder of its own, which setuptools installs, would import setuptools in part.
+    """
     folders = {}
     for name in sorted(packages_distributions(), key=str.lower):
-        spec = find_spec(name) if name.isidentifier() and name != 'decodelab' else None
+        named = name.isidentifier() and name != 'decodelab'
+        spec = PathFinder.find_spec(name) if named else None
         if spec is not None and spec.submodule_search_locations:
             folders[name] = Path(next(iter(spec.submodule_search_locations)))
     return folders

@@ -337,6 +337,7 @@ def fit(
     seconds: float = math.inf,  # of training, all calls together; the rate falls with them too
     pause: float = math.inf,  # seconds after which this call saves a checkpoint and returns
     decay: float = DECAY,  # fraction of the tokens over which the rate falls at the end
+    rate: float = 1.0,  # times the learning rates of `optimizers`
     decay_now: bool = False,  # let the rate fall from here on, and end accordingly earlier
     pause_while: str | Path | None = None,  # the training waits for as long as this file exists
 ) -> bool:
@@ -345,8 +346,8 @@ def fit(
     Raises `ValueError` where the folder holds a run with other settings.
     """
     opts = optimizers(model)
-    peaks = [o.param_groups[0]['lr'] for o in opts]
-    settings = run_settings(tokens, seed, stages, ids, decay)
+    peaks = [rate * o.param_groups[0]['lr'] for o in opts]
+    settings = run_settings(tokens, seed, stages, ids, decay) | dict(rate=rate)
     state = load_checkpoint(folder, model, opts, settings)
     cut_log(folder, state['at'])
     end = last_token(folder, state, tokens, decay, decay_now)
