@@ -1,8 +1,9 @@
 """The next weights of `pico`, its drafts and its heads: trained, measured, in pieces.
 
-    python experiments/pico.py train pico --home DIR --compile
-    python experiments/pico.py train pico-draft --home DIR
-    python experiments/pico.py heads eagle --home DIR
+    python experiments/pico.py sizes
+    python experiments/pico.py train pico --init pico --home DIR --compile
+    python experiments/pico.py train pico-draft --init pico-draft --home DIR
+    python experiments/pico.py heads eagle --init pico-eagle --home DIR
     python experiments/pico.py evaluate --home DIR
 
 Every command resumes where a stopped or killed call left off. The training of `pico` takes hours on
@@ -21,6 +22,74 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 if (HERE.parent / 'decodelab/__init__.py').exists():
     sys.path.insert(0, str(HERE.parent))  # a checkout need not be installed
+
+
+# Sizes
+
+
+def candidates(toy):
+    "The sizes to compare, of targets and of drafts, by name."
+    from decodelab.zoo.pico import CONFIGS, TOY_CONFIGS
+    from decodelab.zoo.training import llama_sizes
+
+    if toy:
+        return {'pico': TOY_CONFIGS['pico']}, {'draft': TOY_CONFIGS['pico-draft']}
+    depths = {
+        '8 layers, 256 wide, 704 inside': CONFIGS['pico'],
+        '12 layers, 256 wide, 384 inside': llama_sizes(4096, 256, 12, 384, 4, 2),
+        '16 layers, 256 wide, 224 inside': llama_sizes(4096, 256, 16, 224, 4, 2),
+        '24 layers, 192 wide, 384 inside': llama_sizes(4096, 192, 24, 384, 4, 2),
+    }
+    drafts = {
+        '2 layers of 128': CONFIGS['pico-draft'],
+        '1 layer of 128': llama_sizes(4096, 128, 1, 384, 2, 2),
+    }
+    return depths, drafts
+
+
+def random_model(configs, name):
+    "A model of the named sizes with random weights."
+    import tempfile
+
+    from decodelab import load
+    from decodelab.zoo.training import load_tokenizer, new_model, save_files
+
+    with tempfile.TemporaryDirectory() as folder:
+        save_files(new_model(name, 0, configs), load_tokenizer('pico'), Path(folder))
+        return load(folder, device='cpu')
+
+
+def sizes(args):
+    """Measure passes of candidate sizes with random weights, and what assisted decoding could gain.
+
+    The gain is over plain decoding, at the best fixed lookahead, where a drafted token is accepted with
+    the probability --acceptance; the time of a round beside its passes is not in it.
+    """
+    import numpy as np
+
+    from decodelab.speculative.cost_aware import RoundCosts
+    from decodelab.tuning.cost_model import best_lookahead, curve_factor, pass_seconds
+
+    targets, drafts = candidates(args.toy)
+    widths, repeats = list(range(1, 9)), 3 if args.toy else 41
+    small = {
+        name: np.median(pass_seconds(random_model(drafts, name), [1], 128, 1, repeats))
+        for name in drafts
+    }
+    for name in targets:
+        lm = random_model(targets, name)
+        passes = np.median(pass_seconds(lm, widths, 128, 1, repeats), 0)
+        line = f'{name}: {lm.n_params / 1e6:.2f} M, T(1) {1000 * passes[0]:.2f} ms, T(5)/T(1) '
+        line += f'{passes[4] / passes[0]:.2f}'
+        for draft, seconds in small.items():
+            costs = RoundCosts(tuple(passes), seconds)
+            k = best_lookahead(args.acceptance, costs, 7)
+            gain = curve_factor(args.acceptance, k, costs)
+            line += f'; {draft}: c {seconds / passes[0]:.3f}, {gain:.2f} at {k}'
+        print(line)
+
+
+# Training
 
 
 def train(args):
@@ -238,18 +307,23 @@ def parser():
     )
     commands = result.add_subparsers(required=True, metavar='COMMAND')
 
-    def add(command, function, names=()):
+    def add(command, function, names=(), home=True):
         one = commands.add_parser(command, help=function.__doc__, description=function.__doc__)
         one.set_defaults(function=function)
         if names:
             one.add_argument('name', choices=names)
-        one.add_argument('--home', type=Path, metavar='DIR', help='of the data and of the runs')
+        if home:
+            one.add_argument('--home', type=Path, metavar='DIR', help='of the data and of the runs')
         one.add_argument('--toy', action='store_true', help='a miniature, for tests')
         one.add_argument(
             '--threads', type=int, default=1, metavar='N', help='of torch (default: 1)'
         )
         return one
 
+    one = add('sizes', sizes, home=False)
+    one.add_argument(
+        '--acceptance', type=float, default=0.72, metavar='P', help='of a token (default: 0.72)'
+    )
     models = ('pico', 'pico-draft', 'pico-alt')
     one = add('train', train, models)
     run_options(one)

@@ -54,6 +54,12 @@ def test_a_killed_run_ends_with_the_same_weights(home, tmp_path):
     assert len(json.loads((tmp_path / 'pico/run.json').read_text())) == 2
 
 
+def test_sizes_are_measured(capsys):
+    run('sizes')
+    line = capsys.readouterr().out
+    assert line.startswith('pico: 0.1') and 'T(5)/T(1)' in line and '; draft: c ' in line
+
+
 def test_a_run_goes_on_from_a_trained_model(home, tmp_path):
     (tmp_path / 'data').symlink_to(home / 'data')
     call = ['train', 'pico', '--home', tmp_path, '--tokens', 1024 * STEPS]
