@@ -1,8 +1,8 @@
 """Stored rows as Markdown tables, for the pages that show them.
 
-`claims_table` makes the page of this folder, README.md; `peers_table` stands in the README of the
-project; `drafters_table` and `which_drafter` are shown by 16_drafters.ipynb. Nothing is measured here,
-and no sentence says what no row says.
+`sources_page` and `claims_table` make the page of this folder, README.md; `peers_table` stands in the
+README of the project; `drafters_table` and `which_drafter` are shown by 16_drafters.ipynb. Nothing is
+measured here, and no sentence says what no row says.
 """
 
 import math
@@ -74,6 +74,66 @@ def without_marks(page: str) -> str:
     return MARK.sub('', '\n'.join(lines))
 
 
+def claims_of(folder: Path):
+    "The claims of all experiments in a folder, short forms aside, in the order of their names."
+    runs = [run for run in runs_in(folder) if run.verdicts and not run.quick]
+    return compare_runs(runs).sort_values('name', kind='stable')
+
+
+SECTIONS = {  # the first word of a conclusion → the heading of its claims
+    'holds': 'Holds',
+    'fails': 'Does not hold',
+    'differs': 'Holds at one scale, and not at another',
+    'open': 'Open at the scales that were measured: for a GPU, or for the models of the source',
+}
+
+
+def with_stop(text: str) -> str:
+    "A text that ends like a sentence."
+    return text if text.endswith(('.', '!', '?')) else f'{text}.'
+
+
+def claim_item(row) -> str:
+    "A claim that does not hold, or is open, as a list item: theirs, ours, and why at each scale."
+    ours = [
+        f'Ours, {scale}: {with_stop(figure)} Why: {with_stop(why)}'
+        for scale, (figure, _, why) in row.runs.items()
+    ]
+    return f'- *{with_stop(row.claim)}* Theirs: {with_stop(row.source)} {" ".join(ours)}'
+
+
+def sections_of(rows) -> list[str]:
+    "The claims of one source under the headings of `SECTIONS`; those that hold in one sentence."
+    blocks = []
+    for word, heading in SECTIONS.items():
+        chosen = [row for row in rows.itertuples() if row.conclusion.split()[0] == word]
+        if chosen and word == 'holds':
+            blocks.append(f'{heading}: {"; ".join(row.claim for row in chosen)}.')
+        elif chosen:
+            blocks.append(f'{heading}:\n\n' + '\n'.join(map(claim_item, chosen)))
+    return blocks
+
+
+def sources_page(
+    folder=None,  # of the experiments; None: those of the package
+    link: str = 'experiments/{}.ipynb',  # of a notebook
+) -> str:
+    "What holds of each source, what does not and why, and what is open, as Markdown."
+    folder = Path(folder or experiments_folder())
+    overview, parts = [], []
+    for name, rows in claims_of(folder).groupby('name', sort=False):
+        path = notebook_of(name, folder)
+        title, source = title_of(path), source_of(path)
+        words = [conclusion.split()[0] for conclusion in rows.conclusion]
+        counts = [words.count(word) or '' for word in ('holds', 'fails', 'differs', 'open')]
+        overview.append((source or title, f'[{name}](#{name})', *counts))
+        after = f', after {source}' if source else ''
+        heading = f'### {name}\n\n[{title}]({link.format(name)}){after}.'
+        parts.append('\n\n'.join([heading, *sections_of(rows)]))
+    headings = ('source', 'claims', 'hold', 'do not', 'differ', 'open')
+    return '\n\n'.join([markdown_table(headings, overview), *parts])
+
+
 def claims_table(
     folder=None,  # of the experiments; None: those of the package
     link: str = 'experiments/{}.ipynb',  # of a notebook
@@ -85,8 +145,7 @@ def claims_table(
     source and the notebook stand in the first row of an experiment, with a mark where rows are stale.
     """
     folder = Path(folder or experiments_folder())
-    runs = [run for run in runs_in(folder) if run.verdicts and not run.quick]
-    claims = compare_runs(runs).sort_values('name', kind='stable')
+    claims = claims_of(folder)
     results = stored_freshness(folder) if results is None else results
     lines = []
     for name, rows in claims.groupby('name', sort=False):

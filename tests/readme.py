@@ -14,7 +14,7 @@ from decodelab.lab.freshness import stored_freshness
 from repo import ROOT, directives
 
 sys.path.insert(0, str(ROOT / 'experiments'))
-from result_tables import claims_table, freshness_warning, peers_table
+from result_tables import claims_table, freshness_warning, peers_table, sources_page
 
 PEERS = '<!-- peers -->'  # in the index, where their table goes
 ENGINE_ROWS = ROOT / 'experiments' / 'results' / '16_engine.pico.csv'
@@ -141,11 +141,21 @@ def claims(folder=ROOT / 'experiments'):
     return f"""<!-- Made from results/*.verdicts.csv by tests/readme.py. -->
 # Experiments
 
-One notebook for each source: what it claims, our measurement, the figure with the source's axes, and what agrees. `decodelab experiment list` shows what each needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. A scale is named with every figure: `pico` is the embedded models on a CPU. `gpu` and `paper` are complete and were run on stand-ins only; where there is no figure for them, there is none. The numbers of the sources are data, `sources/NAME.csv`, each with its url and table; at scale `paper` each of them is measured or left out with a reason, and each notebook puts ours beside it.
+What the sources claim, and what came out here: by source, then [every figure in one table](#every-claim). A scale is named with every figure: `pico` is the embedded models on a CPU. `gpu` and `paper` are complete and were run on stand-ins only; where there is no figure for them, there is none.
 
-Every claim, what its source states, what we measured, and the verdict; the reasons are in the notebooks, and in `results/NAME.SCALE.verdicts.csv`.
+`decodelab experiment list` shows what each experiment needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. The numbers of the sources are data, `sources/NAME.csv`, each with its url and table; at scale `paper` each of them is measured or left out with a reason.
 
 {freshness_warning(results)}
+
+## By source
+
+How many claims hold at our scale, and how many do not; below, for each source, which ones, and why.
+
+{sources_page(folder, '{}.ipynb')}
+
+## Every claim
+
+What its source states, what we measured, and the verdict; the rows are `results/NAME.SCALE.verdicts.csv`.
 
 {claims_table(folder, '{}.ipynb', results)}
 """

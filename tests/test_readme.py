@@ -24,9 +24,12 @@ def test_the_claims_of_all_experiments_are_listed():
     """
     text = (ROOT / 'experiments' / 'README.md').read_text()
     assert without_marks(text) == without_marks(readme.claims())
-    assert all(
-        (ROOT / 'experiments' / t).exists() for t in re.findall(r'\]\(([^)]+)\)', text)
-    ) and all(f'({p.name})' in text for p in notebooks('experiments'))
+    targets = set(re.findall(r'\]\(([^)]+)\)', text))
+    headings = {f'#{line.lstrip("# ")}' for line in text.splitlines() if line.startswith('### ')}
+    anchors = {t for t in targets if t.startswith('#')} - {'#every-claim'}
+    assert anchors == headings == {f'#{p.stem}' for p in notebooks('experiments')}
+    assert all((ROOT / 'experiments' / t).exists() for t in targets if not t.startswith('#'))
+    assert all(p.name in targets for p in notebooks('experiments')) and '## Every claim' in text
 
 
 def test_rendering(tmp_path):

@@ -19,6 +19,7 @@ from result_tables import (
     drafters_table,
     freshness_warning,
     peers_table,
+    sources_page,
     which_drafter,
     without_marks,
 )
@@ -63,6 +64,21 @@ def test_claims_of_a_folder(tmp_path):
         r'| a \| b | 1 '
         '| gpu: 1.1; pico: 2 | gpu: agrees; pico: does not |',
         '|  |  | scales | 10 | pico: – | pico: open |',
+    ]
+    assert sources_page(tmp_path).splitlines()[2:] == [
+        '| Demonstrations for all | [01_demo](#01_demo) |  |  | 1 | 1 |',
+        '',
+        '### 01_demo',
+        '',
+        '[A demonstration](experiments/01_demo.ipynb), after Demonstrations for all.',
+        '',
+        'Holds at one scale, and not at another:',
+        '',
+        '- *a | b.* Theirs: 1. Ours, gpu: 1.1. Why: yes. Ours, pico: 2. Why: no.',
+        '',
+        'Open at the scales that were measured: for a GPU, or for the models of the source:',
+        '',
+        '- *scales.* Theirs: 10. Ours, pico: –. Why: no GPU.',
     ]
     unknown = stored_freshness(tmp_path)
     fresh = [replace(result, state='fresh', reason='') for result in unknown]
