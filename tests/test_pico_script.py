@@ -73,10 +73,16 @@ def test_a_run_goes_on_from_a_trained_model(home, tmp_path):
         run(*call)
 
 
-def test_the_family_is_distilled_and_measured(home):
+def test_the_family_is_distilled_and_measured(home, tmp_path):
     run('train', 'pico-draft', '--home', home)
     for kind in ('medusa', 'eagle'):
         run('heads', kind, '--home', home)
+    for name in ('data', 'pico'):
+        (tmp_path / name).symlink_to(home / name)
+    run('heads', 'eagle', '--home', tmp_path, '--init', home / 'pico-eagle')
+    assert (tmp_path / 'pico-eagle/heads.json').exists()
+    with pytest.raises(ValueError, match='are EagleHeads: give MedusaHeads'):
+        run('heads', 'medusa', '--home', tmp_path, '--init', home / 'pico-eagle')
     run('export', 'pico', '--home', home)
     trained, exported = (load(home / n, device='cpu').model.state_dict() for n in NAMES)
     assert all(torch.equal(trained[k], exported[k]) for k in trained)
