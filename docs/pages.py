@@ -228,7 +228,7 @@ def verdict_sections(table):
         if source.strip():
             name = re.search(r'\[(.+?)\]', notebook).group(1)
             title, _ = page_title(ROOT / 'experiments' / f'{name}.ipynb')
-            yield f'\n## {title}\n\n{source.strip()} · notebook: {notebook.strip()}\n'
+            yield f'\n### {title}\n\n{source.strip()} · notebook: {notebook.strip()}\n'
             yield '| claim | source | measured | verdict |\n|---|---|---|---|'
         yield f'|{"|".join(claim)}|'
 
@@ -236,11 +236,10 @@ def verdict_sections(table):
 def experiments_page(site):
     "The claims of all sources with their verdicts, and the notebooks that measure them."
     home = ROOT / 'experiments' / 'README.md'
-    text = re.sub(r'<!--.*?-->\n', '', home.read_text())
-    head, _, table = text.partition('\n| source |')
-    table = site.relink(f'| source |{table}', home)
+    text = site.relink(re.sub(r'<!--.*?-->\n', '', home.read_text()), home)
+    head, first, table = text.partition('\n| source | notebook |')
     names = [p.name for p in site.experiments]
-    sections = '\n'.join(verdict_sections(table))
+    sections = '\n'.join(verdict_sections(f'{first.strip()}{table}'))
     return f'{head}\n{sections}\n\n{toctree(names, hidden="") if names else ""}'
 
 

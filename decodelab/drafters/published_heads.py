@@ -16,7 +16,7 @@ from fastcore.basics import patch
 from torch import nn
 
 from .eagle import EagleScorer
-from .heads import Heads, kinds_of_heads, set_weights, vocab_scores
+from .heads import Heads, heads_classes, set_weights, vocab_scores
 from .medusa import MedusaHeads
 from .mtp import FromStateScorer
 from ..models.loading import load_error, read_tensors, repository_file
@@ -413,7 +413,7 @@ HEADS_FILES = tuple(
 # %% ../../nbs/08_drafters/21_published_heads.ipynb #51d3e8dc
 def kind_of_published(config: dict, source: str) -> type[Heads]:
     "The class of published heads by their configuration; raises `ValueError` for an unknown layout."
-    for kind in kinds_of_heads().values():
+    for kind in heads_classes():
         if kind.reads(config):
             return kind
     raise ValueError(
