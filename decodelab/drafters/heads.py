@@ -285,6 +285,9 @@ def save_heads(heads: Heads, folder):
     os.replace(folder / 'heads.json.tmp', folder / 'heads.json')
 
 # %% ../../nbs/08_drafters/13_heads.ipynb #b9816edb
+#| export
+
+# %% ../../nbs/08_drafters/13_heads.ipynb #hdclass1
 def heads_classes() -> list[type[Heads]]:
     "The classes of heads: those of this part, then those that a caller has defined."
     classes = [getattr(drafters, name) for name in drafters.__all__ if name.endswith('Heads')]
