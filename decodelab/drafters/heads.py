@@ -285,9 +285,6 @@ def save_heads(heads: Heads, folder):
     os.replace(folder / 'heads.json.tmp', folder / 'heads.json')
 
 # %% ../../nbs/08_drafters/13_heads.ipynb #b9816edb
-#| export
-
-# %% ../../nbs/08_drafters/13_heads.ipynb #hdclass1
 def heads_classes() -> list[type[Heads]]:
     "The classes of heads: those of this part, then those that a caller has defined."
     classes = [getattr(drafters, name) for name in drafters.__all__ if name.endswith('Heads')]
@@ -303,7 +300,7 @@ def kinds_of_heads() -> dict[str, type[Heads]]:
     "The classes of heads by name; a caller's is taken before one of this part."
     return {kind.__name__: kind for kind in heads_classes()}
 
-
+# %% ../../nbs/08_drafters/13_heads.ipynb #hdclass1
 def is_published(name: str, revision: str | None = None) -> bool:
     "Is this a folder with a configuration of other authors, or a name on the Hub?"
     if any((folder / name / 'heads.json').exists() for folder in (EMBEDDED, Path())):
