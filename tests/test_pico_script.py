@@ -69,8 +69,9 @@ def test_a_run_goes_on_from_a_trained_model(home, tmp_path):
         for f in (home, tmp_path)
     )
     assert after[0] < (before[0] + before[-1]) / 2 and after[-1] < before[-1]
-    with pytest.raises(ValueError, match='other settings: .*rate was 0.5 and is now 1.0'):
-        run(*call)
+    for other in ((), ('--init', home / 'other')):
+        with pytest.raises(ValueError, match='holds a run that began from .*/pico, not from'):
+            run(*call, *other)
 
 
 def test_the_family_is_distilled_and_measured(home, tmp_path):

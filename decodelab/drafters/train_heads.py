@@ -152,14 +152,14 @@ def split_held_out(
 def train_heads(
     lm: LM,  # the target, which does not change
     corpus,  # texts, or an array of ids
-    heads: Heads,  # untrained (`MedusaHeads.of(lm)`, `EagleHeads.of(lm)`, …), or others to go on from
+    heads: Heads,  # untrained (`EagleHeads.of(lm)`, …), or trained ones to go on from
     folder,  # for checkpoint, log and the finished heads
     tokens: int = 1_000_000,  # of training
     own_batches: int = 0,  # batches of 64 continuations by the target, in turn with the corpus
     rows: int = 16,  # of a batch
     length: int = 256,  # of a row, in tokens
     seed: int = 0,
-    rate: float = 1.0,  # times the learning rates of `optimizers`; below 1 to go on from trained heads
+    rate: float = 1.0,  # times the learning rates of `optimizers`
     seconds: float = math.inf,  # of training, all calls together
     pause: float = math.inf,  # seconds after which this call leaves a checkpoint and returns
     pause_while: str | Path | None = None,  # the training waits for as long as this file exists

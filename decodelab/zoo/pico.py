@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CONFIGS', 'TOY_CONFIGS', 'TOKENS', 'DECAY', 'GOING_ON', 'tokenizer_of', 'corpus_table', 'save_array', 'write_corpus',
-           'corpus_ids', 'held_out_ids', 'draft_ids', 'check_teacher', 'training_ids', 'load_weights',
-           'write_provenance', 'train', 'export_checkpoint']
+           'corpus_ids', 'held_out_ids', 'draft_ids', 'check_teacher', 'training_ids', 'load_weights', 'earlier_calls',
+           'check_origin', 'write_provenance', 'train', 'export_checkpoint']
 
 # %% ../../nbs/05_zoo/10_pico.ipynb #eb4e4ac8
 import json
@@ -155,13 +155,13 @@ def training_ids(name: str, home: Path, tokens: int, toy: bool) -> np.ndarray:
 # %% ../../nbs/05_zoo/10_pico.ipynb #ee954978
 def load_weights(
     model,
-    init: str | Path,  # what `load` accepts: a name or a folder
+    init: str,  # what `load` accepts: a name or a folder
 ):
     """Copy the weights of another model of the same sizes into `model`.
 
     Raises `ValueError` where the sizes differ.
     """
-    weights = load(str(init), device='cpu').model.state_dict()
+    weights = load(init, device='cpu').model.state_dict()
     own = model.state_dict()
     other = [k for k in own.keys() | weights.keys() if k not in own or k not in weights]
     other += [k for k in own if k in weights and own[k].shape != weights[k].shape]
@@ -170,14 +170,30 @@ def load_weights(
     model.load_state_dict(weights)
 
 
-def write_provenance(folder: Path, seed: int, tokens: int, sizes: dict):
-    "Add the call to `run.json`."
+def earlier_calls(folder: Path) -> list[dict]:
+    "The calls in `run.json`."
     path = folder / 'run.json'
-    calls = json.loads(path.read_text(encoding='utf-8')) if path.exists() else []
+    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else []
+
+
+def check_origin(folder: Path, init: str | None):
+    "Raise `ValueError` where a run began from other weights than those of this call."
+    for call in earlier_calls(folder)[:1]:
+        if call['init'] != init:
+            raise ValueError(
+                f'{folder} holds a run that began from {call["init"] or "nothing"}, not from '
+                f'{init or "nothing"}: give the same init, or another folder'
+            )
+
+
+def write_provenance(folder: Path, seed: int, init: str | None, tokens: int, sizes: dict):
+    "Add the call to `run.json`."
+    path, calls = folder / 'run.json', earlier_calls(folder)
     call = dict(
         argv=[Path(sys.argv[0]).name, *sys.argv[1:]],
         date=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()),
         seed=seed,
+        init=init,
         tokens=tokens,
         sizes=sizes,
         python=platform.python_version(),
@@ -201,20 +217,22 @@ def train(
 ) -> Path:
     """Train a model, or resume its run; returns its folder, which `load` accepts at the end.
 
-    Raises `ValueError` for an unknown name, for a draft before its `pico`, and for an `init` of other
-    sizes.
+    Raises `ValueError` for an unknown name, a draft before its `pico`, and an `init` of other sizes or
+    than that of the run's first call.
     """
     home = Path(home)
     folder = home / name
     model = new_model(name, seed, TOY_CONFIGS if toy else CONFIGS)
     check_teacher(name, home)
+    init = None if init is None else str(init)
+    check_origin(folder, init)
     if init is not None:
         load_weights(model, init)
     folder.mkdir(parents=True, exist_ok=True)
     tokens = tokens or (20_480 if toy else TOKENS[name])
     ids = training_ids(name, home, tokens, toy)
     tokenizer = load_tokenizer(home / 'data' / name.removesuffix('-draft'))
-    write_provenance(folder, seed, tokens, (TOY_CONFIGS if toy else CONFIGS)[name])
+    write_provenance(folder, seed, init, tokens, (TOY_CONFIGS if toy else CONFIGS)[name])
     if compile:
         compile_layers(model)
     options = dict(every=1, stages=((1.0, 16, 64),)) if toy else dict(every=25)
