@@ -169,7 +169,7 @@ def load_weights(
         raise ValueError(f'{init} has other sizes ({other[0]}): give a model of the same sizes')
     model.load_state_dict(weights)
 
-
+# %% ../../nbs/05_zoo/10_pico.ipynb #origin01
 def earlier_calls(folder: Path) -> list[dict]:
     "The calls in `run.json`."
     path = folder / 'run.json'
