@@ -128,7 +128,7 @@ def pictured():
     "The trace of the README: the embedded pair, greedy."
     from decodelab import AssistantDrafter, FixedLookahead, Speculative, decode, load
 
-    prompt = 'def is_even(n):\n    """Return True if n is even."""'
+    prompt = 'class Stack:\n    """A stack of values."""\n\n    def __init__(self'
     strategy = Speculative(
         AssistantDrafter(load('pico-draft', device='cpu')), lookahead=FixedLookahead(4)
     )

@@ -129,8 +129,8 @@ def test_the_methods_of_the_generation_guide_are_recipes(lm, tmp_path):
         unsure=BudgetForcing(end, 0, 20, wait=comma, confidence=0.9, trial_tokens=4),
         hidden=BudgetForcing(end, max_tokens=4, hidden=True),
         back=Backtracking(RepeatedNGram(3)),
-        phrases=Backtracking(Phrases([tuple(lm.encode(' the line'))])),
-        inserted=TokenTriggers([InsertAfter(tuple(lm.encode(' the')), comma), Calculator()]),
+        phrases=Backtracking(Phrases([tuple(lm.encode(' a list'))])),
+        inserted=TokenTriggers([InsertAfter(tuple(lm.encode(' list')), comma), Calculator()]),
         reread=PreparedPrompt(Reread((end,)), Greedy(RepetitionPenalty(1.2))),
         prefix=PreparedPrompt(Prepend((end, end)), ContrastiveSearch()),
     )

@@ -273,10 +273,11 @@ class Chosen:
         i, index = choice
         return index if index >= 0 else Argmax().categorical(self.p[i])
 
-
+# %% ../../nbs/07_speculative/08_device.ipynb #hostverify
 def verify_on_host(verifier: Verifier, p: torch.Tensor, draft: Draft, rng) -> Verification:
     "The verifier's result, for rows `(n, V)` on any device."
-    if not torch.is_tensor(p) or p.device.type == 'cpu':
+    on_host = not torch.is_tensor(p) or p.device.type == 'cpu'
+    if on_host or (not draft.tokens and verifier.judges_on_device()):  # then it is one draw
         return verifier.verify(p, draft, rng)
     if type(verifier) is ExactMatchVerifier and isinstance(rng, Argmax):
         chosen = Chosen(p)

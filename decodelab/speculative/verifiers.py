@@ -90,7 +90,7 @@ class BlockVerifier(Verifier):
         w = [1]  # weights of the prefixes
         for ratio in acceptance_ratios(p, draft):
             w.append(min(w[-1] * ratio, 1))
-        if rng.uniform() < w[k]:
+        if k == 0 or rng.uniform() < w[k]:
             return Verification(k, rng.categorical(p[k]))
         for i in reversed(range(k)):  # ends at i = 0, where h is 1
             rest = unnormalized_residual(w[i] * p[i], q[i], draft.tokens[i])  # (V,)
