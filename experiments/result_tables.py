@@ -282,6 +282,7 @@ MODES = {  # of the rows, in words
     'prompt lookup': 'prompt lookup',
     'beam 4': 'four beams',
 }
+COMPILED_PEERS = {'generate, compiled': 'transformers compiled', 'CTranslate2': 'CTranslate2'}
 PEER_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
 
 
@@ -300,7 +301,7 @@ def pace_beside(
 def peers_table(
     rows: pd.DataFrame,  # of `results/16_engine.*.csv`
 ) -> str:
-    "Each way of decoding beside transformers' own, and greedy decoding beside CTranslate2, as Markdown."
+    "Each way of decoding beside transformers' own, and greedy decoding beside compiled peers, as Markdown."
     decoding = rows[rows.part == 'decoding']
     table = []
     for mode, words in MODES.items():
@@ -313,5 +314,7 @@ def peers_table(
     if len(engine):
         alone = engine[(engine.model == 'pico') & (engine.batch == 1)]
         engine = alone.assign(seconds=alone.cpu_seconds)
-    paces = [pace_beside(engine, e, 'CTranslate2') for e in ('lean', 'library')]
-    return markdown_table(PEER_HEADINGS, [*table, ('CTranslate2, greedy', *paces)])
+    for peer, words in COMPILED_PEERS.items():
+        paces = [pace_beside(engine, e, peer) for e in ('lean', 'library')]
+        table.append((f'{words}, greedy', *paces))
+    return markdown_table(PEER_HEADINGS, table)

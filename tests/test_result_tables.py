@@ -148,7 +148,8 @@ def test_peers():
         for p in range(3)
         for r in range(2)
     ]
-    for strategy, cpu in dict(CTranslate2=1.0, lean=2.0, library=1.0).items():
+    seconds = {'CTranslate2': 1.0, 'generate, compiled': 4.0, 'lean': 2.0, 'library': 1.0}
+    for strategy, cpu in seconds.items():
         rows += [
             dict(part='engine', model='pico', batch=1, strategy=strategy, repeat=r)
             | dict(seconds=9.0, cpu_seconds=cpu, new_tokens=10)
@@ -160,5 +161,6 @@ def test_peers():
     assert found['transformers, four beams'] == ['4.00 [4.00, 4.00]', '–']
     assert found['transformers, prompt lookup'] == ['–', '–']
     assert found['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
+    assert found['transformers compiled, greedy'] == ['2.00 [2.00, 2.00]', '4.00 [4.00, 4.00]']
     stored = pd.DataFrame(rows[:30])
     assert '–' in peers_table(stored).splitlines()[-1]
