@@ -1,12 +1,34 @@
-"""`nbdev_test` for all notebooks, two at a time, in processes that have imported everything before.
+"""`nbdev_test` for all notebooks, two at a time, each in a fork of a process that has imported everything before.
 
+What a notebook changes in its process (variables of the environment, a registered device) ends with it.
 `nbdev_test --path NOTEBOOK` runs one alone.
 """
 
-from nbdev.test import nbdev_test
+import multiprocessing
+
+import nbdev.test
 
 import preloaded
 
+run_notebook = nbdev.test.test_nb
+
+
+def run_isolated(*args, **options) -> tuple[bool, float]:
+    "Whether a notebook passed, and its seconds: `test_nb` in a fork of its own."
+    context = multiprocessing.get_context('fork')
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: sender.send(run_notebook(*args, **options)))
+    child.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        return False, 0.0  # it ended without a word
+    finally:
+        child.join()
+
+
 if __name__ == '__main__':
     preloaded.import_all()
-    nbdev_test(n_workers=2, timing=True)
+    nbdev.test.test_nb = run_isolated
+    nbdev.test.nbdev_test(n_workers=2, timing=True)

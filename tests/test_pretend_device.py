@@ -2,19 +2,25 @@
 the same tokens, and the host reads as seldom as it should.
 
 Parts are made from their signatures by `tests/fuzz/parts.py`: a new one is tried here without being named.
+With DECODELAB_TEST_DEVICE=cuda the device is a real one, and its reads and kernels are what the profiler saw.
 """
 
+import contextlib
 import copy
 import importlib
 import inspect
+import os
 import pkgutil
 import random
+from collections import Counter
 
 import pytest
+import torch
 
 from decodelab import LM, Greedy, Speculative, Stop, decode, decode_batch, load
 from decodelab.core.driver import Strategy
-from decodelab.evaluate.pretend import count_traffic, move, pretend_device
+from decodelab.evaluate import pretend
+from decodelab.evaluate.pretend import move, pretend_device
 from decodelab.logits.warpers import LogitsProcessor
 from decodelab.strategies import InsertAfter, LowestGroup, Prepend, RepeatedNGram
 from decodelab.strategies.constraints import PhrasalConstraint
@@ -25,6 +31,7 @@ from tests.fuzz.cases import Lazy, RefusedError, judged
 from tests.fuzz.models import build
 from tests.fuzz.parts import Maker, classes, namespace, subclasses
 
+REAL = os.environ.get('DECODELAB_TEST_DEVICE')  # such as cuda; without it, the pretend device
 VOCABULARY = 40
 PROMPT = [1, 2, 3, 1, 2]
 N = 5
@@ -53,6 +60,31 @@ BY_HAND = dict(
     SynthID='SynthID([1, 2, 3])',
     TransformersGreenList=f'TransformersGreenList({VOCABULARY})',
 )
+
+
+def tested_device():
+    "A block that gives the device."
+    return contextlib.nullcontext(torch.device(REAL)) if REAL else pretend_device()
+
+
+@contextlib.contextmanager
+def count_traffic():
+    "Host reads and kernels of a block, once it has ended."
+    if not REAL:
+        with pretend.count_traffic() as counts:
+            yield counts
+        return
+    counts = Counter()
+    torch.accelerator.synchronize()
+    with torch.profiler.profile() as profiler:
+        yield counts
+        torch.accelerator.synchronize()
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            copied = event.name.startswith(('Memcpy', 'Memset'))
+            counts['reads'] += event.name.startswith('Memcpy DtoH')
+            counts['kernels'] += not copied
+    assert counts['kernels'], 'the profiler saw nothing of the device'
 
 
 def by_hand(cls) -> list[str]:
@@ -103,11 +135,11 @@ def names(world: dict) -> dict:
 
 @pytest.fixture(scope='module')
 def worlds():
-    "The models and heads on the CPU, and the same on the pretend device."
+    "The models and heads on the CPU, and the same on the device."
     here = Lazy(build('llama', 0, VOCABULARY), VOCABULARY)
     for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'dflash', 'other'):
         here[name]
-    with pretend_device() as device:
+    with tested_device() as device:
         there = {
             name: move(x, device) if isinstance(x, LM) else copy.deepcopy(x).to(device)
             for name, x in here.items()
@@ -172,8 +204,10 @@ def reads_of(world, strategy, n: int, batch: bool) -> tuple[int, int]:
     with count_traffic() as traffic:
         if batch:
             costs = decode_batch(world['target'], prompts, strategy, 3, n, seed=3).costs
-            return traffic['reads'], max(c['passes'] for c in costs)
-        return traffic['reads'], len(decode(world['target'], PROMPT, strategy, n, seed=3).steps)
+            rounds = max(c['passes'] for c in costs)
+        else:
+            rounds = len(decode(world['target'], PROMPT, strategy, n, seed=3).steps)
+    return traffic['reads'], rounds
 
 
 @pytest.mark.parametrize('expression', ROUNDS)
@@ -195,7 +229,7 @@ def test_kernels_a_token():
     the MLP.
     """
     lm = load('pico', device='cpu')
-    with pretend_device() as device:
+    with tested_device() as device:
         there = move(lm, device)
         counts = []
         for n in (2, 4, 12):  # the first run measures the model
@@ -203,7 +237,8 @@ def test_kernels_a_token():
                 decode(there, PROMPT, Greedy(), n, stop=Stop(eos=()))
             counts.append(traffic['kernels'])
     assert len(lm.native.weights.layers) == 8
-    assert counts[2] - counts[1] <= KERNELS * 8
+    print((counts[2] - counts[1]) / 8, 'kernels a token')
+    assert REAL or counts[2] - counts[1] <= KERNELS * 8  # a library's product may be two
 
 
 BATCHED = [
