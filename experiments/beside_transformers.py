@@ -1,0 +1,155 @@
+"""Ours beside transformers' generate on any device: plain, assisted and lookup, in turns.
+
+    python experiments/beside_transformers.py --out DIR
+    python experiments/beside_transformers.py --device cpu --prompts 2 --new 16 --repeats 1
+
+Plain and assisted decoding with the embedded pair, in float32, greedy and sampled; `--compile` adds ours with
+compiled passes (CUDA graphs where there is CUDA). Each run is of one prompt, all ways in turns. Prints the
+ratio of the median speeds over `generate` in the same mode with its 95 % interval, the tokens of a target
+pass, and the share of the texts that are those of the CPU; writes the rows to DIR/beside.csv, their
+provenance to DIR/beside.json.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+
+HERE = Path(__file__).resolve().parent
+if (HERE.parent / 'decodelab/__init__.py').exists():
+    sys.path.insert(0, str(HERE.parent))  # a checkout need not be installed
+
+from decodelab import (  # noqa: E402 - from the checkout
+    LM,
+    AssistantDrafter,
+    FixedLookahead,
+    Greedy,
+    PromptLookupDrafter,
+    Sample,
+    Speculative,
+    Stop,
+    Temperature,
+    TransformersGenerate,
+    builtin_prompts,
+    decode,
+    load,
+)
+from decodelab.core.metrics import speedup  # noqa: E402
+from decodelab.evaluate.bench import plan, run_row  # noqa: E402
+from decodelab.evaluate.jobs import machine_info  # noqa: E402
+
+K = 4
+STOP = Stop(eos=())
+CONSTANT = dict(
+    num_assistant_tokens=K,
+    num_assistant_tokens_schedule='constant',
+    assistant_confidence_threshold=0.0,
+)
+
+
+def modules_of(name: str, device) -> LM:
+    "A model that transformers' own modules read, whose weights no other forward has stored anew."
+    loaded = load(name, device=device)
+    return LM(loaded.model, loaded.tokenizer, name, native=False)
+
+
+def ways_of(device, compiled: bool) -> dict:
+    "(mode, engine) → (model, strategy)."
+    peer, peer_draft = (modules_of(n, device) for n in ('pico', 'pico-draft'))
+    engines = dict(ours=[load(n, device=device) for n in ('pico', 'pico-draft')])
+    if compiled:
+        target, draft = (load(n, device=device) for n in ('pico', 'pico-draft'))
+        begun = time.perf_counter()
+        graphs = dict(cuda_graphs=target.device.type == 'cuda')
+        target.compile(width=K + 1, **graphs)
+        draft.compile(width=2, **graphs)
+        print(f'compiled in {time.perf_counter() - begun:.1f} s')
+        engines['ours, compiled'] = [target, draft]
+    lookup = dict(prompt_lookup_num_tokens=K, max_matching_ngram_size=3)
+    sampled = dict(do_sample=True, temperature=0.7, top_k=0)
+    ways = {
+        ('greedy', 'generate'): (peer, TransformersGenerate()),
+        ('sampled', 'generate'): (peer, TransformersGenerate(**sampled)),
+        ('assisted', 'generate'): (peer, TransformersGenerate(peer_draft, **CONSTANT)),
+        ('lookup', 'generate'): (peer, TransformersGenerate(**lookup)),
+    }
+    for engine, (target, draft) in engines.items():
+        ahead = FixedLookahead(K)
+        ways |= {
+            ('greedy', engine): (target, Greedy()),
+            ('sampled', engine): (target, Sample([Temperature(0.7)])),
+            ('assisted', engine): (target, Speculative(AssistantDrafter(draft), lookahead=ahead)),
+            ('lookup', engine): (target, Speculative(PromptLookupDrafter(), lookahead=ahead)),
+        }
+    return ways
+
+
+def measured(ways: dict, prompts: list, new: int, repeats: int) -> pd.DataFrame:
+    "A row for each run; the first run of each way on each prompt is a warm-up."
+    names = {' | '.join(way): way for way in ways}
+    rows = []
+    for prompt in prompts:
+        for lm, strategy in ways.values():
+            decode(lm, prompt, strategy, new, 0, STOP)
+    for repeat, i, order, name in plan(list(names), len(prompts), repeats):
+        lm, strategy = ways[names[name]]
+        trace = decode(lm, prompts[i], strategy, new, repeat, STOP)
+        mode, engine = names[name]
+        place = dict(strategy=name, mode=mode, engine=engine, prompt=i, repeat=repeat, order=order)
+        rows.append(run_row(trace, **place) | dict(tokens=trace.tokens))
+    return pd.DataFrame(rows)
+
+
+def table_of(frame: pd.DataFrame, reference: list[list[int]]) -> pd.DataFrame:
+    "A row for each mode and engine."
+    rows = []
+    for (mode, engine), part in frame.groupby(['mode', 'engine'], sort=False):
+        name = part.strategy.iloc[0]
+        same = [t == reference[i] for i, t in zip(part.prompt, part.tokens)]
+        rows.append(
+            dict(
+                mode=mode,
+                engine=engine,
+                ms_a_token=1e3 / part.tokens_per_second.median(),
+                over_generate=str(speedup(frame, name, f'{mode} | generate')),
+                over_plain=str(speedup(frame, name, f'greedy | {engine}')),
+                tokens_a_pass=part.new_tokens.sum() / part.target_passes.sum(),
+                as_on_cpu=sum(same) / len(same) if mode != 'sampled' else None,
+            )
+        )
+    return pd.DataFrame(rows)
+
+
+def main(argv=None) -> pd.DataFrame:
+    "Measure, print, store; returns the rows."
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--device', help='default: the accelerator if there is one')
+    parser.add_argument('--prompts', type=int, default=6)
+    parser.add_argument('--new', type=int, default=64, help='tokens of a text')
+    parser.add_argument('--repeats', type=int, default=3)
+    parser.add_argument('--compile', action='store_true', help='also with compiled passes')
+    parser.add_argument('--out', help='the folder of beside.csv')
+    args = parser.parse_args(argv)
+    here = load('pico', device='cpu')
+    prompts = [here.encode(p) for p in builtin_prompts()[: args.prompts]]
+    reference = [decode(here, p, Greedy(), args.new, stop=STOP).tokens for p in prompts]
+    ways = ways_of(args.device, args.compile)
+    device = next(iter(ways.values()))[0].device
+    frame = measured(ways, prompts, args.new, args.repeats)
+    info = machine_info(device)
+    print({k: info.get(k) for k in ('machine', 'torch', 'transformers', 'commit', 'date')})
+    print(table_of(frame, reference).round(3).to_string(index=False))
+    if args.out:
+        Path(args.out).mkdir(parents=True, exist_ok=True)
+        frame.to_csv(Path(args.out) / 'beside.csv', index=False)
+        (Path(args.out) / 'beside.json').write_text(json.dumps(info, indent=1, default=str))
+    return frame
+
+
+if __name__ == '__main__':
+    main()
