@@ -141,7 +141,7 @@ def claims(folder=ROOT / 'experiments'):
     return f"""<!-- Made from results/*.verdicts.csv by tests/readme.py. -->
 # Experiments
 
-What the sources claim, and what came out here: by source, then [every figure in one table](#every-claim). A scale is named with every figure: `pico` is the embedded models on a CPU. `gpu` and `paper` are complete and were run on stand-ins only; where there is no figure for them, there is none.
+What the sources claim, and what came out here: by source, then [every figure in one table](#every-claim). A scale is named with every figure: `pico` is the embedded models on a CPU. Of `gpu` there are figures of one experiment, on an H100 ([19_gpu_costs](19_gpu_costs.ipynb), whose batches and compiled passes were not reached); the others of `gpu`, and `paper`, are complete and were run on stand-ins only.
 
 `decodelab experiment list` shows what each experiment needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. The numbers of the sources are data, `sources/NAME.csv`, each with its url and table; at scale `paper` each of them is measured or left out with a reason.
 
