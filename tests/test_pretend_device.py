@@ -32,7 +32,7 @@ from tests.fuzz.models import build
 from tests.fuzz.parts import Maker, classes, namespace, subclasses
 
 REAL = os.environ.get('DECODELAB_TEST_DEVICE')  # such as cuda; without it, the pretend device
-BASES = ('Greedy()',) if REAL else ('Greedy()', 'Sample()')  # that give the same tokens on both devices
+BASES = ['Greedy()'] if REAL else ['Greedy()', 'Sample()']  # the same tokens on both devices
 VOCABULARY = 40
 PROMPT = [1, 2, 3, 1, 2]
 N = 5
@@ -63,7 +63,7 @@ BY_HAND = dict(
 )
 
 
-def tested_device():
+def device_block():
     "A block that gives the device."
     return contextlib.nullcontext(torch.device(REAL)) if REAL else pretend_device()
 
@@ -140,7 +140,7 @@ def worlds():
     here = Lazy(build('llama', 0, VOCABULARY), VOCABULARY)
     for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'dflash', 'other'):
         here[name]
-    with tested_device() as device:
+    with device_block() as device:
         there = {
             name: move(x, device) if isinstance(x, LM) else copy.deepcopy(x).to(device)
             for name, x in here.items()
@@ -245,7 +245,7 @@ def test_kernels_a_token():
     the MLP.
     """
     lm = load('pico', device='cpu')
-    with tested_device() as device:
+    with device_block() as device:
         there = move(lm, device)
         counts = []
         for n in (2, 4, 12):  # the first run measures the model
@@ -285,7 +285,7 @@ def test_batches(worlds, expression):
 def test_no_sequence_runs_alone(dtype):
     "In a batch of the embedded model all passes are joined, and by the native forward."
     lm = load('pico', device='cpu', dtype=dtype)
-    with tested_device() as device:
+    with device_block() as device:
         there = move(lm, device)
         batch = decode_batch(there, [PROMPT, [4, 5], [7]], Greedy(), 3, 4)
         assert there.native is not None
