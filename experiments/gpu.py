@@ -6,7 +6,8 @@ trains the nano family (`nbs/05_zoo/03_nano.ipynb`), then runs the experiments t
 A call does what is next, stops in time, and prints a line of JSON with what is done and what is left;
 the same call goes on, also after a kill, until it prints "done": true. All calls together take
 30 minutes at most (`--total`): what would take longer is put off, and goes on at the end if there is
-time left. Results are in DIR (notebooks, rows, verdicts; small), weights in --nano.
+time left. Results are in DIR (notebooks, rows, verdicts; small), weights in --nano. What is left is
+printed first, with its minutes and memory (`--plan`: that alone); nothing is downloaded.
 With --toy: a miniature of the family and the short forms, on a CPU if there is no GPU, to try it out.
 """
 
@@ -75,6 +76,7 @@ def arguments():
     parser.add_argument(
         '--only', metavar='A,B', help='these tasks: models of the family, experiments'
     )
+    parser.add_argument('--plan', action='store_true', help='print what is left, and do nothing')
     parser.add_argument('--experiments', default=str(HERE), metavar='DIR', help=argparse.SUPPRESS)
     parser.add_argument('--toy', action='store_true', help='a miniature, also on a CPU')
     parser.add_argument('--task', help=argparse.SUPPRESS)  # do this one, in this process
@@ -106,6 +108,29 @@ def planned(args):
     if unknown := [n for n in wanted if n not in [*TRAINED, *known]]:
         raise ValueError(f'no task {unknown[0]!r}: choose from {", ".join([*TRAINED, *known])}')
     return [n for n in [*TRAINED, *known] if n in wanted]
+
+
+def plan_lines(args, tasks, state):
+    "What is left, a line each, with the minutes and the memory that it is expected to take."
+    from decodelab.lab.requirements import experiments
+
+    table = experiments(args.experiments)
+    needs = table[table.scale == 'gpu'].set_index('name')
+    left = [t for t in tasks if state.of(t)['status'] in ('left', 'put off')]
+    lines, total = [], 0.0
+    for task in left:
+        if task in TRAINED:
+            minutes, memory = TRAINED[task], 'trained'
+        else:
+            minutes, memory = needs.minutes[task], f'{needs.memory_gb[task]} GB'
+        total += minutes
+        lines.append(f'{task:34}{minutes:6.1f} min  {memory}')
+    spent = state.seconds / 60
+    return [
+        *lines,
+        f'{len(left)} tasks, about {total:.0f} min; {spent:.0f} of {args.total:g} min are spent '
+        f'(--total); nothing is downloaded',
+    ]
 
 
 # One task, in a process of its own
@@ -297,11 +322,16 @@ def main(argv=None):
     held = lock(Path(args.out), 'gpu')
     tasks = planned(args)
     state = State(args.out)
+    print(*plan_lines(args, tasks, state), sep='\n', file=sys.stderr, flush=True)
     left = lambda: (
         min(60 * args.minutes - (time.monotonic() - begun), 60 * args.total - state.seconds)
         - ENDING
     )
-    while (task := next_task(tasks, state)) and left() >= min(LEAST, 60 * args.minutes / 3):
+    while (
+        not args.plan
+        and (task := next_task(tasks, state))
+        and left() >= min(LEAST, 60 * args.minutes / 3)
+    ):
         turn = (
             60 * LONGEST - state.of(task)['seconds']
             if task not in TRAINED and state.of(task)['status'] == 'left'

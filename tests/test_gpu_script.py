@@ -85,6 +85,17 @@ def test_a_killed_run_goes_on(tmp_path):
     assert state['seconds'] > 2 and second['minutes'] == round(state['seconds'] / 60, 2)
 
 
+def test_what_is_left_is_printed_first(tmp_path):
+    write_notebook(tmp_path)
+    out, err = call(tmp_path, '--plan').communicate(timeout=120)
+    assert [line.split()[:2] for line in err.splitlines()] == [
+        ['nano', '6.0'],
+        ['90_tiny', '0.1'],
+        ['2', 'tasks,'],
+    ]
+    assert json.loads(out)['left'] == ['nano', '90_tiny'] and not json.loads(out)['finished']
+
+
 def test_what_it_does_not_know_is_refused(tmp_path):
     child = call(tmp_path, '--only', 'nano,91_other')
     assert "no task '91_other'" in child.communicate(timeout=120)[1] and child.returncode == 1
