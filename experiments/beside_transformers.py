@@ -4,7 +4,8 @@
     python experiments/beside_transformers.py --device cpu --prompts 2 --new 16 --repeats 1
 
 Plain and assisted decoding with the embedded pair, in float32, greedy and sampled; `--compile` adds ours with
-compiled passes (CUDA graphs where there is CUDA). Each run is of one prompt, all ways in turns. Prints the
+compiled passes (CUDA graphs where there is CUDA). Each run is of one prompt, all ways in turns; the passes of
+`generate` are counted by a wrapper around the model's forward. On a GPU it takes minutes. Prints the
 ratio of the median speeds over `generate` in the same mode with its 95 % interval, the tokens of a target
 pass, and the share of the texts that are those of the CPU; writes the rows to DIR/beside.csv, their
 provenance to DIR/beside.json.
@@ -23,7 +24,6 @@ if (HERE.parent / 'decodelab/__init__.py').exists():
     sys.path.insert(0, str(HERE.parent))  # a checkout need not be installed
 
 from decodelab import (  # noqa: E402 - from the checkout
-    LM,
     AssistantDrafter,
     FixedLookahead,
     Greedy,
@@ -37,10 +37,12 @@ from decodelab import (  # noqa: E402 - from the checkout
     decode,
     load,
 )
+from decodelab.core.files import write_atomic  # noqa: E402
 from decodelab.core.metrics import speedup  # noqa: E402
 from decodelab.evaluate.bench import plan, run_row  # noqa: E402
 from decodelab.evaluate.jobs import machine_info  # noqa: E402
 
+PAIR = 'pico', 'pico-draft'
 K = 4
 STOP = Stop(eos=())
 CONSTANT = dict(
@@ -50,18 +52,12 @@ CONSTANT = dict(
 )
 
 
-def modules_of(name: str, device) -> LM:
-    "A model that transformers' own modules read, whose weights no other forward has stored anew."
-    loaded = load(name, device=device)
-    return LM(loaded.model, loaded.tokenizer, name, native=False)
-
-
 def ways_of(device, compiled: bool) -> dict:
     "(mode, engine) → (model, strategy)."
-    peer, peer_draft = (modules_of(n, device) for n in ('pico', 'pico-draft'))
-    engines = dict(ours=[load(n, device=device) for n in ('pico', 'pico-draft')])
+    peer, peer_draft = (load(n, device=device, native=False) for n in PAIR)
+    engines = dict(ours=[load(n, device=device) for n in PAIR])
     if compiled:
-        target, draft = (load(n, device=device) for n in ('pico', 'pico-draft'))
+        target, draft = (load(n, device=device) for n in PAIR)
         begun = time.perf_counter()
         graphs = dict(cuda_graphs=target.device.type == 'cuda')
         target.compile(width=K + 1, **graphs)
@@ -99,7 +95,7 @@ def measured(ways: dict, prompts: list, new: int, repeats: int) -> pd.DataFrame:
         trace = decode(lm, prompts[i], strategy, new, repeat, STOP)
         mode, engine = names[name]
         place = dict(strategy=name, mode=mode, engine=engine, prompt=i, repeat=repeat, order=order)
-        rows.append(run_row(trace, **place) | dict(tokens=trace.tokens))
+        rows.append(run_row(trace, **place))
     return pd.DataFrame(rows)
 
 
@@ -146,8 +142,8 @@ def main(argv=None) -> pd.DataFrame:
     print(table_of(frame, reference).round(3).to_string(index=False))
     if args.out:
         Path(args.out).mkdir(parents=True, exist_ok=True)
-        frame.to_csv(Path(args.out) / 'beside.csv', index=False)
-        (Path(args.out) / 'beside.json').write_text(json.dumps(info, indent=1, default=str))
+        write_atomic(Path(args.out) / 'beside.csv', frame.to_csv(index=False))
+        write_atomic(Path(args.out) / 'beside.json', json.dumps(info, indent=1) + '\n')
     return frame
 
 

@@ -317,21 +317,19 @@ def main(argv=None):
     from decodelab.lab.runner import lock
 
     begun = time.monotonic()
+    tasks = planned(args)
+    print(*plan_lines(args, tasks, State(args.out)), sep='\n', file=sys.stderr, flush=True)
+    if args.plan:
+        return 0
     for folder in (Path(args.out) / 'logs', Path(args.nano)):
         folder.mkdir(parents=True, exist_ok=True)
     held = lock(Path(args.out), 'gpu')
-    tasks = planned(args)
     state = State(args.out)
-    print(*plan_lines(args, tasks, state), sep='\n', file=sys.stderr, flush=True)
     left = lambda: (
         min(60 * args.minutes - (time.monotonic() - begun), 60 * args.total - state.seconds)
         - ENDING
     )
-    while (
-        not args.plan
-        and (task := next_task(tasks, state))
-        and left() >= min(LEAST, 60 * args.minutes / 3)
-    ):
+    while (task := next_task(tasks, state)) and left() >= min(LEAST, 60 * args.minutes / 3):
         turn = (
             60 * LONGEST - state.of(task)['seconds']
             if task not in TRAINED and state.of(task)['status'] == 'left'

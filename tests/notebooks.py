@@ -5,6 +5,7 @@ What a notebook changes in its process (variables of the environment, a register
 """
 
 import multiprocessing
+import sys
 
 import nbdev.test
 
@@ -23,7 +24,9 @@ def run_isolated(*args, **options) -> tuple[bool, float]:
     try:
         return receiver.recv()
     except EOFError:
-        return False, 0.0  # it ended without a word
+        child.join()
+        print(f'{args[0]} ended with {child.exitcode}', file=sys.stderr)
+        return False, 0.0
     finally:
         child.join()
 
