@@ -13,7 +13,7 @@ import pytest
 
 from decodelab import AssistantDrafter, DraftTable, Greedy, Sample, Speculative, Temperature
 from decodelab import builtin_prompts, decode, explore, load
-from decodelab.lab import (
+from decodelab.explorers import (
     explore_beams,
     explore_distribution,
     explore_layers,
@@ -21,7 +21,7 @@ from decodelab.lab import (
     explore_watermark,
     step_rounds,
 )
-from decodelab.lab.explorer import view_html
+from decodelab.explorers.explorer import view_html
 from decodelab.speculative import recorded
 from jupyter_browser import ARTEFACTS, BROWSER, open_browser, open_notebook, run_all, serve
 
@@ -31,7 +31,7 @@ PROMPT = 'def is_even(n):\n    """Return True if n is even."""'
 SETUP = f"""
 from decodelab import AssistantDrafter, DraftTable, Sample, Speculative, Temperature
 from decodelab import builtin_prompts, decode, explore, load
-from decodelab.lab import (
+from decodelab.explorers import (
     explore_beams, explore_distribution, explore_layers, explore_lookahead, explore_watermark, step_rounds,
 )
 from decodelab.speculative import recorded

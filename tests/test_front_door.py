@@ -236,7 +236,7 @@ def test_the_sizes_of_the_nano_models_are_those_of_their_configurations():
 
 def test_the_root_has_at_most_a_hundred_names():
     parts = {'core', 'models', 'logits', 'strategies', 'zoo', 'evaluate', 'speculative', 'drafters'}
-    parts |= {'tuning', 'watermark', 'detection', 'hf', 'lab'}
+    parts |= {'tuning', 'watermark', 'detection', 'hf', 'explorers', 'lab', 'cli'}
     assert len(set(decodelab.__all__) - parts - {'__version__'}) <= 100
 
 

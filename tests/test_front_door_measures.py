@@ -27,10 +27,10 @@ from decodelab.core.metrics import Interval, ratio_of_totals
 from decodelab.core.plot import plot_speed
 from decodelab.detection.detect import combine, detect
 from decodelab.evaluate.bench import summary
-from decodelab.lab import strategy_names
-from decodelab.lab.cli import COMMANDS, main, make_parser
-from decodelab.lab.completion import SHELLS, completion_script
-from decodelab.lab.strategy_names import (
+from decodelab.cli import strategy_names
+from decodelab.cli.main import COMMANDS, main, make_parser
+from decodelab.cli.completion import SHELLS, completion_script
+from decodelab.cli.strategy_names import (
     LOOKAHEADS,
     SPELLINGS,
     UNSPELLED,

@@ -18,7 +18,7 @@ import decodelab
 from repo import ROOT, exported_names, module_name, module_path, notebooks, project, tracked
 
 MODULES = [module_name(p) for p in notebooks()]
-FORMS = ['lab.panel']  # needs the packages of [lab]; imported when an explorer is shown
+FORMS = ['explorers.panel']  # needs the packages of [lab]; imported when an explorer is shown
 # What a user is promised to find at the top, as far as it exists.
 PROMISED = '''load LM Session decode decode_batch generate Trace Step Stop Request
     Greedy Sample BeamSearch DiverseBeamSearch ConstrainedBeamSearch ContrastiveSearch DoLa ContrastiveDecoding Speculative
@@ -58,7 +58,7 @@ def offered(folder):
 def test_the_root_is_small_and_promised_names_are_there():
     names = offered(ROOT / 'decodelab')
     assert set(PROMISED) <= set(names) and len(names) <= 100
-    assert set(dir(decodelab)) >= {*names, *PARTS} and len(PARTS) == 13
+    assert set(dir(decodelab)) >= {*names, *PARTS} and len(PARTS) == 15
     with pytest.raises(AttributeError, match='nothing_of_the_kind'):
         decodelab.nothing_of_the_kind
 
@@ -197,7 +197,8 @@ def test_the_wheel_says_what_it_needs_and_offers(wheel):
         and 'License-Expression: Apache-2.0' in metadata
     )
     assert (
-        'decodelab = decodelab.lab.cli:main' in entry and 'decodelab = decodelab._modidx:d' in entry
+        'decodelab = decodelab.cli.main:main' in entry
+        and 'decodelab = decodelab._modidx:d' in entry
     )
 
 

@@ -25,7 +25,7 @@ from decodelab import (
     replay,
 )
 from decodelab.models import check_same_tokenizer
-from decodelab.lab.bench_report import read_prompts
+from decodelab.cli.bench_report import read_prompts
 from repo import ROOT
 
 DATA = ROOT.parent / 'shared' / 'data'
