@@ -44,7 +44,7 @@ DEFINITIONS = (
 
 @every
 def test_hidden_cells_are_folded(path):
-    assert unfolded(path) == [], 'python tests/fold.py folds them'
+    assert unfolded(path) == [], 'python tools/fold.py folds them'
 
 
 @pytest.mark.parametrize('check', audit.CHECKS)

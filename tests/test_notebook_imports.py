@@ -120,7 +120,7 @@ def test_paths_on_the_first_page_hold_from_the_root():
         paths = {
             p
             for p in re.findall(
-                r'(?<=[`\s(])((?:nbs|experiments|tests|docs|decodelab)/[\w./-]*)', text
+                r'(?<=[`\s(])((?:nbs|experiments|tests|tools|docs|decodelab)/[\w./-]*)', text
             )
         }
         paths = {p for p in paths if not p.startswith('docs/_build')}  # a build makes it

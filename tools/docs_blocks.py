@@ -1,6 +1,6 @@
 """Runs the Python blocks of the pages in docs/ and compares, or writes, what they print.
 
-`python tests/docs_blocks.py docs/howto.md …` writes it below each block; `test_docs` compares. Blocks of a page share
+`python tools/docs_blocks.py docs/howto.md …` writes it below each block; `test_site` compares. Blocks of a page share
 their names; a last line that is a value counts as printed, unless it is None."""
 
 import ast

@@ -47,7 +47,7 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
     text = re.sub(r'\n{3,}', '\n\n', text).strip()
     text = text.replace(PEERS, peers_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
-    return f'<!-- Made from nbs/index.ipynb by tests/readme.py: edit there. -->\n{text}\n'
+    return f'<!-- Made from nbs/index.ipynb by tools/readme.py: edit there. -->\n{text}\n'
 
 
 def kinds(trace):
@@ -138,7 +138,7 @@ def pictured():
 def claims(folder=ROOT / 'experiments'):
     "All claims of all experiments with our figures and verdicts, as the page of their folder."
     results = stored_freshness(folder)
-    return f"""<!-- Made from results/*.verdicts.csv by tests/readme.py. -->
+    return f"""<!-- Made from results/*.verdicts.csv by tools/readme.py. -->
 # Experiments
 
 What the sources claim, and what came out here: by source, then [every figure in one table](#every-claim). A scale is named with every figure: `pico` is the embedded models on a CPU. Of `gpu` there are figures of one experiment, on an H100 ([19_gpu_costs](19_gpu_costs.ipynb), whose batches and compiled passes were not reached); the others of `gpu`, and `paper`, are complete and were run on stand-ins only.

@@ -1,4 +1,4 @@
-"""What a notebook should not have: `python tests/audit.py [PART or NOTEBOOK …]` prints it, `test_layout` holds it.
+"""What a notebook should not have: `python tools/audit.py [PART or NOTEBOOK …]` prints it, `test_layout` holds it.
 
 Each check yields lines of the form 'cell N: what'. The words are those of the glossary in `core.glossary`."""
 
