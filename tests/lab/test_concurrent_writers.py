@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -21,10 +20,9 @@ from decodelab.evaluate.bench import bench, load_run, run_key
 from decodelab.evaluate.jobs import Ledger, run_jobs
 from repo import ROOT
 
-sys.path.insert(0, str(Path(__file__).parent / 'fuzz'))
-import kill
 import preloaded
-from test_bench_resume import script  # noqa: F401
+from tests.fuzz import kill
+from tests.evaluate.test_bench_resume import script  # noqa: F401
 
 pytestmark = pytest.mark.skipif(os.name != 'posix', reason='signals and mounts')
 

@@ -23,7 +23,7 @@ from decodelab.lab import (
 )
 from decodelab.lab.explorer import view_html
 from decodelab.speculative import recorded
-from jupyter_browser import ARTEFACTS, BROWSER, open_browser, open_notebook, run_all, serve
+from tests.jupyter_browser import ARTEFACTS, BROWSER, open_browser, open_notebook, run_all, serve
 
 bs4 = pytest.importorskip('bs4', reason='comes with nbconvert, of [lab]')
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')

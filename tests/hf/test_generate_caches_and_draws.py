@@ -374,7 +374,7 @@ def test_a_pipeline_samples_by_default(pipes):
 
 def test_dola_through_the_door_is_that_of_transformers_449():
     "Every recorded call with one prompt, held against the recorded tokens themselves."
-    from test_search_golden import CASES, DEAD_END, RAISES, lm_of
+    from tests.strategies.test_search_golden import CASES, DEAD_END, RAISES, lm_of
 
     count = 0
     for name, case in CASES.items():

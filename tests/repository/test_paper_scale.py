@@ -11,7 +11,7 @@ import pytest
 
 from decodelab.lab.requirements import requirements
 from repo import ROOT, notebooks
-from stand_ins import paper_environment
+from tests.stand_ins import paper_environment
 
 WITHOUT = {
     '00_tour',

@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from decodelab import LM, Greedy, decode, generate
 from decodelab.evaluate.certify import random_lm
-from test_generate import IDS, MASK, PAD, seq2seq
+from tests.hf.test_generate import IDS, MASK, PAD, seq2seq
 
 logging.set_verbosity_error()
 I = 60

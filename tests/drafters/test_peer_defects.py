@@ -42,10 +42,10 @@ from decodelab.evaluate.exact import ExactSample
 from decodelab.speculative.protocol import Verification
 from decodelab.speculative.verifiers import residual
 from repo import ROOT
-from test_grammar import letters
+from tests.logits.test_json_grammar import letters
 
-HERE = 'tests/test_peer_defects.py::'
-MARKS = 'tests/test_watermarks.py::'
+HERE = 'tests/drafters/test_peer_defects.py::'
+MARKS = 'tests/watermark/test_watermarks.py::'
 PROMPT = [3, 4, 5, 3, 4]
 # section of the study of the peers (Q: of the one of quality and watermarks); what is wrong; where
 # it is shown that decodelab does not share it
@@ -54,7 +54,7 @@ DEFECTS = [
     (
         'A1',
         'recurrent and hybrid models refuse every form of assistance',
-        'tests/test_families.py::test_recurrent_models_can_be_drafted_for_which_transformers_refuses',
+        'tests/drafters/test_model_families.py::test_recurrent_models_can_be_drafted_for_which_transformers_refuses',
     ),
     (
         'A1',
@@ -70,22 +70,22 @@ DEFECTS = [
         'A1',
         'diverse and constrained beams, contrastive search and DoLa are gone: code from the Hub; '
         'the originals, case by case',
-        'tests/test_search_golden.py',
+        'tests/strategies/test_search_golden.py',
     ),
     (
         'A1',
         'a batch of constrained or contrastive texts is not the texts one by one',
-        'tests/test_search.py::test_a_batch_says_what_each_text_says_alone',
+        'tests/strategies/test_search.py::test_a_batch_says_what_each_text_says_alone',
     ),
     (
         'A1',
         'no tokens of a beam search before its end',
-        'tests/test_search.py::test_tokens_are_emitted_when_no_rival_disputes_them',
+        'tests/strategies/test_search.py::test_tokens_are_emitted_when_no_rival_disputes_them',
     ),
     (
         'A1',
         'beams ignore the assistant',
-        'tests/test_search.py::test_drafts_speed_up_layers_and_amateurs',
+        'tests/strategies/test_search.py::test_drafts_speed_up_layers_and_amateurs',
     ),
     ('A1', 'MTP reads its checkpoint again at each call', 'nbs/08_drafters/17_mtp.ipynb'),
     (
@@ -96,7 +96,7 @@ DEFECTS = [
     (
         'A4',
         'single position (Gemma 4): samples are biased',
-        'tests/test_mtp.py::test_single_position_samples',
+        'tests/drafters/test_mtp.py::test_single_position_samples',
     ),
     (
         'B1.5',
@@ -122,7 +122,7 @@ DEFECTS = [
     (
         'A1',
         'streaming by the block',
-        'tests/test_streaming.py::test_batches_of_every_drafter_say_what_they_say_without_streaming',
+        'tests/strategies/test_streaming.py::test_batches_of_every_drafter_say_what_they_say_without_streaming',
     ),
     (
         'A2.4',
@@ -142,7 +142,7 @@ DEFECTS = [
     (
         'A2.1',
         "settings of one call stay in the draft's configuration",
-        'tests/test_families.py::test_models_and_configs_are_as_they_were_even_after_an_error',
+        'tests/drafters/test_model_families.py::test_models_and_configs_are_as_they_were_even_after_an_error',
     ),
     (
         'A2.1',
@@ -152,12 +152,12 @@ DEFECTS = [
     (
         'A2.1',
         'dynamic lookahead: thresholds that do not last, silently static without scikit-learn',
-        'tests/test_lookahead.py::test_nothing_is_learned_from_one_text_to_the_next',
+        'tests/tuning/test_lookahead_rules.py::test_nothing_is_learned_from_one_text_to_the_next',
     ),
     (
         'A2.1',
         'schedules of unknown name are accepted',
-        'tests/test_lookahead.py::test_bad_settings_say_what_to_give',
+        'tests/tuning/test_lookahead_rules.py::test_bad_settings_say_what_to_give',
     ),
     (
         'A2.1',
@@ -175,7 +175,7 @@ DEFECTS = [
     (
         'A2.3',
         'guidance is lost under assistance: every family',
-        'tests/test_families.py::test_guidance_survives_speculation',
+        'tests/drafters/test_model_families.py::test_guidance_survives_speculation',
     ),
     (
         'A2.3',
@@ -185,12 +185,12 @@ DEFECTS = [
     (
         'A2.3',
         'an incremental grammar is lost under assistance',
-        'tests/test_grammar.py::test_greedy_texts_are_those_of_plain_decoding_alone_and_in_batches',
+        'tests/logits/test_json_grammar.py::test_greedy_texts_are_those_of_plain_decoding_alone_and_in_batches',
     ),
     (
         'A2.3',
         'rules with memory, drawn texts',
-        'tests/test_batch.py::test_rules_with_memory_and_other_verifiers',
+        'tests/drafters/test_batch.py::test_rules_with_memory_and_other_verifiers',
     ),
     (
         'A2.3',
@@ -211,12 +211,12 @@ DEFECTS = [
     (
         'A2.4',
         'stops of every kind, inside a block',
-        'tests/test_families.py::test_stops_cut_inside_a_block_where_plain_decoding_stops',
+        'tests/drafters/test_model_families.py::test_stops_cut_inside_a_block_where_plain_decoding_stops',
     ),
     (
         'A2.4',
         'stops inside a block, in a batch',
-        'tests/test_batch.py::test_stops_cut_where_a_text_alone_is_cut',
+        'tests/drafters/test_batch.py::test_stops_cut_where_a_text_alone_is_cut',
     ),
     (
         'A2.6',
@@ -226,12 +226,12 @@ DEFECTS = [
     (
         'A2.6',
         'early exit on every family',
-        'tests/test_early_exit.py::test_greedy_texts_are_plain_greedy_texts_and_the_model_is_untouched',
+        'tests/drafters/test_early_exit.py::test_greedy_texts_are_plain_greedy_texts_and_the_model_is_untouched',
     ),
     (
         'A2.6',
         'early exit that raises or is interrupted',
-        'tests/test_early_exit.py::test_a_call_that_breaks_leaves_the_model_as_it_was',
+        'tests/drafters/test_early_exit.py::test_a_call_that_breaks_leaves_the_model_as_it_was',
     ),
     (
         'A2.7',
@@ -256,12 +256,12 @@ DEFECTS = [
     (
         'A2.8',
         'bfloat16 texts differ from plain ones, and there is no remedy',
-        'tests/test_strict.py::test_random_models',
+        'tests/speculative/test_strict_decoding.py::test_random_models',
     ),
     (
         'A2.8',
         'the share of identical texts in low precision',
-        'tests/test_families.py::test_share_of_identical_texts_in_low_precision',
+        'tests/drafters/test_model_families.py::test_share_of_identical_texts_in_low_precision',
     ),
     (
         'A2.9',
@@ -291,7 +291,7 @@ DEFECTS = [
     (
         'A4.5',
         'greedy equality, family by family',
-        'tests/test_families.py::test_tokens_equal_those_of_generate',
+        'tests/drafters/test_model_families.py::test_tokens_equal_those_of_generate',
     ),
     (
         'B1.1',
@@ -335,7 +335,7 @@ DEFECTS = [
     (
         'B1.11',
         'a batch of speculated texts is not the texts one by one',
-        'tests/test_batch.py::test_every_family',
+        'tests/drafters/test_batch.py::test_every_family',
     ),
     ('B3', 'several formulas under one name', 'nbs/01_core/04_metrics.ipynb'),
     (
@@ -403,9 +403,7 @@ def test_every_pointer_points():
         if name:
             assert re.search(rf'^def {name}\(', (ROOT / path).read_text(), flags=re.M), pointer
         assert line and re.fullmatch(r'[ABQ]\d+(\.\d+)?', section)
-    tests = re.findall(
-        r'^def (test_\w+)', (ROOT / 'tests' / 'test_peer_defects.py').read_text(), flags=re.M
-    )
+    tests = re.findall(r'^def (test_\w+)', (ROOT / HERE.partition('::')[0]).read_text(), flags=re.M)
     assert set(tests) - {p.removeprefix(HERE) for _, _, p in DEFECTS} == {
         'test_every_pointer_points'
     }

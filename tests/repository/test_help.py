@@ -10,7 +10,7 @@ import pytest
 
 import decodelab
 from decodelab.core.parameter_docs import parameters
-from test_package import PARTS, offered
+from tests.repository.test_package import PARTS, offered
 from repo import ROOT
 
 

@@ -30,7 +30,7 @@ from decodelab.detection import (
 from decodelab import GreenList, Sample, Temperature, decode, detect, load
 from decodelab.evaluate import edit_distance
 from decodelab.detection.attacks_characters import CYRILLIC, FULLWIDTH, GREEK
-from test_universal import DATA, MIXED, real  # noqa: F401 (a fixture)
+from tests.drafters.test_universal import DATA, MIXED, real  # noqa: F401 (a fixture)
 
 PLAIN = (
     MIXED.replace('</s>', '').replace('<|endoftext|>', '')

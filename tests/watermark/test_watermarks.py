@@ -48,7 +48,7 @@ from decodelab.core.trace import Trace
 from decodelab.detection.detect import redacted_repr
 from decodelab.models.session import LM
 from decodelab.watermark.transformers_green_list import _bits_cache, selfhash_seeds
-from test_peer_defects import mended
+from tests.drafters.test_peer_defects import mended
 
 V, PROMPT = 400, [5, 6, 7]
 SCHEMES = [('lefthash', 1), ('lefthash', 4), ('selfhash', 1), ('selfhash', 4)]

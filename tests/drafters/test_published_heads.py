@@ -35,7 +35,7 @@ from decodelab.drafters.medusa import MedusaHeads
 from decodelab.drafters.published_heads import Eagle1Heads, Eagle3Heads
 from decodelab.drafters.train_heads import target_outputs
 from decodelab.lab.requirements import missing_model
-from stand_ins import HEADS, snapshot
+from tests.stand_ins import HEADS, snapshot
 
 KINDS = dict(medusa=MedusaHeads, eagle=Eagle1Heads, eagle3=Eagle3Heads, hydra=HydraHeads)
 pytestmark = pytest.mark.filterwarnings('ignore:.*no safetensors')
@@ -406,7 +406,7 @@ def test_names_and_targets_that_do_not_fit(hub, targets, tmp_path):
 
 
 def test_a_pickle_that_runs_code_is_not_opened_as_one(hub, tmp_path):
-    from test_pickled_weights import Runs
+    from tests.models.test_pickled_weights import Runs
 
     folder = edited(hub, MEDUSA, tmp_path / 'heads', more(more=Runs(tmp_path / 'ran')))
     with pytest.raises(ValueError, match='holds more than tensors') as caught:

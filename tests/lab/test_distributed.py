@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import preloaded
-from test_bench_resume import SCRIPT, TIMES
+from tests.evaluate.test_bench_resume import SCRIPT, TIMES
 
 pytestmark = [
     pytest.mark.skipif(os.name != 'posix', reason='signals'),

@@ -25,7 +25,7 @@ from decodelab.strategies import from_force_words_ids
 from decodelab.strategies.beam_search import hypotheses
 from decodelab.strategies.constraints import fulfilled_at
 from decodelab.logits.processors import MinNewTokens
-from golden.tiny import build, fingerprint
+from tests.golden.tiny import build, fingerprint
 from repo import ROOT
 
 GOLDEN = json.loads((ROOT / 'tests/golden/search.json').read_text())

@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +10,9 @@ from safetensors.torch import load_file
 
 from decodelab import load
 import preloaded
+from repo import ROOT
 
-SCRIPT = Path(__file__).parents[1] / 'experiments/pico.py'
+SCRIPT = ROOT / 'experiments/pico.py'
 STEPS = 24  # of 1,024 tokens; the toy leaves a checkpoint after every fourth
 spec = importlib.util.spec_from_file_location('pico_script', SCRIPT)
 script = importlib.util.module_from_spec(spec)

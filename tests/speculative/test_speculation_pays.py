@@ -4,7 +4,6 @@ import importlib.util
 import math
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +36,8 @@ from decodelab.speculative import (
     TokenVerifier,
     recorded,
 )
-from test_lookahead import simulated
+from repo import ROOT
+from tests.tuning.test_lookahead_rules import simulated
 
 
 def played(rule, outcomes):
@@ -277,7 +277,7 @@ def test_other_verifiers_are_refused_under_a_clock(models):
 
 
 def test_the_benchmark_runs(capsys):
-    path = Path(__file__).parents[1] / 'experiments/speculation_pays.py'
+    path = ROOT / 'experiments/speculation_pays.py'
     spec = importlib.util.spec_from_file_location('speculation_pays', path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)

@@ -5,7 +5,15 @@ import time
 import nbformat
 import pytest
 
-from jupyter_browser import ARTEFACTS, BROWSER, CELLS, open_browser, open_notebook, run_all, serve
+from tests.jupyter_browser import (
+    ARTEFACTS,
+    BROWSER,
+    CELLS,
+    open_browser,
+    open_notebook,
+    run_all,
+    serve,
+)
 from repo import ROOT
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')

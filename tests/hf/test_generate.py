@@ -752,7 +752,7 @@ def test_hidden_states_and_attentions(llama, call):
 
 
 def test_hidden_states_of_encoder_decoders_and_prepared_prompts():
-    from test_prepared import inputs, llava
+    from tests.hf.test_prepared_inputs import inputs, llava
 
     asked = dict(return_dict_in_generate=True, output_hidden_states=True, max_new_tokens=6)
     for kind in ('t5', 'bart'):
@@ -1113,7 +1113,7 @@ def test_a_training_model_is_told_so(llama):
 
 
 def recorded(every=4):
-    from test_search_golden import STRATEGIES, works
+    from tests.strategies.test_search_golden import STRATEGIES, works
 
     return [case for s in STRATEGIES for case in works(s)[::every]]
 
@@ -1121,7 +1121,7 @@ def recorded(every=4):
 @pytest.mark.parametrize('case', recorded())
 def test_the_arguments_of_removed_strategies(case):
     "As the strategies themselves say it, which are held against the originals' texts in test_search_golden."
-    from test_search_golden import constraints, lm_of, said
+    from tests.strategies.test_search_golden import constraints, lm_of, said
 
     args = {k: v for k, v in case['args'].items() if k != 'low_memory'}
     prompts = case['prompts']

@@ -12,7 +12,7 @@ import pytest
 
 from decodelab.lab.requirements import requirements
 from repo import ROOT
-from stand_ins import paper_environment
+from tests.stand_ins import paper_environment
 
 CHEAPEST = ('08_watermark_attacks', '08_watermark_speculation', '09_whisper', '12_how_to_generate')
 MIXED = (

@@ -85,7 +85,7 @@ def test_every_notebook_has_its_page_and_every_link_a_target(site):
 
 
 def test_every_public_name_is_in_the_reference(site):
-    from test_package import PARTS, offered
+    from tests.repository.test_package import PARTS, offered
 
     entries = '\n'.join(pages.api_page(site, part) for part in PARTS)
     for part in ['', *PARTS]:
@@ -158,7 +158,7 @@ def entries_of_defects():
 
 def test_every_defect_names_a_test_or_a_notebook_that_exists():
     for entry in entries_of_defects():
-        named = re.findall(r'\[`(test_\w+)`\]\(\.\./(tests/\w+\.py)\)', entry)
+        named = re.findall(r'\[`(test_\w+)`\]\(\.\./(tests/[\w/]+\.py)\)', entry)
         shown = re.findall(r'\]\(\.\./(nbs/[\w/]+\.ipynb)\)', entry)
         assert named or shown, entry
         for name, file in named:

@@ -5,7 +5,7 @@
 import nbformat
 import pytest
 
-from test_jupyterlab import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
+from tests.explore.test_tour_browser import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 MADE = '''import time

@@ -9,7 +9,7 @@ import torch
 from decodelab import load
 from decodelab.lab.requirements import missing_model, weight_files, weights_in
 from repo import ROOT
-from stand_ins import snapshot, to_pickle, write_model
+from tests.stand_ins import snapshot, to_pickle, write_model
 
 
 class Runs:
