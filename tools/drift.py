@@ -1,6 +1,5 @@
-"Are the notebooks clean, and do the modules and the README say what the notebooks say? Looked at"
-
-"in a temporary copy."
+"""Are the notebooks clean, and do the modules and the README say what the notebooks say? Looked at in a
+temporary copy."""
 
 import os
 import shutil

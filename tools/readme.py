@@ -1,6 +1,5 @@
-"Writes README.md and its picture from nbs/index.ipynb. Plain text outputs only: pages that show"
-
-"a README drop styles and inline images."
+"""Writes README.md and its picture from nbs/index.ipynb. Plain text outputs only: pages that show a README
+drop styles and inline images."""
 
 import html
 import re

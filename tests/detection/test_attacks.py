@@ -1,6 +1,5 @@
-"Attacks on marked texts: what every composition must keep, on real vocabularies and checkpoints"
-
-"where a folder `shared` lies beside the checkout."
+"""Attacks on marked texts: what every composition must keep, on real vocabularies and checkpoints where a
+folder `shared` lies beside the checkout."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,5 @@
-"Texts decoded together are, token by token and count by count, the texts decoded alone: every"
-
-"strategy, every family, any size of batch."
+"""Texts decoded together are, token by token and count by count, the texts decoded alone: every strategy,
+every family, any size of batch."""
 
 import random
 

@@ -1,6 +1,5 @@
-"Early exit on every family in float64: the same texts, the reuse, the law of samples, and models"
-
-"that stay as they were."
+"""Early exit on every family in float64: the same texts, the reuse, the law of samples, and models that stay
+as they were."""
 
 import pytest
 import torch

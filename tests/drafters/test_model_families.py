@@ -1,6 +1,5 @@
-"Over every family of models: greedy, assisted and lookup tokens equal transformers' own greedy"
-
-"tokens in float64, guidance and stops included."
+"""Over every family of models: greedy, assisted and lookup tokens equal transformers' own greedy tokens in
+float64, guidance and stops included."""
 
 import itertools
 

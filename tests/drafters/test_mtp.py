@@ -1,6 +1,5 @@
-"Multi-token-prediction layers and single-position assistants: what takes more samples, more"
-
-"layers or another kind of session than a notebook has time for."
+"""Multi-token-prediction layers and single-position assistants: what takes more samples, more layers or
+another kind of session than a notebook has time for."""
 
 import pytest
 import torch

@@ -1,6 +1,5 @@
-"Drafts with another tokenizer on real vocabularies and real checkpoints, where a folder `shared`"
-
-"with them lies beside the checkout."
+"""Drafts with another tokenizer on real vocabularies and real checkpoints, where a folder `shared` with them
+lies beside the checkout."""
 
 import base64
 import json

@@ -1,6 +1,5 @@
-"A bench that is killed outright, or interrupted, goes on where it was and gives what an"
-
-"undisturbed one gives."
+"""A bench that is killed outright, or interrupted, goes on where it was and gives what an undisturbed one
+gives."""
 
 import json
 import os

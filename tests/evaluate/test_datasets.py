@@ -1,6 +1,5 @@
-"Data sets: real files where there are some, broken ones, parquet and the Hub where their"
-
-"libraries are installed."
+"""Data sets: real files where there are some, broken ones, parquet and the Hub where their libraries are
+installed."""
 
 import csv
 import gzip

@@ -1,6 +1,5 @@
-"Quality and multiple choice: laws that hold for any input, and real data where a folder `shared`"
-
-"with it lies beside the checkout."
+"""Quality and multiple choice: laws that hold for any input, and real data where a folder `shared` with it
+lies beside the checkout."""
 
 import json
 import math

@@ -1,6 +1,5 @@
-"The beam view in a real browser, where there is one: the pictures show, nothing overlaps, and"
-
-"the script does what the keys and buttons say."
+"""The beam view in a real browser, where there is one: the pictures show, nothing overlaps, and the script
+does what the keys and buttons say."""
 
 import json
 import os

@@ -1,6 +1,5 @@
-"The coloured text in a real browser, where there is one: readable on white and on black, inside"
-
-"its column, with and without a style sheet."
+"""The coloured text in a real browser, where there is one: readable on white and on black, inside its column,
+with and without a style sheet."""
 
 import base64
 import re

@@ -1,6 +1,5 @@
-"A text that is watched in JupyterLab, in a real browser: it grows while it is written, in"
-
-"colours, with whole characters; a search says why it cannot."
+"""A text that is watched in JupyterLab, in a real browser: it grows while it is written, in colours, with
+whole characters; a search says why it cannot."""
 
 import nbformat
 import pytest

@@ -1,6 +1,5 @@
-"Recipes: strategies through transformers' own hook in its Trainer, exported to folders that run"
-
-"without decodelab, and loaded from folders and from the Hub's cache."
+"""Recipes: strategies through transformers' own hook in its Trainer, exported to folders that run without
+decodelab, and loaded from folders and from the Hub's cache."""
 
 import ast
 import copy

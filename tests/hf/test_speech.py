@@ -1,6 +1,5 @@
-"Speech by every door: what transformers' own generate says of the same sound, on the embedded"
-
-"listener and on checkpoints of spoken digits beside the checkout."
+"""Speech by every door: what transformers' own generate says of the same sound, on the embedded listener and
+on checkpoints of spoken digits beside the checkout."""
 
 import copy
 

@@ -1,6 +1,5 @@
-"Several processes measure what one would: shared, killed and gone on with, or cut over one"
-
-"model. On a CPU, with gloo."
+"""Several processes measure what one would: shared, killed and gone on with, or cut over one model. On a CPU,
+with gloo."""
 
 import contextlib
 import io

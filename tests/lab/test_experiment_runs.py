@@ -1,6 +1,5 @@
-"Experiments as a user runs them: from a command, killed, gone on with, shared, from a wheel, and"
-
-"reported on."
+"""Experiments as a user runs them: from a command, killed, gone on with, shared, from a wheel, and reported
+on."""
 
 import json
 import os

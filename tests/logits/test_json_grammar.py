@@ -1,6 +1,5 @@
-"A grammar keeps its place in the text, whatever was drafted and refused: plain, assisted,"
-
-"batched and drawn texts agree, and finished ones are JSON."
+"""A grammar keeps its place in the text, whatever was drafted and refused: plain, assisted, batched and drawn
+texts agree, and finished ones are JSON."""
 
 import json
 

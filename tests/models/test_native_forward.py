@@ -1,6 +1,5 @@
-"The lean forward (01_engine) is the model's own forward, whatever the configuration, the pieces,"
-
-"the rows, the strategy and what is done to the model meanwhile."
+"""The lean forward (01_engine) is the model's own forward, whatever the configuration, the pieces, the rows,
+the strategy and what is done to the model meanwhile."""
 
 import copy
 import functools

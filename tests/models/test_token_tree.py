@@ -1,6 +1,5 @@
-"Trees of guesses and hidden states of chosen layers: random ones, on both engines, alone and in"
-
-"batches, against chains read one by one and transformers' own states."
+"""Trees of guesses and hidden states of chosen layers: random ones, on both engines, alone and in batches,
+against chains read one by one and transformers' own states."""
 
 import random
 from dataclasses import replace

@@ -1,6 +1,5 @@
-"Every notebook of experiments/ has the form that the runner, the README and a reader without the"
-
-"models rely on."
+"""Every notebook of experiments/ has the form that the runner, the README and a reader without the models
+rely on."""
 
 import ast
 import builtins

@@ -1,6 +1,5 @@
-"The shape of a notebook, as CONTRIBUTING and the conventions ask: width, words, definitions"
-
-"apart from demonstrations, claims that can fail, links that lead somewhere."
+"""The shape of a notebook, as CONTRIBUTING and the conventions ask: width, words, definitions apart from
+demonstrations, claims that can fail, links that lead somewhere."""
 
 import ast
 import base64

@@ -1,6 +1,5 @@
-"What someone who installs the package gets: its names, its imports, its files, and one statement"
-
-"of its versions."
+"""What someone who installs the package gets: its names, its imports, its files, and one statement of its
+versions."""
 
 import ast
 import importlib

@@ -1,6 +1,5 @@
-"The thirteen parts: what each may import, that there is no circle, and that notebooks and"
-
-"modules are each other's."
+"""The thirteen parts: what each may import, that there is no circle, and that notebooks and modules are each
+other's."""
 
 import ast
 import re

@@ -1,6 +1,5 @@
-"strict=True in bfloat16: the greedy text of plain decoding, to the last bit, in every case; and"
-
-"what it costs is counted."
+"""strict=True in bfloat16: the greedy text of plain decoding, to the last bit, in every case; and what it
+costs is counted."""
 
 import random
 

@@ -1,6 +1,5 @@
-"The search strategies on real and random models: what they say alone, in batches, under stops,"
-
-"with rules, and what they leave behind."
+"""The search strategies on real and random models: what they say alone, in batches, under stops, with rules,
+and what they leave behind."""
 
 import math
 from dataclasses import replace

@@ -1,6 +1,5 @@
-"Streams say what decode says: every drafter, alone, awaited and in batches, with stop strings"
-
-"and odd tokenizers; and they let go."
+"""Streams say what decode says: every drafter, alone, awaited and in batches, with stop strings and odd
+tokenizers; and they let go."""
 
 import asyncio
 import gc

@@ -1,6 +1,5 @@
-"Marks under speculation: kept with every drafter, in batches and in beams; the law over keys;"
-
-"detectors that do not cry wolf."
+"""Marks under speculation: kept with every drafter, in batches and in beams; the law over keys; detectors
+that do not cry wolf."""
 
 import itertools
 import math

@@ -1,6 +1,5 @@
-"A run of the nano family, as a toy on a CPU: killed without warning, it goes on and ends as one"
-
-"that was left alone."
+"""A run of the nano family, as a toy on a CPU: killed without warning, it goes on and ends as one that was
+left alone."""
 
 import time
 
