@@ -62,6 +62,12 @@ def test_the_root_is_small_and_promised_names_are_there():
         decodelab.nothing_of_the_kind
 
 
+def test_the_root_has_at_most_a_hundred_names():
+    parts = {'core', 'models', 'logits', 'strategies', 'zoo', 'evaluate', 'speculative', 'drafters'}
+    parts |= {'tuning', 'watermark', 'detection', 'hf', 'lab'}
+    assert len(set(decodelab.__all__) - parts - {'__version__'}) <= 100
+
+
 @pytest.mark.parametrize('part', ['', *PARTS])
 def test_stubs_say_where_a_name_is_and_every_name_resolves(part):
     package = importlib.import_module(f'decodelab.{part}'.strip('.'))

@@ -1,7 +1,5 @@
 "On checkpoints that nobody here trained, where a folder `shared` with them lies beside the checkout."
 
-import json
-
 import pytest
 import torch
 
@@ -25,7 +23,6 @@ from decodelab import (
     replay,
 )
 from decodelab.models import check_same_tokenizer
-from decodelab.lab.bench_report import read_prompts
 from repo import ROOT
 
 DATA = ROOT.parent / 'shared' / 'data'
@@ -105,9 +102,3 @@ def test_strangers_are_refused(lm):
     twin.tokenizer.get_vocab = lambda: {t: len(vocab) - 1 - i for t, i in vocab.items()}
     with pytest.raises(ValueError, match='have other ids'):
         check_same_tokenizer(lm, twin)
-
-
-def test_prompts_of_real_benchmarks_are_read():
-    questions = read_prompts(DATA / 'spec_bench' / 'question.jsonl')
-    first = json.loads((DATA / 'spec_bench' / 'question.jsonl').read_text().splitlines()[0])
-    assert len(questions) == 480 and questions[0] == first['turns'][0]

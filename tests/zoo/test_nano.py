@@ -1,12 +1,14 @@
-"""A run of the nano family, as a toy on a CPU: killed without warning, it goes on and ends as one that was
-left alone."""
+"""The nano family: its sizes, and a run of it as a toy on a CPU, which goes on after a kill and ends as one
+that was left alone."""
 
 import time
 
 import torch
 
 from decodelab import load
-from decodelab.zoo.nano import train
+from decodelab.models.loading import NANO, NANO_PARAMETERS
+from decodelab.zoo.nano import CONFIGS, train
+from decodelab.zoo.training import new_model
 import preloaded
 
 STEPS = 20  # of 1,024 tokens; the toy leaves a checkpoint after every fourth
@@ -34,3 +36,10 @@ def test_a_killed_run_ends_with_the_same_weights(tmp_path):
         for line in (killed / 'log.jsonl').read_text().splitlines()
     ]
     assert steps[-1] == str(STEPS - 1)
+
+
+def test_the_sizes_of_the_nano_models_are_those_of_their_configurations():
+    for name in NANO:
+        with torch.device('meta'):
+            model = new_model(name, 0, CONFIGS)
+        assert model.num_parameters() == NANO_PARAMETERS[name]

@@ -1,0 +1,12 @@
+"How a wrong call is refused: in a sentence that says what to do."
+
+import pytest
+
+
+def refused(call, kind=(TypeError, ValueError)) -> str:
+    "The sentence with which a call is refused: one line, not too long, and with some advice."
+    with pytest.raises(kind) as error:
+        call()
+    words = str(error.value)
+    assert '\n' not in words and len(words) < 400 and ': ' in words, words
+    return words
