@@ -8,5 +8,7 @@ def refused(call, kind=(TypeError, ValueError)) -> str:
     with pytest.raises(kind) as error:
         call()
     words = str(error.value)
-    assert '\n' not in words and len(words) < 400 and ': ' in words, words
+    assert '\n' not in words, words
+    assert len(words) < 400, words
+    assert ': ' in words, words
     return words

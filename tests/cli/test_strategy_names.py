@@ -122,7 +122,8 @@ def test_a_name_makes_its_strategy(text, lm):
 @pytest.mark.parametrize('text', DRAFTED)
 def test_a_name_makes_its_drafter(text, lm):
     strategy = make_strategy(text, MODELS)
-    assert isinstance(strategy, Speculative) and repr(strategy.base) == 'Greedy()'
+    assert isinstance(strategy, Speculative)
+    assert repr(strategy.base) == 'Greedy()'
     assert repr(strategy.drafter).startswith(DRAFTED[text])
 
 
@@ -142,9 +143,11 @@ def test_the_names_that_need_more(lm):
     with pytest.raises(ValueError, match='best-of:4 draws tokens'):
         make_strategy('best-of:4', MODELS)
     words = make_strategy('constrained-beam:return/None,num_beams=3', MODELS)
-    assert len(words.constraints) == 2 and words.num_beams == 3
+    assert len(words.constraints) == 2
+    assert words.num_beams == 3
     amateur = make_strategy('contrastive-decoding:0.2', MODELS)
-    assert 'pico-draft' in repr(amateur) and '0.2' in repr(amateur)
+    assert 'pico-draft' in repr(amateur)
+    assert '0.2' in repr(amateur)
     with pytest.raises(ValueError, match='name one with --draft'):
         make_strategy('single-position', MODELS)
     with pytest.raises(ValueError, match='name one with --draft'):
@@ -173,7 +176,8 @@ def test_verifier_and_lookahead_are_spelled(lm):
 def test_one_spelling_in_every_command(command, capsys):
     option = '--strategies' if command == 'compare' else '--strategy'
     status = main([*command.split(), option, 'eagel:16', '--device', 'cpu'])
-    assert status == 2 and 'did you mean eagle' in capsys.readouterr().err
+    assert status == 2
+    assert 'did you mean eagle' in capsys.readouterr().err
 
 
 def test_a_tree_is_certified_by_name(capsys):
@@ -192,7 +196,8 @@ def test_the_list_has_every_name(capsys):
 def test_a_shell_script_has_every_command_and_option(shell):
     script = completion_script(shell, make_parser())
     assert all(name in script for name in [*COMMANDS, *SPELLINGS])
-    assert 'max-new-tokens' in script and 'no-progress' in script
+    assert 'max-new-tokens' in script
+    assert 'no-progress' in script
     if shutil.which(shell):
         subprocess.run([shell, '-n', '/dev/stdin'], input=script, text=True, check=True)
 

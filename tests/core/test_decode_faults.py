@@ -243,7 +243,8 @@ def test_an_abandoned_generator(name, expected):
     next(half.chunks, None)  # stays open while others run
     steps = strategy.decode(Request(LM, list(PROMPTS[0]), 8, Rng(0)))
     next(steps, None)  # neither closed nor exhausted
-    assert tokens_of(strategy) == expected[name] and draws_of(strategy) == draws
+    assert tokens_of(strategy) == expected[name]
+    assert draws_of(strategy) == draws
     del steps
     dropped = stream(LM, PROMPTS[0], strategy, **options)
     next(dropped.chunks, None)
@@ -252,9 +253,11 @@ def test_an_abandoned_generator(name, expected):
     next(many, None)
     del many
     gc.collect()
-    assert tokens_of(strategy) == expected[name] and draws_of(strategy) == draws
+    assert tokens_of(strategy) == expected[name]
+    assert draws_of(strategy) == draws
     rest = ''.join(half)  # the open one goes on where it was
-    assert half.trace.tokens == expected[name][0] and isinstance(rest, str)
+    assert half.trace.tokens == expected[name][0]
+    assert isinstance(rest, str)
     assert state() == before
 
 
@@ -290,7 +293,8 @@ def test_an_error_inside_a_pass(name, error, expected, monkeypatch):
                 with pytest.raises(error, match='inside'):
                     run()
             assert broken.left == 0
-    assert tokens_of(strategy) == expected[name] and draws_of(strategy) == draws
+    assert tokens_of(strategy) == expected[name]
+    assert draws_of(strategy) == draws
     batch = decode_batch(LM, PROMPTS, strategy, 3, 8)
     assert [t.tokens for t in batch] == expected[name]
     assert state() == before
@@ -358,7 +362,8 @@ def test_an_interrupt_that_leaves_a_batch_half_changed(name, expected, monkeypat
     monkeypatch.setattr(ModelBatch, 'release', release)
     with pytest.raises(KeyboardInterrupt):
         decode_batch(LM, PROMPTS, strategy, 3, 8)
-    assert interrupted and not torch.is_inference_mode_enabled()
+    assert interrupted
+    assert not torch.is_inference_mode_enabled()
     assert tokens_of(strategy) == expected[name]
 
 
@@ -398,7 +403,8 @@ def test_a_cancelled_stream(name, expected):
         if threading.active_count() <= before['threads']:
             break
         deadline.wait(0.05)
-    assert tokens_of(strategy) == expected[name] and draws_of(strategy) == draws
+    assert tokens_of(strategy) == expected[name]
+    assert draws_of(strategy) == draws
     assert state() == before
 
 
@@ -461,7 +467,8 @@ def test_batches_leave_nothing_behind(name, frozen):
     before, (tensors, objects) = state(), n_objects()
     assert batches(25)[:5] == first
     more_tensors, more_objects = n_objects()
-    assert more_tensors == tensors and more_objects - objects < 20
+    assert more_tensors == tensors
+    assert more_objects - objects < 20
     assert state() == before
 
 
@@ -478,7 +485,8 @@ def test_a_bad_prompt_among_500_costs_only_itself(expected):
     before = state()
     strategy = Greedy([broken])
     batch = decode_batch(LM, prompts, strategy, 16, 3, on_error='keep')
-    assert list(batch.errors) == [17, 250, 499] and len(batch) == 500
+    assert list(batch.errors) == [17, 250, 499]
+    assert len(batch) == 500
     assert [type(e) for e in batch.errors.values()] == [RuntimeError, ValueError, ValueError]
     plain = decode_batch(LM, good, Greedy(), 16, 3)
     for i, (trace, alone) in enumerate(zip(batch, plain)):
@@ -490,7 +498,9 @@ def test_a_bad_prompt_among_500_costs_only_itself(expected):
     assert batch[17].stopped == 'error RuntimeError: a processor of mine'
     assert '3 of them failed, the first is number 17 (RuntimeError: a proc' in repr(batch)
     for trace in (batch[17], batch[250]):  # a trace like any other
-        assert 'error' in repr(trace) and trace.to_json() and trace._repr_html_()
+        assert 'error' in repr(trace)
+        assert trace.to_json()
+        assert trace._repr_html_()
         assert trace.metrics()['new_tokens'] == 0
     with pytest.raises(ValueError, match='the prompt is empty|outside the vocabulary'):
         decode_batch(LM, prompts[200:], strategy, 16, 3)
@@ -511,12 +521,14 @@ def test_the_seeds_of_the_others_stay(name, expected):
         for i, p in enumerate(prompts)
         if i not in (1, 5)
     ]
-    assert [t.tokens for t in batch if not t.error] == alone and list(batch.errors) == [1, 5]
+    assert [t.tokens for t in batch if not t.error] == alone
+    assert list(batch.errors) == [1, 5]
 
 
 def test_a_prompt_that_does_not_fit_the_cache():
     prompts = [[5], [6] * 100, [7]]
     batch = decode_batch(LM, prompts, Greedy(), 2, 4, cache_tokens=64, on_error='keep')
-    assert list(batch.errors) == [1] and 'cache_tokens is 64' in str(batch[1].error)
+    assert list(batch.errors) == [1]
+    assert 'cache_tokens is 64' in str(batch[1].error)
     with pytest.raises(ValueError, match='cache_tokens is 64'):
         decode_batch(LM, prompts, Greedy(), 2, 4, cache_tokens=64)

@@ -81,23 +81,20 @@ def test_every_chain_keeps_what_it_must():
             assert 'no second token' in str(e), attack
             continue
         assert out == attack(ids, seed, tokenizer, prompt), attack
-        assert (
-            out.prompt == prompt
-            and out.ids[:prompt] == ids[:prompt]
-            and out.origin[:prompt] == list(range(prompt))
-        ), attack
+        assert out.prompt == prompt, attack
+        assert out.ids[:prompt] == ids[:prompt], attack
+        assert out.origin[:prompt] == list(range(prompt)), attack
         assert [t for t in out.ids if t in (0, 1)] == [t for t in ids if t in (0, 1)], (
             attack
         )  # special ids, all and in order
-        assert len(out.origin) == len(out.ids) and all(
-            o == -1 or prompt <= o < len(ids) for o in out.origin[prompt:]
-        ), attack
+        assert len(out.origin) == len(out.ids), attack
+        assert all(o == -1 or prompt <= o < len(ids) for o in out.origin[prompt:]), attack
         again = list(ids)
         for e in reversed(out.edits):
             again[e.at : e.at + len(e.old)] = e.new
-        assert again == out.ids and 0 <= out.share <= 1 and (out.share > 0 or out.ids == ids), (
-            attack
-        )
+        assert again == out.ids, attack
+        assert 0 <= out.share <= 1, attack
+        assert out.share > 0 or out.ids == ids, attack
         assert edit_distance(ids, out.ids) <= sum(max(len(e.old), len(e.new)) for e in out.edits), (
             attack
         )
@@ -122,12 +119,10 @@ def test_nothing_is_done_at_strength_0():
         Paraphrase(lm, share=0),
     ):
         out = attack(ids, 3, lm.tokenizer, 4)
-        assert (
-            out.ids == ids
-            and out.share == 0
-            and out.edits == []
-            and out.origin == list(range(len(ids)))
-        ), attack
+        assert out.ids == ids, attack
+        assert out.share == 0, attack
+        assert out.edits == [], attack
+        assert out.origin == list(range(len(ids))), attack
     assert Insert(0, FromVocabulary())(ids).ids == ids  # needs no vocabulary where it draws nothing
 
 
@@ -136,7 +131,11 @@ def test_characters_in_real_vocabularies(real):
         ids = tokenizer(PLAIN)['input_ids']
         for prompt in (0, 5, len(ids) // 2):
             same = Retokenize()(ids, 0, tokenizer, prompt)
-            assert tokenizer.decode(same.ids) == tokenizer.decode(ids) and same.share < 0.2, (
+            assert tokenizer.decode(same.ids) == tokenizer.decode(ids), (
+                name,
+                prompt,
+            )
+            assert same.share < 0.2, (
                 name,
                 prompt,
             )
@@ -153,11 +152,12 @@ def test_characters_in_real_vocabularies(real):
         ):
             out = attack(ids, 1, tokenizer)
             undone = (attack | Normalize())(ids, 1, tokenizer)
-            assert (
-                undone.ids == form.ids and abs(undone.share - form.share) < 0.02 and out.share > 0.1
-            ), (name, attack)
+            assert undone.ids == form.ids, (name, attack)
+            assert abs(undone.share - form.share) < 0.02, (name, attack)
+            assert out.share > 0.1, (name, attack)
         cut = (Delete(0.3) | Substitute(0.2) | Retokenize())(ids, 2, tokenizer)
-        assert 0 < cut.share < 1 and all(o < len(ids) for o in cut.origin), name
+        assert 0 < cut.share < 1, name
+        assert all(o < len(ids) for o in cut.origin), name
 
 
 @pytest.mark.skipif(
@@ -178,11 +178,10 @@ def test_a_real_checkpoint_edits_and_rewrites():
     ids, start = trace.prompt + trace.tokens, len(trace.prompt)
     assert detect(mark, ids, start).p < 1e-9
     chosen = Substitute(0.3, FromModel(lm))(ids, 0, lm.tokenizer, start)
-    assert (
-        chosen.share == pytest.approx(0.3)
-        and detect(mark, chosen.ids, start).p > detect(mark, ids, start).p
-    )
+    assert chosen.share == pytest.approx(0.3)
+    assert detect(mark, chosen.ids, start).p > detect(mark, ids, start).p
     said = Paraphrase(
         load('pico-alt', device='cpu'), template='{}\n', strategy=Sample([Temperature(0.8)])
     )(ids, 0, lm.tokenizer, start)
-    assert said.share > 0.5 and detect(mark, said.ids, start).p > 1e-3
+    assert said.share > 0.5
+    assert detect(mark, said.ids, start).p > 1e-3

@@ -131,7 +131,8 @@ def test_figures_are_legible(figure):
     name, ax = figure
     texts = [t for t in ax.figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
     small = {t.get_text(): t.get_fontsize() for t in texts if t.get_fontsize() < 8.95}
-    assert texts and not small, name
+    assert texts, name
+    assert not small, name
     title = ax.title if ax.get_title() else ax._left_title
     for text in (title, ax.xaxis.label, *ax.get_xticklabels(), *ax.get_yticklabels()):
         lum = luminance(text.get_color())

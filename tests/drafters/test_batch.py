@@ -96,9 +96,8 @@ def test_every_family(family):
     lm, draft = random_lm(family, layers=3), random_lm(family, seed=1, layers=1)
     for strategy in strategies(lm, draft, BASES[:2]):  # processors do not depend on the family
         batch = same(lm, prompts(64), strategy, sizes=(7,))
-        assert batch.unbatched == {} and all(c['rows'] > 1.5 * c['passes'] for c in batch.costs), (
-            batch
-        )
+        assert batch.unbatched == {}, batch
+        assert all(c['rows'] > 1.5 * c['passes'] for c in batch.costs), batch
 
 
 def test_every_size():
@@ -151,7 +150,8 @@ def test_drafts_with_another_tokenizer():
         Speculative(TokenIntersectionDrafter(alt), base=Sample(WARM)),
     ):
         batch = same(lm, texts, strategy, sizes=(3,))
-        assert len(batch.costs) == 2 and all(c['rows'] > c['passes'] for c in batch.costs)
+        assert len(batch.costs) == 2
+        assert all(c['rows'] > c['passes'] for c in batch.costs)
 
 
 def test_every_verifier():
@@ -222,9 +222,9 @@ def test_recurrent_models_are_read_alone():
         Speculative(AssistantDrafter(random_lm(seed=1)), lookahead=FixedLookahead(3)),
         sizes=(3,),
     )
-    assert (
-        list(batch.unbatched) == [lm.name] and len(batch.costs) == 1
-    )  # its draft is joined all the same
+    # its draft is joined all the same
+    assert list(batch.unbatched) == [lm.name]
+    assert len(batch.costs) == 1
 
 
 def test_memory_is_bounded_and_reported():

@@ -164,10 +164,12 @@ def test_training_teaches_and_files_keep_it(tmp_path):
     options = dict(tokens=20_000, rows=8, length=64, own_batches=1)
     trained = train_heads(lm, corpus, untrained, tmp_path, **options)
     log = [json.loads(line) for line in open(tmp_path / 'log.jsonl')]
-    assert log[-1]['loss'] < log[0]['loss'] and log[-1]['agreement'][0] > 2 * log[0]['agreement'][0]
+    assert log[-1]['loss'] < log[0]['loss']
+    assert log[-1]['agreement'][0] > 2 * log[0]['agreement'][0]
     save_heads(trained, tmp_path / 'again')
     again = load_heads(tmp_path / 'again')
-    assert type(again) is DFlashHeads and again.config == trained.config
+    assert type(again) is DFlashHeads
+    assert again.config == trained.config
     runs = []
     for loaded in (trained, again):
         strategy = Speculative(DFlashDrafter(loaded), Sample())
@@ -338,7 +340,8 @@ def test_a_name_of_the_hub_is_read_and_drafts(target, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path))
     monkeypatch.setattr('transformers.utils.hub.constants.HF_HUB_CACHE', str(tmp_path))
     heads = load_heads(NAME, safetensors_only=True)
-    assert type(heads) is DFlashHeads and not heads.training
+    assert type(heads) is DFlashHeads
+    assert not heads.training
     assert sum(p.numel() for p in heads.parameters()) == sum(t.numel() for t in state.values())
     for prompt in PROMPTS:
         trace = decode(target, prompt, Speculative(DFlashDrafter(heads)), 12, stop=Stop(eos=()))
@@ -349,7 +352,8 @@ def test_layers_without_ids_are_spread_as_the_authors_do():
     published = {(36, 5): [1, 9, 17, 25, 33], (64, 10): [1, 8, 14, 21, 28, 34, 41, 48, 54, 61]}
     for (depth, n), ids in published.items():
         assert [layer - 1 for layer in spread_layers(depth, n)] == ids
-    assert spread_layers(24, 1) == [13] and spread_layers(4, 5) == [1, 2, 3, 4]
+    assert spread_layers(24, 1) == [13]
+    assert spread_layers(4, 5) == [1, 2, 3, 4]
 
 
 def draft(**changes):
@@ -413,5 +417,6 @@ def test_what_does_not_fit_raises_one_sentence(target, heads):
         assert '\n' not in str(caught.value)
     assert repr(DFlashDrafter(heads)).startswith("DFlashDrafter('DFlashHeads of random-qwen3-3'")
     short = heads.with_block(3)
-    assert short.max_draft == 2 and heads.max_draft == 4
+    assert short.max_draft == 2
+    assert heads.max_draft == 4
     assert torch.equal(short.fuse.weight, heads.fuse.weight)

@@ -50,9 +50,8 @@ def state(model):
 
 
 def assert_same_state(before, after):
-    assert before[0].keys() == after[0].keys() and all(
-        torch.equal(t, after[0][n]) for n, t in before[0].items()
-    )
+    assert before[0].keys() == after[0].keys()
+    assert all(torch.equal(t, after[0][n]) for n, t in before[0].items())
     assert before[1:] == after[1:]
 
 
@@ -169,7 +168,8 @@ def test_certificates():
         Speculative(EarlyExitDrafter(2), base=Sample([MinP(0.1)])),
     ):
         found = certify(strategy, samples=300)
-        assert found.lossless and found.distance == 0
+        assert found.lossless
+        assert found.distance == 0
     assert certify(Speculative(EarlyExitDrafter(3)), max_new_tokens=6).lossless
 
 

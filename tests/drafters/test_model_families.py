@@ -141,9 +141,8 @@ def test_models_and_configs_are_as_they_were_even_after_an_error():
             decode(lm, PROMPTS[1], fast(draft, base=base)[0], NEW)
     for m, (weights, config, generation) in zip((lm, draft), before):
         assert all(torch.equal(v, m.model.state_dict()[k]) for k, v in weights.items())
-        assert (
-            m.model.config.to_dict() == config and m.model.generation_config.to_dict() == generation
-        )
+        assert m.model.config.to_dict() == config
+        assert m.model.generation_config.to_dict() == generation
 
 
 def test_stops_cut_inside_a_block_where_plain_decoding_stops():
@@ -160,7 +159,8 @@ def test_stops_cut_inside_a_block_where_plain_decoding_stops():
         lambda ids: len(ids) == 6,
     ):
         plain = decode(lm, prompt, Greedy(), 40, stop=stop)
-        assert plain.stopped != 'length' and len(plain.tokens) < 40
+        assert plain.stopped != 'length'
+        assert len(plain.tokens) < 40
         for strategy in fast(draft):
             trace = decode(lm, prompt, strategy, 40, stop=stop)
             assert (trace.tokens, trace.text, trace.stopped) == (

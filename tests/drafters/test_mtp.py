@@ -190,7 +190,8 @@ def test_layers_behind_the_last_one_of_a_checkpoint(tmp_path):
     again, mtp = from_checkpoint(tmp_path)
     lm = LM(again, name='glm')
     found = mtp_of(lm)
-    assert mtp_of(lm) is found and all(
+    assert mtp_of(lm) is found
+    assert all(
         torch.equal(x, found.layers.state_dict()[name])
         for name, x in mtp.layers.state_dict().items()
     )
@@ -214,7 +215,8 @@ def test_mtp_samples(rules):
         3,
         1200,
     )
-    assert p > 0.001 and strong > 0.3, (p, strong)
+    assert p > 0.001, (p, strong)
+    assert strong > 0.3, (p, strong)
 
 
 def test_single_position_samples():
@@ -232,7 +234,8 @@ def test_single_position_samples():
             3,
             800,
         )
-        assert p > 0.001 and strong > 0.3, (shared, p, strong)
+        assert p > 0.001, (shared, p, strong)
+        assert strong > 0.3, (shared, p, strong)
 
 
 class Likeliest(MtpDrafter):
@@ -307,9 +310,8 @@ def test_both_kinds_of_sessions_draft_the_same(monkeypatch):
     slow = decode(lm, PROMPT, strategy, 24)
     monkeypatch.setattr('decodelab.models.session.cache_kind', lambda model: 'growing')
     quick = decode(lm, PROMPT, strategy, 24)
-    assert [s.draft_tokens for s in slow.steps] == [
-        s.draft_tokens for s in quick.steps
-    ] and slow.tokens == quick.tokens
+    assert [s.draft_tokens for s in slow.steps] == [s.draft_tokens for s in quick.steps]
+    assert slow.tokens == quick.tokens
     assert quick.metrics()['target_passes'] < slow.metrics()['target_passes']
 
 
@@ -324,10 +326,8 @@ def test_low_precision_and_strict():
         trace = decode(
             lm, PROMPT, Speculative(drafter, lookahead=FixedLookahead(3), deterministic=True), 24
         )
-        assert (
-            trace.tokens == decode(lm, PROMPT, Greedy(), 24).tokens
-            and trace.metrics()['drafted'] > 0
-        )
+        assert trace.tokens == decode(lm, PROMPT, Greedy(), 24).tokens
+        assert trace.metrics()['drafted'] > 0
 
 
 def test_an_assistant_may_come_as_a_language_model():

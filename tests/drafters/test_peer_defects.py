@@ -402,7 +402,8 @@ def test_every_pointer_points():
         assert (ROOT / path).is_file(), pointer
         if name:
             assert re.search(rf'^def {name}\(', (ROOT / path).read_text(), flags=re.M), pointer
-        assert line and re.fullmatch(r'[ABQ]\d+(\.\d+)?', section)
+        assert line
+        assert re.fullmatch(r'[ABQ]\d+(\.\d+)?', section)
     tests = re.findall(r'^def (test_\w+)', (ROOT / HERE.partition('::')[0]).read_text(), flags=re.M)
     assert set(tests) - {p.removeprefix(HERE) for _, _, p in DEFECTS} == {
         'test_every_pointer_points'
@@ -490,7 +491,8 @@ def test_assisted_texts_can_be_batched(lm, draft):
 def test_nothing_acts_that_was_not_asked_for():
     lm = random_lm(vocab_size=128, scale=0.02)  # flat scores
     rows = Sample().bind(Request(lm, PROMPT, 4, Rng())).scores(PROMPT, 1)
-    assert (rows > 0).all() and torch.allclose(rows, lm.session().logits(PROMPT).softmax(-1))
+    assert (rows > 0).all()
+    assert torch.allclose(rows, lm.session().logits(PROMPT).softmax(-1))
     assert len(Sample().processors) == len(Greedy().processors) == 0
     with torch.random.fork_rng(devices=[]):
         out = lm.model.generate(
@@ -534,7 +536,8 @@ def test_an_identical_draft_is_always_accepted(lm):
                     lm, PROMPT, Speculative(AssistantDrafter(lm), base=Sample(rules)), 40, seed=seed
                 )
             )
-            assert drafted == accepted and sum(drafted) > 30
+            assert drafted == accepted
+            assert sum(drafted) > 30
     sampling = dict(do_sample=True, top_k=0, n=120, assistant_model=twin(lm))
     plain, warm = (theirs(lm, temperature=T, **sampling)[1] for T in (1.0, 0.5))
     assert plain <= 24
@@ -545,7 +548,8 @@ def test_an_identical_draft_is_always_accepted(lm):
 def test_the_pad_id_is_a_token_like_others(lm):
     pad = decode(lm, PROMPT, Greedy(), 10).tokens[4]
     drafted, accepted = rounds(decode(lm, PROMPT, Speculative(AssistantDrafter(lm)), 60))
-    assert drafted == accepted and pad in decode(lm, PROMPT, Greedy(), 60).tokens
+    assert drafted == accepted
+    assert pad in decode(lm, PROMPT, Greedy(), 60).tokens
     mended(theirs(lm, n=60, assistant_model=twin(lm), pad_token_id=pad)[1] <= 11)
 
 
@@ -688,7 +692,8 @@ def test_a_condition_stops_inside_a_block(lm):
             40,
             stop=lambda ids: ids[-1] == plain[at],
         )
-        assert trace.tokens == plain[: at + 1] and trace.stopped == 'condition'
+        assert trace.tokens == plain[: at + 1]
+        assert trace.stopped == 'condition'
 
     class Sees(StoppingCriteria):
         def __call__(self, input_ids, scores, **kwargs):
@@ -705,8 +710,8 @@ def test_stop_strings_work_with_a_draft():
     assert (
         decode(lm, prompt, Speculative(AssistantDrafter(draft)), 32, stop='\n').tokens
         == plain.tokens
-        and plain.stopped == "string '\\n'"
     )
+    assert plain.stopped == "string '\\n'"
     found = theirs(lm, lm.encode(prompt), 32, stop_strings=['\n'], tokenizer=lm.tokenizer)[0]
     assert found == plain.tokens
     mended(
@@ -733,7 +738,8 @@ def test_early_exit_leaves_the_model_whole():
     assert decode(lm, PROMPT, Speculative(EarlyExitDrafter(1)), 40).tokens == plain == theirs(lm)[0]
     broken, after = theirs(lm, assistant_early_exit=1)[0], theirs(lm)[0]
     mended(broken == after == plain)
-    assert isinstance(broken, IndexError) and isinstance(after, IndexError)
+    assert isinstance(broken, IndexError)
+    assert isinstance(after, IndexError)
 
 
 def two_alphabets():
@@ -766,9 +772,8 @@ def test_shared_tokens_keep_their_names_and_the_draft_its_modules():
         Speculative(TokenIntersectionDrafter(draft), base=Sample([Temperature(0.7)])),
         20,
     )
-    assert (
-        list(draft.model.state_dict()) == keys and [id(m) for m in draft.model.modules()] == modules
-    )
+    assert list(draft.model.state_dict()) == keys
+    assert [id(m) for m in draft.model.modules()] == modules
     from transformers.generation.candidate_generator import AssistantToTargetTranslator
 
     other = copy.deepcopy(draft.model)
@@ -852,26 +857,23 @@ def test_lookup_takes_the_newest_match_and_what_there_is_of_it(lm):
 def test_block_efficiency_counts_the_bonus_token(lm):
     trace = decode(lm, PROMPT, Speculative(AssistantDrafter(lm), lookahead=FixedLookahead(4)), 40)
     found = trace.metrics()
-    assert (
-        found['block_efficiency'] == 5 == 1 + found['accepted'] / len(trace.steps)
-        and found['acceptance_rate'] == found['token_acceptance'] == 1
-    )
+    assert found['block_efficiency'] == 5 == 1 + found['accepted'] / len(trace.steps)
+    assert found['acceptance_rate'] == found['token_acceptance'] == 1
     assert trace.steps[0].origins() == ['accepted'] * 4 + ['bonus']
 
 
 def test_what_is_lossy_says_so():
-    assert not TypicalAcceptanceVerifier().lossless and ExactMatchVerifier().lossless
+    assert not TypicalAcceptanceVerifier().lossless
+    assert ExactMatchVerifier().lossless
     found = certify(
         Speculative(
             AssistantDrafter(random_lm()), base=Sample(), verifier=TypicalAcceptanceVerifier()
         ),
         samples=200,
     )
-    assert (
-        not found.lossless
-        and 'LOSSY, as declared by TypicalAcceptanceVerifier' in repr(found)
-        and found.distance > 0
-    )
+    assert not found.lossless
+    assert 'LOSSY, as declared by TypicalAcceptanceVerifier' in repr(found)
+    assert found.distance > 0
 
 
 def sampling(verifier, q):

@@ -195,8 +195,10 @@ def test_a_name_of_the_hub_is_read_from_its_cache(hub, targets, name):
     layout, target = HEADS[name]
     with pytest.warns(UserWarning, match=r'(head\.pt|model\.bin) is read with torch.load'):
         heads = load_heads(name)
-    assert type(heads) is KINDS[layout] and not heads.training
-    assert repr(heads).startswith(KINDS[layout].__name__) and 'by the depth' in repr(heads)
+    assert type(heads) is KINDS[layout]
+    assert not heads.training
+    assert repr(heads).startswith(KINDS[layout].__name__)
+    assert 'by the depth' in repr(heads)
     heads.check_fits(targets[target])
     assert missing_model(name) is None
     with pytest.raises(ValueError, match='leave safetensors_only=True out') as caught:
@@ -283,13 +285,15 @@ def test_certificates_and_files_of_our_own(kind, tmp_path):
     heads = kind(32, 64, (), **options).randomized(lm)
     save_heads(heads, tmp_path)
     again = load_heads(tmp_path)
-    assert type(again) is kind and again.config == heads.config
+    assert type(again) is kind
+    assert again.config == heads.config
     for scheme in (
         Speculative(AssistantDrafter(heads), Sample(), lookahead=FixedLookahead(3)),
         Speculative(TreeDrafter(heads, (2, 2)), Sample([Temperature(0.8)])),
     ):
         found = certify(scheme, samples=300)
-        assert found.lossless and [c.kind for c in found.checks] == ['exact', 'statistical'], found
+        assert found.lossless, found
+        assert [c.kind for c in found.checks] == ['exact', 'statistical'], found
     half = load('pico', device='cpu', dtype=torch.bfloat16)
     wide = kind(256, 4096, ()).randomized(half)
     trace = decode(half, [3, 4, 5], Speculative(AssistantDrafter(wide), deterministic=True), 12)
@@ -386,7 +390,8 @@ def test_bad_files_raise_one_sentence(hub, tmp_path, case):
     folder = edited(hub, name, tmp_path / 'heads', weights or same, config or same)
     with pytest.raises(ValueError, match=message) as caught:
         load_heads(folder)
-    assert '\n' not in str(caught.value) and str(folder) in str(caught.value)
+    assert '\n' not in str(caught.value)
+    assert str(folder) in str(caught.value)
 
 
 def test_names_and_targets_that_do_not_fit(hub, targets, tmp_path):
@@ -411,7 +416,8 @@ def test_a_pickle_that_runs_code_is_not_opened_as_one(hub, tmp_path):
     folder = edited(hub, MEDUSA, tmp_path / 'heads', more(more=Runs(tmp_path / 'ran')))
     with pytest.raises(ValueError, match='holds more than tensors') as caught:
         load_heads(folder)
-    assert not (tmp_path / 'ran').exists() and '\n' not in str(caught.value)
+    assert not (tmp_path / 'ran').exists()
+    assert '\n' not in str(caught.value)
 
 
 def test_safetensors_are_taken_first_and_without_a_warning(hub, targets, tmp_path):

@@ -206,7 +206,8 @@ def test_certificates(trained, kind):
         Speculative(TreeDrafter(trained[kind], (2, 2)), Sample([Temperature(0.8)])),
     ):
         found = certify(scheme, samples=600)
-        assert found.lossless and [c.kind for c in found.checks] == ['exact', 'statistical'], found
+        assert found.lossless, found
+        assert [c.kind for c in found.checks] == ['exact', 'statistical'], found
     assert certify(Speculative(TreeDrafter(trained[kind], (2, 2))), max_new_tokens=8).lossless
 
 
@@ -250,14 +251,16 @@ def test_training_goes_on_after_a_kill(tmp_path):
     whole, killed = tmp_path / 'whole', tmp_path / 'killed'
     run = lambda folder: preloaded.start(['-c', RUN, folder])
     child = run(whole)
-    assert child.communicate(240) and child.returncode == 0
+    assert child.communicate(240)
+    assert child.returncode == 0
     child = run(killed)
     while child.poll() is None and not (killed / 'checkpoint.safetensors').exists():
         time.sleep(0.02)
     child.send_signal(signal.SIGKILL)
     child.wait()
     child = run(killed)
-    assert child.communicate(240) and child.returncode == 0
+    assert child.communicate(240)
+    assert child.returncode == 0
     a, b = (load_heads(folder) for folder in (whole, killed))
     assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters()))
 
@@ -274,9 +277,8 @@ def test_training_leaves_the_target_alone(tmp_path):
         rows=4,
         length=64,
     )
-    assert all(torch.equal(v, before[k]) for k, v in toy.model.state_dict().items()) and all(
-        p.grad is None for p in toy.model.parameters()
-    )
+    assert all(torch.equal(v, before[k]) for k, v in toy.model.state_dict().items())
+    assert all(p.grad is None for p in toy.model.parameters())
 
 
 @pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float64], ids=str)
@@ -293,10 +295,8 @@ def test_targets_of_any_precision_can_be_trained_for(tmp_path, dtype):
             length=64,
             own_batches=1,
         )
-        assert (
-            all(p.dtype == torch.float32 for p in heads.parameters())
-            and decode(toy, [1, 2, 3], Speculative(AssistantDrafter(heads)), 8).steps
-        )
+        assert all(p.dtype == torch.float32 for p in heads.parameters())
+        assert decode(toy, [1, 2, 3], Speculative(AssistantDrafter(heads)), 8).steps
 
 
 def test_bad_files(tmp_path):

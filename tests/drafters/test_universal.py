@@ -68,9 +68,8 @@ def test_a_draft_that_leads_nowhere_ends():
         drafter = UniversalDrafter(draft, base=Greedy([SequenceBias({(token,): 100.0})]))
         trace = decode(target, [0], Speculative(drafter, lookahead=FixedLookahead(4)), 6)
         assert trace.tokens == decode(target, [0], Greedy(), 6).tokens
-        assert max(s.draft_passes for s in trace.steps) <= 64 + PATIENCE and all(
-            s.drafted <= 4 for s in trace.steps
-        )
+        assert max(s.draft_passes for s in trace.steps) <= 64 + PATIENCE
+        assert all(s.drafted <= 4 for s in trace.steps)
 
 
 @pytest.mark.parametrize('k', range(1, 8))
@@ -93,11 +92,9 @@ def test_the_lookahead_is_never_exceeded_and_asked_in_terms_of_the_target(k):
             24,
             stop=Stop(eos=()),
         )
-        assert (
-            all(s.drafted <= k for s in trace.steps)
-            and max(Watching.asked) <= k
-            and sum(s.drafted for s in trace.steps) > 0
-        )
+        assert all(s.drafted <= k for s in trace.steps)
+        assert max(Watching.asked) <= k
+        assert sum(s.drafted for s in trace.steps) > 0
         assert all(
             a - b <= 1 for b, a in zip(Watching.asked, Watching.asked[1:])
         )  # one more at a time
@@ -130,11 +127,9 @@ def test_an_interrupted_call_alters_nothing():
             decode(target, 'def f', Speculative(kind(alt), base=base), 12, stop=interrupt)
         decode(target, 'def f', Speculative(kind(alt), base=base), 12)
     for a, b in zip(before, state()):
-        assert (
-            a[:3] == b[:3]
-            and a[4] == b[4]
-            and all(n == m and torch.equal(v, w) for (n, v), (m, w) in zip(a[3], b[3]))
-        )
+        assert a[:3] == b[:3]
+        assert a[4] == b[4]
+        assert all(n == m and torch.equal(v, w) for (n, v), (m, w) in zip(a[3], b[3]))
 
 
 # Real vocabularies
@@ -264,17 +259,17 @@ def test_real_vocabularies_spell_what_they_say(real):
     for name, tokenizer in real.items():
         spelling = TokenizerBytes(tokenizer)
         ids = spelling.encode(MIXED.encode(), start=True)
-        assert spelling.text(ids).removeprefix(
-            b' ' if spelling.adds_space else b''
-        ) == MIXED.encode() and not set(ids) & set(spelling.special), name
+        assert (
+            spelling.text(ids).removeprefix(b' ' if spelling.adds_space else b'') == MIXED.encode()
+        ), name
+        assert not set(ids) & set(spelling.special), name
         plain = MIXED.replace('</s>', '').replace('<|endoftext|>', '')
         assert (
             spelling.encode(plain.encode(), start=True)
             == tokenizer(plain, add_special_tokens=False)['input_ids']
         ), name
-        assert tokenizer.decode(
-            spelling.encode(b' hello')
-        ).strip() == 'hello' and spelling.adds_space == (name == 'mistral')
+        assert tokenizer.decode(spelling.encode(b' hello')).strip() == 'hello'
+        assert spelling.adds_space == (name == 'mistral')
         for cut in range(len(MIXED.encode())):  # cut anywhere, also inside a character
             left, right = MIXED.encode()[:cut], MIXED.encode()[cut:]
             assert spelling.text(spelling.encode(left) + spelling.encode(right)) == MIXED.encode()
@@ -284,9 +279,9 @@ def test_the_overlap_of_real_vocabularies(real):
     frame = overlap(real, MIXED).set_index(['target', 'draft'])
     names = {name: set(t.get_vocab()) for name, t in real.items()}
     same = len(names['gpt2'] & names['whisper'])
-    assert (
-        frame.shared['gpt2', 'whisper'] == same and frame.target_tokens['gpt2', 'whisper'] == 50257
-    )  # both byte-level: names decide
+    # both byte-level: names decide
+    assert frame.shared['gpt2', 'whisper'] == same
+    assert frame.target_tokens['gpt2', 'whisper'] == 50257
     byte = {f'<0x{b:02X}>' for b in range(256)}
     known = len(
         {
@@ -299,13 +294,12 @@ def test_the_overlap_of_real_vocabularies(real):
     assert (
         known * 0.98 <= frame.shared['mistral', 'gpt2'] <= known + 256 + 2000
     )  # by bytes: also what is not ASCII
-    assert (frame.text_share > 0.5).all() and (frame.shared > 8000).all()
+    assert (frame.text_share > 0.5).all()
+    assert (frame.shared > 8000).all()
     table = shared_tokens(TokenizerBytes(real['mistral']), TokenizerBytes(real['gpt2']))
-    assert (
-        real['mistral'].convert_ids_to_tokens(2) == '</s>'
-        and real['gpt2'].convert_ids_to_tokens(table[2]) == '<|endoftext|>'
-        and 1 not in table
-    )
+    assert real['mistral'].convert_ids_to_tokens(2) == '</s>'
+    assert real['gpt2'].convert_ids_to_tokens(table[2]) == '<|endoftext|>'
+    assert 1 not in table
 
 
 def test_a_text_is_followed_through_real_vocabularies(real):

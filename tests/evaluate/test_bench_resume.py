@@ -64,7 +64,8 @@ def stopped(script, out, sig, rows=5):
             not (out / 'rows.jsonl').exists()
             or (out / 'rows.jsonl').read_bytes().count(b'\n') < rows
         ):
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1]
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline, process.communicate()[1]
             time.sleep(0.002)
         process.send_signal(sig)
         said = process.communicate(timeout=30)[1]
@@ -85,11 +86,9 @@ def test_a_stopped_bench_goes_on(script, tmp_path, sig):
     try:
         status, kept, said = stopped(script, tmp_path / 'run', sig)
         lines = kept.splitlines(keepends=True)
-        assert (
-            status != 0
-            and 5 <= len(lines) < TOTAL
-            and all(json.loads(l) for l in lines if l.endswith(b'\n'))
-        )
+        assert status != 0
+        assert 5 <= len(lines) < TOTAL
+        assert all(json.loads(l) for l in lines if l.endswith(b'\n'))
         assert said == '' or sig == signal.SIGINT  # no progress bar where nobody watches
         with open(tmp_path / 'run' / 'rows.jsonl', 'ab') as file:
             file.write(b'{"strategy": "on')  # and the power fails while a row is written
@@ -97,7 +96,8 @@ def test_a_stopped_bench_goes_on(script, tmp_path, sig):
         assert (
             (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(kept[: kept.rfind(b'\n') + 1])
         )  # nothing measured twice
-        assert frame.equals(load_run(tmp_path / 'run')) and len(frame) == TOTAL
+        assert frame.equals(load_run(tmp_path / 'run'))
+        assert len(frame) == TOTAL
         undisturbed = run(tmp_path / 'other')
         assert frame.drop(columns=TIMES).equals(undisturbed.drop(columns=TIMES))
         assert frame.date.nunique() <= 2
@@ -140,5 +140,6 @@ def test_a_failing_strategy_loses_only_its_own_run(script, tmp_path):
     with pytest.raises(RuntimeError, match='out of memory'):
         run(tmp_path / 'run', strategies=strategies, on_error='raise')
     kept = (tmp_path / 'run' / 'rows.jsonl').read_bytes()
-    assert kept.count(b'"bad"') == 2 and len(run(tmp_path / 'run', strategies=strategies)) == TOTAL
+    assert kept.count(b'"bad"') == 2
+    assert len(run(tmp_path / 'run', strategies=strategies)) == TOTAL
     assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(kept)

@@ -41,7 +41,8 @@ def test_real_files_are_found_by_name_and_read_whole(name):
         few == read_dataset(data_file(name, folder=DATA), n=7, required=()) or SOURCES[name].aliases
     )
     places = [records.index(r) for r in few]
-    assert places == sorted(set(places)) and few != read_dataset(name, folder=DATA, n=7, seed=1)
+    assert places == sorted(set(places))
+    assert few != read_dataset(name, folder=DATA, n=7, seed=1)
 
 
 ROWS = [dict(text=f'text {i}, "quoted"\nand a second line \u2028 é', n=str(i)) for i in range(6)]
@@ -85,7 +86,8 @@ def test_a_file_cut_anywhere_is_read_up_to_a_record_or_refused(tmp_path, ending)
                 or ending == '.csv'
             )  # CSV does not show that digits are missing at its end
         except ValueError as error:
-            assert path.name in str(error) and '\n' not in str(error)
+            assert path.name in str(error)
+            assert '\n' not in str(error)
 
 
 @pytest.mark.parametrize('ending', KINDS)
@@ -118,11 +120,9 @@ def test_the_environment_names_the_folder_and_nothing_is_fetched_unasked(tmp_pat
     with pytest.raises(FileNotFoundError, match='DECODELAB_DATA .*DECODELAB_FETCH=1'):
         read_dataset('c4')
     monkeypatch.setenv('DECODELAB_DATA', str(tmp_path))
-    assert (
-        read_dataset('c4') == ROWS
-        and read_dataset('c4', fetch=True) == ROWS
-        and missing_data('c4') == ''
-    )
+    assert read_dataset('c4') == ROWS
+    assert read_dataset('c4', fetch=True) == ROWS
+    assert missing_data('c4') == ''
 
 
 def test_asked_for_the_library_is_called_with_what_the_source_says(monkeypatch):

@@ -87,7 +87,9 @@ def opened(lab):
             assert not [o for o in outputs if o['output_type'] == 'error'], outputs
             static = page.locator('[class^=decodelab-static]')
             page.locator('.widget-vbox .decodelab-explorer').wait_for(timeout=60_000)
-            assert static.count() == 1 and not static.is_visible()  # the live view is there
+            # the live view is there
+            assert static.count() == 1
+            assert not static.is_visible()
             page.keep = lambda: keep(page, f'{name}_{theme}')
             return page
 
@@ -141,7 +143,8 @@ def wait_for(page, explorer):
         seen := text_of(view.evaluate('e => e.outerHTML'))
     ) != expected and time.monotonic() < end:
         page.wait_for_timeout(200)
-    assert seen == expected and len(expected) > 60
+    assert seen == expected
+    assert len(expected) > 60
 
 
 @pytest.fixture(scope='module')
@@ -162,7 +165,8 @@ def test_a_decode(opened, models):
     assert 'same tokens' in view.inner_text()
     token = view.locator('[data-link="5"]')
     token.first.hover()
-    assert token.count() == 2 and all('dx-linked' in t.get_attribute('class') for t in token.all())
+    assert token.count() == 2
+    assert all('dx-linked' in t.get_attribute('class') for t in token.all())
 
     button(page, 'Copy as code').click()
     names = {}

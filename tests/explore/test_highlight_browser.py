@@ -34,13 +34,13 @@ def test_it_can_be_read(null, page, ink, tmp_path):
     )
     got = ask(tmp_path, f'<style>body{{background:{page};color:{ink}}}</style>{html}', LOOK)
     assert 'error' not in got, got
-    assert got['n'] == 60 and got['text'] == ''.join(PIECES) and got['contrast'] > 4.5
-    assert (
-        got['right'] <= got['edge'] + 1
-        and got['wide'] <= 900
-        and got['svg'][0] > 600
-        and 90 < got['svg'][1] < 200
-    )
+    assert got['n'] == 60
+    assert got['text'] == ''.join(PIECES)
+    assert got['contrast'] > 4.5
+    assert got['right'] <= got['edge'] + 1
+    assert got['wide'] <= 900
+    assert got['svg'][0] > 600
+    assert 90 < got['svg'][1] < 200
     svg = base64.b64decode(re.search('base64,([^"]+)', html)[1]).decode()
     window = re.search(r'<rect class="dl-window"[^>]* width="([.\d]+)"', svg)
     assert abs(float(window[1]) / 760 - 0.5) < 0.04
@@ -58,4 +58,5 @@ def test_the_colours_survive_without_a_style_sheet(tmp_path):
         html,
         "return [...new Set($('.dl-text span', true).map(e => getComputedStyle(e).backgroundColor))]",
     )
-    assert len(got) == 2 and all('rgba' in c for c in got)
+    assert len(got) == 2
+    assert all('rgba' in c for c in got)

@@ -69,7 +69,8 @@ def test_the_tour_runs_and_shows_its_trace_and_its_figures(lab, tour, page):
     trace.wait_for(timeout=20_000)
     accepted = trace.locator('.dl-text .dl-accepted')
     given = trace.locator('.dl-text .dl-prompt')
-    assert accepted.count() > 10 and accepted.first.is_visible()
+    assert accepted.count() > 10
+    assert accepted.first.is_visible()
     assert (
         len(
             {

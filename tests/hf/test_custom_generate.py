@@ -114,9 +114,8 @@ def test_an_exported_recipe_takes_arguments_batches_streamers_and_stop_strings(l
     assert run.returncode == 0, run.stderr[-3000:]
     said = json.loads(run.stdout.splitlines()[-1])
     assert said['rows'] == [decode(lm, t, ContrastiveSearch(0.3, 6), 8).tokens for t in texts]
-    assert said['streamed'] == said['one'] and said['one'][-1] in [
-        i for i in range(lm.vocab_size) if '\n' in lm.decode([i])
-    ]
+    assert said['streamed'] == said['one']
+    assert said['one'][-1] in [i for i in range(lm.vocab_size) if '\n' in lm.decode([i])]
 
 
 def test_the_methods_of_the_generation_guide_are_recipes(lm, tmp_path):
@@ -206,7 +205,8 @@ def test_what_is_bundled_is_what_the_notebooks_say():
         source = source_of(module)
         text = portable_source(source, module)
         assert defined(text) == defined(source)
-        assert 'from decodelab' not in text and 'import decodelab' not in text
+        assert 'from decodelab' not in text
+        assert 'import decodelab' not in text
         new = set(text.split('\n')) - set(source.split('\n'))
         new = [line for line in new if not line.lstrip().startswith('from .')]
         assert len(new) <= 8, module  # imports aside, the rest of it is as it was
@@ -266,13 +266,12 @@ def test_a_trainer_evaluates_with_any_strategy(tmp_path):
     )
     trainer.train()
     after = says(num_beams=1)
+    # the weights of now, not of then
+    assert after != before
     assert (
-        after != before
-        and says(
-            custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())), num_beams=1
-        )
+        says(custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())), num_beams=1)
         == after
-    )  # the weights of now, not of then
+    )
     assert says(custom_generate=as_custom_generate(BeamSearch(3)), num_beams=3) == says(num_beams=3)
 
 
@@ -323,7 +322,8 @@ def test_the_model_and_its_configuration_are_as_before(lm):
 
     with pytest.raises(RuntimeError, match='broken inside'):
         lm.model.generate(ids, max_new_tokens=4, custom_generate=as_custom_generate(Broken()))
-    assert lm.model.generation_config.to_dict() == before and not lm.model.training
+    assert lm.model.generation_config.to_dict() == before
+    assert not lm.model.training
 
 
 @pytest.mark.filterwarnings('ignore')

@@ -153,9 +153,9 @@ def test_drafts(family):
             ),
         ):
             assert torch.equal(generate(model, **BATCH | more | call), plain), call
-    assert (
-        other.get_encoder() in runs and shared.get_encoder() not in runs
-    )  # what the target's has read is not read again
+    # what the target's has read is not read again
+    assert other.get_encoder() in runs
+    assert shared.get_encoder() not in runs
     for i in range(3):
         one = dict(input_ids=IDS[i][IDS[i] != 1][None], max_new_tokens=10)
         assert (
@@ -165,9 +165,8 @@ def test_drafts(family):
     out = generate(
         model, **BATCH, assistant_model=copy.deepcopy(model), return_dict_in_generate=True
     )
-    assert all(step.accepted == step.drafted for t in out.trace for step in t.steps) and any(
-        step.drafted for t in out.trace for step in t.steps
-    )
+    assert all(step.accepted == step.drafted for t in out.trace for step in t.steps)
+    assert any(step.drafted for t in out.trace for step in t.steps)
 
 
 def test_chance(family):
@@ -262,10 +261,10 @@ def test_the_first_layers_of_its_decoder_draft(family):
     hook = model.get_encoder().register_forward_hook(lambda *_: runs.append(1))
     trace = decode(lm, IDS[0].tolist(), Speculative(EarlyExitDrafter(1)), 10)
     hook.remove()
+    assert len(runs) == 1
+    assert trace.metrics()['draft_passes'] > 0
     assert (
-        len(runs) == 1
-        and trace.metrics()['draft_passes'] > 0
-        and first_layers(lm, 1).model.get_output_embeddings().weight
+        first_layers(lm, 1).model.get_output_embeddings().weight
         is model.get_output_embeddings().weight
     )
     assert torch.equal(
@@ -333,21 +332,17 @@ def test_the_embedded_translator_and_its_draft():
         assistant_model=draft,
         return_dict_in_generate=True,
     )
-    assert (
-        torch.equal(fast.sequences, plain)
-        and not runs
-        and sum(s.accepted for t in fast.trace for s in t.steps) > 0
-    )
+    assert torch.equal(fast.sequences, plain)
+    assert not runs
+    assert sum(s.accepted for t in fast.trace for s in t.steps) > 0
     for text in texts:
         want = decode(lm, text, Speculative(AssistantDrafter(draft)), 24)
         n = len(runs)
         found = decode(lm, text, Speculative(SharedEncoder(draft)), 24)
-        assert (
-            n
-            and len(runs) == n
-            and found.tokens == want.tokens
-            and [s.accepted for s in found.steps] == [s.accepted for s in want.steps]
-        )
+        assert n
+        assert len(runs) == n
+        assert found.tokens == want.tokens
+        assert [s.accepted for s in found.steps] == [s.accepted for s in want.steps]
     hook.remove()
     assert (
         decode(lm, texts[0], Speculative(SharedEncoder(draft), Sample()), 24, seed=1).tokens

@@ -180,7 +180,8 @@ def test_numbers_and_tensors_of_other_kinds(llama):
             temperature=0.5,
             seed=1,
         ),
-    ) and torch.equal(
+    )
+    assert torch.equal(
         want,
         generate(
             llama, IDS[1:2].tolist(), max_new_tokens=4, do_sample=True, temperature=0.5, seed=1
@@ -241,7 +242,8 @@ def test_an_assistants_arguments_arrive(llama):
         .trace[0]
         .steps
     ]
-    assert passes == [12, 4] and max(drafted) == 2
+    assert passes == [12, 4]
+    assert max(drafted) == 2
 
 
 @pytest.mark.parametrize('config', [MambaConfig, JambaConfig])
@@ -312,7 +314,8 @@ def test_padding_behind_the_text_is_no_text(llama):
             max_new_tokens=12,
             **more,
         )
-        assert torch.equal(ours[:, 7:], left[:, 7:]) and torch.equal(ours[:, :7], right)
+        assert torch.equal(ours[:, 7:], left[:, 7:])
+        assert torch.equal(ours[:, :7], right)
         assert torch.equal(
             ours, generate(llama, right, pad_token_id=PAD, max_new_tokens=12, **more)
         )  # without a mask, by the pad id
@@ -458,7 +461,8 @@ def test_sounds_pass_through():
         assert torch.equal(
             generate(model, sound, max_new_tokens=8, force_unique_generate_call=True, **call),
             theirs,
-        ) and torch.equal(
+        )
+        assert torch.equal(
             generate(
                 model, sound, max_new_tokens=8, return_dict_in_generate=True, **call
             ).sequences,
@@ -475,11 +479,9 @@ def test_sounds_pass_through():
     model.generation_config.forced_decoder_ids = [[1, 20], [2, 21]]
     theirs = model.generate(input_features=sound, max_new_tokens=8, do_sample=False)
     ours = generate(model, sound, max_new_tokens=8, force_unique_generate_call=True)
-    assert (
-        ours[:, :3].tolist() == [[3, 20, 21]] * 2
-        and torch.equal(ours[:, 3:][:, : theirs.shape[1]], theirs)
-        and torch.equal(generate(model, sound, max_new_tokens=8), theirs)
-    )
+    assert ours[:, :3].tolist() == [[3, 20, 21]] * 2
+    assert torch.equal(ours[:, 3:][:, : theirs.shape[1]], theirs)
+    assert torch.equal(generate(model, sound, max_new_tokens=8), theirs)
 
 
 def test_whisper_gives_back_what_its_own_generate_gives_back():
@@ -508,11 +510,9 @@ def test_whisper_gives_back_what_its_own_generate_gives_back():
             assert torch.equal(generate(lm.model, heard, **call, **more), theirs), call
     a = generate(lm, heard, return_dict_in_generate=True, output_scores=True)
     b = lm.model.generate(heard, return_dict_in_generate=True, output_scores=True)
-    assert (
-        type(a) is type(b)
-        and torch.equal(a.sequences, b.sequences)
-        and len(a.scores) == len(b.scores)
-    )
+    assert type(a) is type(b)
+    assert torch.equal(a.sequences, b.sequences)
+    assert len(a.scores) == len(b.scores)
     assert [
         [i for i in row if i != 2] for row in lm.model.generate(heard, num_beams=2).tolist()
     ] == [
@@ -673,9 +673,9 @@ def test_universal_assistants_in_batches():
         generate(pico.model, **batch, **call, max_new_tokens=12, do_sample=True, seed=3)
         for _ in range(2)
     ]
-    assert torch.equal(*drawn) and all(
-        torch.equal(v, weights[k]) for k, v in alt.model.state_dict().items()
-    )  # transformers rewrites the draft
+    # transformers rewrites the draft
+    assert torch.equal(*drawn)
+    assert all(torch.equal(v, weights[k]) for k, v in alt.model.state_dict().items())
 
 
 def test_scores_of_a_padded_batch(llama):
@@ -688,11 +688,12 @@ def test_scores_of_a_padded_batch(llama):
     ):
         a = generate(llama, **BATCH | asked | more)
         b = llama.generate(**BATCH | asked | more, do_sample=False)
-        assert type(a) is type(b) and torch.equal(a.sequences, b.sequences) and len(a.trace) == 3
+        assert type(a) is type(b)
+        assert torch.equal(a.sequences, b.sequences)
+        assert len(a.trace) == 3
         if 'num_beams' in more:
-            assert torch.equal(a.beam_indices, b.beam_indices.long()) and torch.allclose(
-                a.sequences_scores.float(), b.sequences_scores, atol=1e-4
-            )
+            assert torch.equal(a.beam_indices, b.beam_indices.long())
+            assert torch.allclose(a.sequences_scores.float(), b.sequences_scores, atol=1e-4)
         if 'eos_token_id' in more:
             continue  # transformers goes on with texts that have ended
         for name in ('scores', 'logits'):
@@ -733,7 +734,8 @@ def test_hidden_states_and_attentions(llama, call):
             getattr(a, name), getattr(b, name)
         ):  # transformers goes on with beams that nobody wants
             for x, y in zip(ours, theirs, strict=True):
-                assert x.shape == y.shape and torch.allclose(x, y, atol=1e-7)
+                assert x.shape == y.shape
+                assert torch.allclose(x, y, atol=1e-7)
     with pytest.raises(ValueError, match="attn_implementation='eager'"):
         generate(llama, IDS[1:2], **asked)
     hidden = generate(
@@ -769,7 +771,8 @@ def test_hidden_states_of_encoder_decoders_and_prepared_prompts():
             for name in ('decoder_hidden_states', 'decoder_attentions', 'cross_attentions'):
                 for ours, theirs in zip(getattr(a, name), getattr(b, name)):
                     for x, y in zip(ours, theirs, strict=True):
-                        assert x.shape == y.shape and torch.allclose(x, y, atol=1e-7), (kind, name)
+                        assert x.shape == y.shape, (kind, name)
+                        assert torch.allclose(x, y, atol=1e-7), (kind, name)
             if given:
                 assert all(
                     torch.allclose(x[:1], y[:1], atol=1e-7)
@@ -800,16 +803,17 @@ def test_scores_of_other_strategies(llama):
             generate(llama, **BATCH | asked | more | d)
             for d in ({}, dict(assistant_model=draft_of(llama)))
         )
-        assert torch.equal(
-            torch.stack(plain.scores).argmax(-1).T, plain.sequences[:, 7:]
-        ) and torch.equal(plain.sequences, fast.sequences)
+        assert torch.equal(torch.stack(plain.scores).argmax(-1).T, plain.sequences[:, 7:])
+        assert torch.equal(plain.sequences, fast.sequences)
         torch.testing.assert_close(torch.stack(plain.scores), torch.stack(fast.scores))
     drawn = generate(
         llama, **BATCH | asked, do_sample=True, top_k=5, seed=1, assistant_early_exit=1
     )
-    assert all((row.isfinite().sum(-1) == 5).all() for row in drawn.scores) and drawn.logits is None
+    assert all((row.isfinite().sum(-1) == 5).all() for row in drawn.scores)
+    assert drawn.logits is None
     searched = generate(llama, **BATCH | asked, penalty_alpha=0.6, top_k=4)
-    assert len(searched.scores) == 12 and all(
+    assert len(searched.scores) == 12
+    assert all(
         s.topk(4).indices.eq(t[:, None]).any(-1).all()
         for s, t in zip(searched.scores, searched.sequences[:, 7:].T)
     )
@@ -893,11 +897,9 @@ def test_the_default_top_k_acts_and_is_shown(llama):
     )[:, -1]
     assert len(set(first.tolist())) <= 50 < len(set(free.tolist()))
     table = explain_config(llama, do_sample=True)
-    assert (
-        table.loc['top_k', 'from'] == 'default'
-        and 'top_k=0' in table.loc['top_k', 'does']
-        and 'top_k' not in explain_config(llama).index
-    )
+    assert table.loc['top_k', 'from'] == 'default'
+    assert 'top_k=0' in table.loc['top_k', 'does']
+    assert 'top_k' not in explain_config(llama).index
 
 
 def test_marks_survive_drafts(llama):
@@ -1013,9 +1015,8 @@ def test_a_wrong_call_is_one_error_and_leaves_nothing_behind(llama, call, kind, 
     before = llama.generation_config.to_dict(), llama.config.to_dict(), torch.random.get_rng_state()
     with pytest.raises(kind, match=words):
         generate(llama, **dict(input_ids=IDS[1:2], max_new_tokens=6) | call)
-    assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before[
-        :2
-    ] and torch.equal(torch.random.get_rng_state(), before[2])
+    assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before[:2]
+    assert torch.equal(torch.random.get_rng_state(), before[2])
 
 
 def hooks(model):
@@ -1042,9 +1043,8 @@ def test_no_argument_fails_in_the_depths(llama, value):
             generate(llama, **dict(input_ids=IDS[1:2], max_new_tokens=2) | {name: value})
         except (TypeError, ValueError) as error:
             assert str(error), name
-    assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before and all(
-        torch.equal(a, b) for a, b in zip(llama.parameters(), weights)
-    )
+    assert (llama.generation_config.to_dict(), llama.config.to_dict()) == before
+    assert all(torch.equal(a, b) for a, b in zip(llama.parameters(), weights))
     assert hooks(llama) == hung
 
 

@@ -112,7 +112,8 @@ def test_no_cache_on_request(llama):
     counts, handle = count_tokens(llama)
     try:
         ids = generate(llama, IDS, use_cache=False, **CALL)
-        assert torch.equal(ids, plain) and counts[-8:] == list(range(7, 15))
+        assert torch.equal(ids, plain)
+        assert counts[-8:] == list(range(7, 15))
     finally:
         handle.remove()
     for call in (dict(num_beams=3), dict(penalty_alpha=0.6, top_k=4), dict(guidance_scale=1.5)):
@@ -154,9 +155,11 @@ def test_the_second_turn_reads_what_is_new(llama, draft):
             if not draft:
                 assert sum(counts) == ids.shape[1] - known + 5
             want = llama.generate(ids, past_key_values=theirs, do_sample=False, **call)
-            assert torch.equal(out, want) and ours.get_seq_length() == theirs.get_seq_length()
+            assert torch.equal(out, want)
+            assert ours.get_seq_length() == theirs.get_seq_length()
             for a, b in zip(ours.layers, theirs.layers):
-                assert torch.allclose(a.keys, b.keys) and torch.allclose(a.values, b.values)
+                assert torch.allclose(a.keys, b.keys)
+                assert torch.allclose(a.values, b.values)
             ids = torch.cat([out, torch.tensor([[20 + turn, 21, 22]])], 1)
     finally:
         handle.remove()
@@ -196,7 +199,8 @@ def test_the_cache_of_an_output_and_prompts_in_pieces(llama):
     counts, handle = count_tokens(llama)
     try:
         ids = generate(llama, IDS, prefill_chunk_size=3, **CALL)
-        assert torch.equal(ids, want.sequences) and counts[-10:] == [3, 3, 1] + [1] * 7
+        assert torch.equal(ids, want.sequences)
+        assert counts[-10:] == [3, 3, 1] + [1] * 7
     finally:
         handle.remove()
 

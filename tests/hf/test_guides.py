@@ -122,7 +122,8 @@ def compared(calls):
         ours = decodelab.generate(model, **arguments)
         assert model.generation_config == config
         width = 1 if model.config.is_encoder_decoder else arguments['input_ids'].shape[1]
-        assert ours.shape[1] > width and (
+        assert ours.shape[1] > width
+        assert (
             model.config.is_encoder_decoder
             or torch.equal(ours[:, :width], arguments['input_ids'])
             or 'left_padding' in arguments
@@ -197,7 +198,8 @@ def compared_pipeline(said):
 
         def call(text, **told):
             found = ours(text, **told)
-            assert found == theirs(text, **told) and len(ours.traces) == 1
+            assert found == theirs(text, **told)
+            assert len(ours.traces) == 1
             assert any(step.drafted for step in ours.traces[0].steps) == (
                 'assistant_model' in options
             )
@@ -221,7 +223,8 @@ def test_blocks_that_make_a_pipeline_run(block, guide):
     source = re.sub(r'dtype=(torch\.bfloat16|"auto")', 'dtype=torch.float64', source)
     said = []  # so that no rounding decides
     exec(compile(source, 'guide', 'exec'), dict(pipeline=compared_pipeline(said)))
-    assert len(said) == 1 and len(said[0][0]['generated_text']) > 40
+    assert len(said) == 1
+    assert len(said[0][0]['generated_text']) > 40
 
 
 def test_the_guides_have_not_lost_their_pipelines():

@@ -208,7 +208,8 @@ def test_pictures_are_read_by_every_strategy(seeing):
         step.accepted == step.drafted for t in self_draft for step in t.steps
     )  # the draft sees the pictures, too
     drawn = [generate(model, **asked, do_sample=True, seed=4) for _ in range(2)]
-    assert torch.equal(*drawn) and not torch.equal(drawn[0], greedy)
+    assert torch.equal(*drawn)
+    assert not torch.equal(drawn[0], greedy)
     assert generate(model, **asked, do_sample=True, seed=4, num_return_sequences=2).shape == (4, 20)
     for more in (
         dict(num_beams=2, do_sample=True, seed=1),
@@ -260,11 +261,9 @@ def test_a_picture_leaves_nothing_in_the_model():
     assert model.model.rope_deltas is None or not model.model.rope_deltas.any()
     model.generate(**inputs('qwen'), max_new_tokens=3)
     stale = model.model.rope_deltas
-    assert (
-        stale.any()
-        and torch.equal(generate(model, **plain), want)
-        and model.model.rope_deltas is stale
-    )
+    assert stale.any()
+    assert torch.equal(generate(model, **plain), want)
+    assert model.model.rope_deltas is stale
     assert decode(LM(model), [5, 6, 7], Greedy(), 6).tokens == want[0, 3:].tolist()
 
 
@@ -279,11 +278,9 @@ def test_pictures_behind_other_padding_and_scores():
         return_dict_in_generate=True, output_scores=True, output_logits=True, max_new_tokens=6
     )
     a, b = generate(model, **x, **asked), model.generate(**x, **asked, do_sample=False)
-    assert (
-        type(a) is type(b)
-        and torch.allclose(torch.stack(a.logits), torch.stack(b.logits).double(), atol=1e-4)
-        and torch.equal(a.sequences, b.sequences)
-    )
+    assert type(a) is type(b)
+    assert torch.allclose(torch.stack(a.logits), torch.stack(b.logits).double(), atol=1e-4)
+    assert torch.equal(a.sequences, b.sequences)
 
 
 @pytest.mark.parametrize(
@@ -369,11 +366,9 @@ def test_embeddings_say_what_their_ids_say(reader):
         return_dict_in_generate=True,
         output_scores=True,
     )
-    assert (
-        torch.equal(out.sequences, greedy)
-        and torch.equal(torch.stack(out.scores).argmax(-1).T, greedy[:, 7:])
-        and out.trace[0].prompt == IDS[0][MASK[0].bool()].tolist()
-    )
+    assert torch.equal(out.sequences, greedy)
+    assert torch.equal(torch.stack(out.scores).argmax(-1).T, greedy[:, 7:])
+    assert out.trace[0].prompt == IDS[0][MASK[0].bool()].tolist()
     for more, words in (
         (dict(assistant_model=draft), 'give input_ids beside'),
         (dict(assistant_early_exit=1), 'left early'),
@@ -395,7 +390,8 @@ def test_embeddings_and_streams_and_states(reader):
 
     vectors = reader.get_input_embeddings()(IDS[1:2]).detach()
     said = generate(reader, inputs_embeds=vectors, max_new_tokens=5, streamer=Notes())
-    assert notes[0] == [[]] and sum(notes[1:-1], []) == said[0].tolist()
+    assert notes[0] == [[]]
+    assert sum(notes[1:-1], []) == said[0].tolist()
     mamba = seeded(
         lambda: MambaForCausalLM(
             MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4)
@@ -450,7 +446,8 @@ def test_states_of_an_encoder(kind):
     greedy = generate(model, encoder_outputs=states, attention_mask=mask, max_new_tokens=8)
     assert torch.equal(
         greedy, generate(model, encoder_outputs=states, input_ids=ids, max_new_tokens=8)
-    ) and torch.equal(
+    )
+    assert torch.equal(
         greedy,
         generate(
             model,

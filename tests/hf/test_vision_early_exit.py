@@ -26,7 +26,8 @@ def test_an_early_exit_of_a_vision_encoder_decoder():
 
     model = LM(vision_model(), name='vision')
     path, layers = decoder_layers(model)
-    assert path == 'decoder.transformer.h' and len(layers) == 3
+    assert path == 'decoder.transformer.h'
+    assert len(layers) == 3
     pixels = torch.zeros(1, 3, 16, 16, dtype=torch.float64)
     plain = generate(model, pixel_values=pixels, max_new_tokens=6, do_sample=False)
     early = generate(

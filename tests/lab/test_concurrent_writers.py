@@ -48,7 +48,8 @@ def stopped_compare(folder) -> tuple:
     process = work.start()
     kill.wait_for_rows(work, process)
     process.send_signal(signal.SIGSTOP)
-    assert process.returncode is None and (folder / 'out' / '.lock').exists()
+    assert process.returncode is None
+    assert (folder / 'out' / '.lock').exists()
     return work, process
 
 
@@ -63,7 +64,8 @@ def test_two_compares_on_one_folder(tmp_path):
     said = first.communicate(timeout=240)[1]
     assert first.returncode == 0, said
     rows = read_run_rows(tmp_path / 'out')
-    assert len(rows) == REPEATS * 36 and set(done(rows).values()) == {1}
+    assert len(rows) == REPEATS * 36
+    assert set(done(rows).values()) == {1}
     assert not (tmp_path / 'out' / '.lock').exists()
 
 
@@ -139,7 +141,8 @@ for n in range(20):
     env = os.environ | dict(PYTHONPATH=str(ROOT))
     children = [subprocess.Popen(command, env=env) for _ in range(4)]
     assert [c.wait(120) for c in children] == [0] * 4
-    assert (tmp_path / 'sum').read_text() == '80' and not (tmp_path / '.lock').exists()
+    assert (tmp_path / 'sum').read_text() == '80'
+    assert not (tmp_path / '.lock').exists()
 
 
 # Killed at any moment
@@ -150,7 +153,8 @@ def test_killed_at_random_moments(name, kills):
     if name == 'experiment':
         pytest.importorskip('nbclient')
     counts = kill.fuzz(name, kills, seed=21, latest=2.5, spawn=preloaded.start)
-    assert counts['killed'] == kills and counts['lost'] <= kills
+    assert counts['killed'] == kills
+    assert counts['lost'] <= kills
 
 
 # A full disk
@@ -227,7 +231,8 @@ def test_a_disk_that_is_really_full(tmp_path):
         with pytest.raises(OSError, match='No space left on device; the rows so far are whole'):
             run_jobs(jobs(60), disk / 'run', progress=False)
         rows, size = read_rows(disk / 'run' / 'rows.jsonl')
-        assert 10 < len(rows) < 60 and size == (disk / 'run' / 'rows.jsonl').stat().st_size
+        assert 10 < len(rows) < 60
+        assert size == (disk / 'run' / 'rows.jsonl').stat().st_size
         assert not (disk / 'run' / '.lock').exists()
         with pytest.raises(ValueError, match='cannot write to .*run.* No space left|No space left'):
             try:
@@ -253,10 +258,13 @@ def test_compare_on_a_full_disk_is_one_sentence(tmp_path):
         work.command[-1] = disk / 'out'
         process = work.start()
         said = process.communicate(timeout=240)[1]
-        assert process.returncode == 2 and 'No space left on device' in said
-        assert len(said.strip().splitlines()) == 1 and 'Traceback' not in said
+        assert process.returncode == 2
+        assert 'No space left on device' in said
+        assert len(said.strip().splitlines()) == 1
+        assert 'Traceback' not in said
         rows = read_run_rows(disk / 'out')
-        assert 0 < len(rows) < 36 and set(done(rows).values()) == {1}
+        assert 0 < len(rows) < 36
+        assert set(done(rows).values()) == {1}
         shutil.copytree(disk / 'out', tmp_path / 'out')
     work.command[-1], work.rows = tmp_path / 'out', tmp_path / 'out'
     work.kept = rows
@@ -323,7 +331,8 @@ def test_a_clock_that_goes_back(script, tmp_path, monkeypatch):
     again = run(tmp_path / 'run', strategies=dict(one=_paced(1)), repeats=2)
     timed = ['date', 'seconds', 'tokens_per_second', 'commit']
     assert again.drop(columns=timed).equals(kept.drop(columns=timed))
-    assert (again.seconds >= 0).all() and set(done(read_run_rows(tmp_path / 'run')).values()) == {1}
+    assert (again.seconds >= 0).all()
+    assert set(done(read_run_rows(tmp_path / 'run')).values()) == {1}
 
 
 def _paced(n):
@@ -387,7 +396,9 @@ def test_failed_runs_are_rows_and_are_tried_again(script, tmp_path):
         mended = call()
     assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(kept)
     good = mended[mended.error == '']
-    assert len(mended) == 16 and len(good) == 8 and good.new_tokens.tolist() == [6] * 8
+    assert len(mended) == 16
+    assert len(good) == 8
+    assert good.new_tokens.tolist() == [6] * 8
     assert load_run(tmp_path / 'run').error.tolist() == mended.error.tolist()
     with pytest.raises(ValueError, match='outside the vocabulary'):
         call(on_error='raise')
@@ -417,11 +428,13 @@ def test_compare_with_a_prompt_that_does_not_fit(tmp_path, capsys):
         out, err = capsys.readouterr()
         for name in ('greedy', 'lookup'):
             assert f'{name}: 2 of 6 runs failed, on prompts 1 (ValueError: ' in err
-        assert 'do not fit in the context' in err and 'Traceback' not in err + out
+        assert 'do not fit in the context' in err
+        assert 'Traceback' not in err + out
         assert ('UserWarning' not in err and 'Fastest here' in out) or 'Nothing was faster' in out
     assert (tmp_path / 'out' / 'report.html').exists()
     rows = read_run_rows(tmp_path / 'out')
-    assert len(rows) == 12 and set(done(rows).values()) == {1}
+    assert len(rows) == 12
+    assert set(done(rows).values()) == {1}
     summary = json.loads((tmp_path / 'out' / 'summary.json').read_text())['summary']
     assert [row['runs'] for row in summary] == [4, 4]
 

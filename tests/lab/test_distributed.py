@@ -174,16 +174,21 @@ def test_two_processes_say_and_count_what_one_does(tmp_path):
     pd.testing.assert_frame_equal(
         one.drop(columns=changing), two.drop(columns=changing)
     )  # tokens, counts, verdicts, order
-    assert len(two) == 4 * 5 * 2 and set(two.processes) == {2} and set(one.processes) == {1}
+    assert len(two) == 4 * 5 * 2
+    assert set(two.processes) == {2}
+    assert set(one.processes) == {1}
     files = kept(tmp_path / 'run2')
-    assert set(files) == {'rows.0.jsonl', 'rows.1.jsonl'} and runs(
-        files['rows.0.jsonl'] + files['rows.1.jsonl']
-    ) == runs(kept(tmp_path / 'run1')['rows.jsonl'])
+    assert set(files) == {'rows.0.jsonl', 'rows.1.jsonl'}
+    assert runs(files['rows.0.jsonl'] + files['rows.1.jsonl']) == runs(
+        kept(tmp_path / 'run1')['rows.jsonl']
+    )
     groups = [{(r['repeat'], r['prompt']) for r in rows} for rows in files.values()]
-    assert not groups[0] & groups[1] and [len(rows) for rows in files.values()] == [
+    # whole groups: what is compared was measured by one process
+    assert not groups[0] & groups[1]
+    assert [len(rows) for rows in files.values()] == [
         20,
         20,
-    ]  # whole groups: what is compared was measured by one process
+    ]
 
 
 PACED = SCRIPT.replace(
@@ -214,15 +219,15 @@ def killed(work, folder, victim, rows=4, **how):
             not (own / f'rows.{victim}.jsonl').exists()
             or (own / f'rows.{victim}.jsonl').read_bytes().count(b'\n') < rows
         ):
-            assert process.poll() is None and time.monotonic() < deadline, process.communicate()[1][
-                -3000:
-            ]
+            assert process.poll() is None, process.communicate()[1][-3000:]
+            assert time.monotonic() < deadline, process.communicate()[1][-3000:]
             time.sleep(0.005)
         os.kill(int((own / f'pid.{victim}').read_text()), signal.SIGKILL)
         said = process.communicate(timeout=120)[1]
     finally:
         process.kill()
-    assert process.returncode != 0 and 'SIGKILL' in said
+    assert process.returncode != 0
+    assert 'SIGKILL' in said
 
 
 def test_a_worker_is_killed_and_any_number_goes_on(tmp_path):
@@ -230,7 +235,8 @@ def test_a_worker_is_killed_and_any_number_goes_on(tmp_path):
     killed(work, tmp_path / 'run', victim=1, by='accelerate')
     before = kept(tmp_path / 'run')
     done = [r for rows in before.values() for r in rows]
-    assert 4 <= len(before['rows.1.jsonl']) < TOTAL // 2 and len(runs(done)) == len(set(runs(done)))
+    assert 4 <= len(before['rows.1.jsonl']) < TOTAL // 2
+    assert len(runs(done)) == len(set(runs(done)))
     with open(tmp_path / 'run' / 'rows.1.jsonl', 'a') as file:
         file.write('{"strategy": "on')  # and the power fails while a row is written
     want = ran(1, work, tmp_path / 'undisturbed', 0)
@@ -251,17 +257,19 @@ def test_without_a_common_disk(tmp_path):
     killed(work, tmp_path / 'at.RANK', victim=0)
     mine = kept(tmp_path / 'at.0')['rows.0.jsonl']
     other = kept(tmp_path / 'at.1')['rows.1.jsonl']
-    assert 0 < len(mine) and 0 < len(other) and not set(runs(mine)) & set(runs(other))
+    assert 0 < len(mine)
+    assert 0 < len(other)
+    assert not set(runs(mine)) & set(runs(other))
     found = json.loads(ran(2, work, tmp_path / 'at.RANK', 0))
-    assert found == json.loads(ran(1, work, tmp_path / 'undisturbed', 0)) and len(found) == TOTAL
+    assert found == json.loads(ran(1, work, tmp_path / 'undisturbed', 0))
+    assert len(found) == TOTAL
     files = kept(tmp_path / 'at.0')
     assert runs(files['rows.0.jsonl']) == runs(
         kept(tmp_path / 'undisturbed')['rows.jsonl']
     )  # the main process's folder is whole
-    assert (
-        json.loads(ran(1, work, tmp_path / 'at.0', 0)) == found
-        and kept(tmp_path / 'at.0').get('rows.jsonl') is None
-    )  # and nothing is left to do
+    # and nothing is left to do
+    assert json.loads(ran(1, work, tmp_path / 'at.0', 0)) == found
+    assert kept(tmp_path / 'at.0').get('rows.jsonl') is None
 
 
 CUT = '''
@@ -316,16 +324,19 @@ def test_a_model_cut_over_two_processes_says_what_it_says_whole(tmp_path):
         for n in (1, 2)
     )
     assert len({str(t) for t in one['torch.float64'].values()}) > 4  # texts that could differ
-    assert one.pop('processes') == 1 and two.pop('processes') == 2 and one == two
-    assert (engine, shards, whole) == ('native forward', 1, True) and (
+    assert one.pop('processes') == 1
+    assert two.pop('processes') == 2
+    assert one == two
+    assert (engine, shards, whole) == ('native forward', 1, True)
+    assert (
         cut_engine,
         cut_shards,
         cut_whole,
     ) == ("transformers' forward: its weights are cut over 2 processes", 2, False)
     files = kept(tmp_path / 'run2')
-    assert (
-        set(files) == {'rows.0.jsonl'} and len(files['rows.0.jsonl']) == 4
-    )  # all did every run together, and one kept it
+    # all did every run together, and one kept it
+    assert set(files) == {'rows.0.jsonl'}
+    assert len(files['rows.0.jsonl']) == 4
 
 
 def tokenizer(folder):
@@ -346,11 +357,9 @@ def test_processes_that_would_measure_other_things_are_stopped(tmp_path):
         said = process.communicate(timeout=240)[1]
     finally:
         process.kill()
-    assert (
-        process.returncode != 0
-        and 'process 1: first_seed was 0 and is now 1' in said
-        and not kept(tmp_path / 'run')
-    )
+    assert process.returncode != 0
+    assert 'process 1: first_seed was 0 and is now 1' in said
+    assert not kept(tmp_path / 'run')
 
 
 EXPERIMENT = [
@@ -447,7 +456,8 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
         6,
         3,
         2,
-    ] and pd.read_csv(tmp_path / 'out' / 'results' / '04_small.pico.rows.csv').by.tolist() == [
+    ]
+    assert pd.read_csv(tmp_path / 'out' / 'results' / '04_small.pico.rows.csv').by.tolist() == [
         0,
         1,
         0,

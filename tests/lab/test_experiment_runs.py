@@ -101,7 +101,8 @@ def wait(what, process, seconds=120):
     "Wait until something is so."
     until = time.monotonic() + seconds
     while not what():
-        assert process.poll() is None and time.monotonic() < until, process.communicate(timeout=5)
+        assert process.poll() is None, process.communicate(timeout=5)
+        assert time.monotonic() < until, process.communicate(timeout=5)
         time.sleep(0.02)
 
 
@@ -125,20 +126,24 @@ def test_a_killed_run_loses_one_row_at_most_and_its_kernel_ends(tmp_path):
     time.sleep(2.5)  # the kernel looks for its parent once a second
     kept, jobs = rows.read_text().count('\n'), len(begun(tmp_path / 'out'))
     time.sleep(1.2)
+    # nobody goes on in secret
     assert (rows.read_text().count('\n'), len(begun(tmp_path / 'out'))) == (
         kept,
         jobs,
-    ) and kept < 6  # nobody goes on in secret
+    )
+    assert kept < 6
     status, out, err = run(*args, '--resume', cwd=tmp_path)
-    assert status == 0 and 'agrees: squares add up (source: 55; here: 55)' in out, err
+    assert status == 0, err
+    assert 'agrees: squares add up (source: 55; here: 55)' in out, err
     done = begun(tmp_path / 'out')
-    assert (
-        sorted(set(done)) == list(range(6)) and len(done) <= 6 + 1
-    )  # at most one was measured twice
+    # at most one was measured twice
+    assert sorted(set(done)) == list(range(6))
+    assert len(done) <= 6 + 1
     stored = (tmp_path / 'out' / 'results' / '01_slow.pico.csv').read_text()
     assert stored == 'i,square\n' + ''.join(f'{i},{i * i}\n' for i in range(6))
     record = json.loads((tmp_path / 'out' / '01_slow.pico.run.json').read_text())
-    assert len(record['parts']) == 2 and record['finished']
+    assert len(record['parts']) == 2
+    assert record['finished']
 
 
 def test_two_runs_cannot_share_a_folder(tmp_path):
@@ -148,10 +153,13 @@ def test_two_runs_cannot_share_a_folder(tmp_path):
     try:
         wait(lambda: begun(tmp_path / 'out'), process)
         status, out, err = run(*args, '--resume', cwd=tmp_path)
-        assert status == 2 and 'runs 01_slow.pico in' in err and f'process {process.pid} on' in err
+        assert status == 2
+        assert 'runs 01_slow.pico in' in err
+        assert f'process {process.pid} on' in err
     finally:
         process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 130 and '--out out --resume' in process.stderr.read()
+        assert process.wait(120) == 130
+        assert '--out out --resume' in process.stderr.read()
 
 
 # What is needed
@@ -165,27 +173,22 @@ def test_what_is_missing_is_said_before_anything_runs(tmp_path):
     write(tmp_path / 'e', '03_large', '# Large', need, "Path('ran').touch()")
     args = 'experiment', '03', '--scale', 'paper', '--notebooks', 'e'
     status, out, err = run(*args, '--out', 'out', cwd=tmp_path, HF_HOME=str(tmp_path / 'hub'))
-    assert (
-        status == 2
-        and [
-            w
-            for w in ('model someone/large', 'model nano', 'data cnn_dailymail', 'memory of')
-            if w not in err
-        ]
-        == []
-        and not (tmp_path / 'out').exists()
-    )
+    assert status == 2
+    assert [
+        w
+        for w in ('model someone/large', 'model nano', 'data cnn_dailymail', 'memory of')
+        if w not in err
+    ] == []
+    assert not (tmp_path / 'out').exists()
     (tmp_path / 'cnn_dailymail.validation.jsonl').write_text('{"article": "a"}\n')
     status, out, err = run(
         *args, '--check', cwd=tmp_path, HF_HOME=str(tmp_path / 'hub'), DECODELAB_DATA=str(tmp_path)
     )
-    assert (
-        status == 1
-        and len(out.splitlines()) == 4
-        and 'cnn_dailymail' not in out
-        and '--fetch' in out
-        and 'zoo train nano' in out
-    )
+    assert status == 1
+    assert len(out.splitlines()) == 4
+    assert 'cnn_dailymail' not in out
+    assert '--fetch' in out
+    assert 'zoo train nano' in out
 
 
 @pytest.mark.parametrize('path', notebooks('experiments'), ids=lambda p: p.stem)
@@ -196,12 +199,13 @@ def test_every_experiment_says_what_it_needs_and_where_it_draws(path):
     if assigned_literal(path, 'NEEDS') is None:
         pytest.skip('repeats no source')
     nb = nbformat.read(path, 4)
-    assert 'pico' in requirements(path) and requirements(path)['pico']['memory_gb'] <= 8
-    assert {'Claim', 'Measure', 'Figure', 'Agreement'} <= set(cell_sections(nb)) and len(
-        without_measuring(nb).cells
-    ) < len(nb.cells)
+    assert 'pico' in requirements(path)
+    assert requirements(path)['pico']['memory_gb'] <= 8
+    assert {'Claim', 'Measure', 'Figure', 'Agreement'} <= set(cell_sections(nb))
+    assert len(without_measuring(nb).cells) < len(nb.cells)
     source = '\n'.join(c.source for c in nb.cells if c.cell_type == 'code')
-    assert f"Experiment('{path.stem}', NEEDS)" in source and 'ex.verdicts(' in source
+    assert f"Experiment('{path.stem}', NEEDS)" in source
+    assert 'ex.verdicts(' in source
 
 
 # Several processes
@@ -247,9 +251,11 @@ def test_accelerate_shares_one_experiment_after_the_other_and_the_main_process_w
         CUDA_VISIBLE_DEVICES='',
     )
     out, err = process.communicate(timeout=400)
-    assert process.returncode == 0 and out.count('squares add up') == 2, err[-3000:]
+    assert process.returncode == 0, err[-3000:]
+    assert out.count('squares add up') == 2, err[-3000:]
     jobs = [l.split() for l in (tmp_path / 'out' / 'runs' / 'begun').read_text().splitlines()]
-    assert sorted(int(i) for i, _ in jobs) == sorted([*range(6)] * 2) and {r for _, r in jobs} == {
+    assert sorted(int(i) for i, _ in jobs) == sorted([*range(6)] * 2)
+    assert {r for _, r in jobs} == {
         '0',
         '1',
     }
@@ -284,10 +290,8 @@ def test_an_installed_package_has_its_experiments(tmp_path, wheel):
         cwd=tmp_path / 'work',
         PYTHONPATH=str(tmp_path / 'site-packages'),
     )
-    assert (
-        status == 0
-        and (tmp_path / 'work' / 'out' / 'figures' / '12_how_to_generate.pico.ipynb').exists()
-    ), err
+    assert status == 0, err
+    assert (tmp_path / 'work' / 'out' / 'figures' / '12_how_to_generate.pico.ipynb').exists(), err
     assert any(
         'image/png' in o.get('data', {})
         for c in nbformat.read(
@@ -304,13 +308,16 @@ def test_a_report_of_the_experiments_loads_and_runs_nothing(tmp_path):
     status, out, err = run(
         'report', ROOT / 'experiments', '--out', tmp_path / 'r.html', cwd=tmp_path
     )
-    assert status == 0 and 'claims' in out, err
+    assert status == 0, err
+    assert 'claims' in out, err
     page = (tmp_path / 'r.html').read_text()
     fetched = re.findall(
         r'''<(?:script|link|iframe|object|embed|form|base)\b|\bon\w+\s*=\s*["']|(?:src|href)\s*=\s*["'](?!data:|#)[^"']*|@import|url\(''',
         re.sub(r'>[^<]*<', '><', page),
     )
-    assert fetched == [] and "default-src &#x27;none&#x27;" in page and page.count('<img') > 20
+    assert fetched == []
+    assert "default-src &#x27;none&#x27;" in page
+    assert page.count('<img') > 20
 
 
 def test_chromium_shows_a_report_and_asks_for_nothing(tmp_path):
@@ -341,11 +348,10 @@ def test_chromium_shows_a_report_and_asks_for_nothing(tmp_path):
         page.on('request', lambda r: asked.append(r.url))
         page.on('console', lambda m: wrong.append(m.text) if m.type == 'error' else None)
         page.goto((tmp_path / 'out' / 'report.html').as_uri())
-        assert (
-            page.title() == 'Experiments'
-            and page.locator('table.verdicts .yes').first.inner_text() == 'agrees'
-        )
+        assert page.title() == 'Experiments'
+        assert page.locator('table.verdicts .yes').first.inner_text() == 'agrees'
         page.locator('summary', has_text='the notebook of').click()
         assert page.locator('b', has_text='bold').is_visible()
         browser.close()
-    assert [a for a in asked if not a.startswith(('file:', 'data:'))] == [] and wrong == []
+    assert [a for a in asked if not a.startswith(('file:', 'data:'))] == []
+    assert wrong == []

@@ -66,7 +66,8 @@ def test_every_experiment_has_a_fingerprint(path):
         found = experiment_fingerprint(path, need)
         assert set(found) == {'modules', 'notebook', 'weights', 'data'}
         assert {*need['models'], *need['data']} <= {*found['weights'], *found['data']}
-        assert 'lab.experiment' in found['modules'] and len(found['modules']) > 15
+        assert 'lab.experiment' in found['modules']
+        assert len(found['modules']) > 15
         if scale == 'pico':
             assert all(found['weights'].values())  # they come with the package
 
@@ -137,16 +138,17 @@ def test_a_change_of_a_cell_counts_where_it_measures(copied, heading, changed):
 
 def test_every_stored_result_has_a_state():
     results = stored_freshness()
-    assert len(results) == len(list(RESULTS.glob('*.json'))) and {r.state for r in results} <= {
-        *STATES
-    }
+    assert len(results) == len(list(RESULTS.glob('*.json')))
+    assert {r.state for r in results} <= {*STATES}
     for result in results:
         stored = '.'.join(filter(None, (result.name, result.scale, result.part, 'json')))
         has_one = 'fingerprint' in json.loads((RESULTS / stored).read_text())
         assert (result.state == 'unknown') != has_one, (
             f'{stored} is {result.state}: {result.reason}'
         )
-        assert result.commit and result.date  # an unknown one says where it is from
+        # an unknown one says where it is from
+        assert result.commit
+        assert result.date
 
 
 def test_what_to_refresh_is_sorted_by_its_time():
@@ -171,7 +173,9 @@ def test_nothing_is_timed_beside_other_work(capsys):
     loads = [2.0, 0.6, 0.1]
     assert wait_until_quiet(sys.stderr, measure=lambda: loads.pop(0), pause=lambda s: None) == 0.1
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and '2.0 cores' in said[0] and '--anyway' in said[0]
+    assert len(said) == 2
+    assert '2.0 cores' in said[0]
+    assert '--anyway' in said[0]
     assert wait_until_quiet(sys.stderr, anyway=True, measure=lambda: 2.0) == 2.0
     assert capsys.readouterr().err == ''
     load = other_load(0.05)
@@ -322,14 +326,17 @@ def test_stored_counts_come_out(table):
     if TABLES[table][1] is None:  # the prompts of the provenance are those of another part
         assert prompts_digest(table, metadata) == metadata['prompts']['sha256']
     looked, wrong = differing(table)
-    assert looked == ROWS and wrong == []
+    assert looked == ROWS
+    assert wrong == []
 
 
 def test_a_count_that_does_not_come_out_is_seen():
     if reason := skip_reason('00_tour.pico.csv'):
         pytest.skip(reason)
     looked, wrong = differing('00_tour.pico.csv', 1, dict(accepted=-1))
-    assert looked == 1 and len(wrong) == 1 and 'accepted is' in wrong[0]
+    assert looked == 1
+    assert len(wrong) == 1
+    assert 'accepted is' in wrong[0]
 
 
 # A folder from elsewhere
@@ -469,7 +476,8 @@ def test_each_defect_has_its_sentence(given, name, capsys):
     spoil, sentence = DEFECTS[name]
     spoil(given)
     lines = folder_problems(given)
-    assert lines and any(re.search(sentence, line) for line in lines), lines
+    assert lines, lines
+    assert any(re.search(sentence, line) for line in lines), lines
     several = ('no provenance',)  # each table reports it
     assert len(lines) == 1 or name in several, lines
     assert cli.main(['report', '--validate', str(given)]) == 1

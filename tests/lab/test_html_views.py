@@ -86,7 +86,8 @@ NAMES = ['lm', 'trace', 'stream', 'batch', 'certificate', 'costs', 'table', 'exp
 @pytest.mark.parametrize('name', NAMES)
 def test_it_shows_itself_as_text_and_as_html(shown, name):
     thing = shown[name]
-    assert 10 < len(repr(thing)) < 2000 and not re.search(r'object at 0x', repr(thing))
+    assert 10 < len(repr(thing)) < 2000
+    assert not re.search(r'object at 0x', repr(thing))
     page = Page(thing._repr_html_())
     assert len(page.text) > 20
     # No colour of a text or of a whole background, which would be unreadable on one of white and black.
@@ -100,10 +101,10 @@ def test_the_texts_of_a_batch(shown, lm, draft):
     batch = shown['batch']
     assert batch.texts == [trace.text for trace in batch]
     frame = batch.to_frame()
-    assert frame.text.tolist() == batch.texts and frame.new_tokens.tolist() == [8, 8]
-    assert '&lt;b&gt;' in batch._repr_html_() and '<b>' not in batch._repr_html_().replace(
-        '<b>8', ''
-    )
+    assert frame.text.tolist() == batch.texts
+    assert frame.new_tokens.tolist() == [8, 8]
+    assert '&lt;b&gt;' in batch._repr_html_()
+    assert '<b>' not in batch._repr_html_().replace('<b>8', '')
 
 
 # Notebooks that are not trusted
@@ -153,7 +154,8 @@ def test_a_trace_keeps_its_spaces_and_colours(shown):
     assert 'pre-wrap' in text
     for origin, line in [('accepted', 'solid'), ('corrected', 'dashed')]:
         styles = {a['style'] for t, a in page.elements if f'dl-{origin}' in a.get('class', '')}
-        assert styles and all('background-color' in s and line in s for s in styles)
+        assert styles
+        assert all('background-color' in s and line in s for s in styles)
     legend = [a['style'] for t, a in page.elements if 'margin-right' in a.get('style', '')]
     assert len(legend) >= 3  # the prompt and two origins, apart from each other
 
@@ -164,13 +166,17 @@ def test_the_watermark_view_keeps_its_axis():
     pieces = ['def ', 'f', '(x', '):\n', '    return ', ' x'] * 10
     html = highlight_tokens(pieces, null.draw(rng, 60), rng.random(60) < 0.8, null, window=(15, 45))
     page = Page(sanitised(html))
-    assert ''.join(pieces) in page.text and not re.search(r'\b0\s*2\s*4', page.text)
+    assert ''.join(pieces) in page.text
+    assert not re.search(r'\b0\s*2\s*4', page.text)
     image = next(a for t, a in page.elements if t == 'img')
     svg = base64.b64decode(image['src'].partition('base64,')[2]).decode()
-    assert svg.startswith('<svg xmlns=') and '>0</text>' in svg and 'dl-line' in svg
+    assert svg.startswith('<svg xmlns=')
+    assert '>0</text>' in svg
+    assert 'dl-line' in svg
     assert 'at the end' in image['alt']
     inside = [a for t, a in page.elements if 'dl-in' in a.get('class', '') and t == 'span']
-    assert len(inside) == 30 + 1 and all('border-top' in a['style'] for a in inside)
+    assert len(inside) == 30 + 1
+    assert all('border-top' in a['style'] for a in inside)
 
 
 @pytest.mark.parametrize('name', NAMES)

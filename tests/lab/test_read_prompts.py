@@ -14,4 +14,5 @@ QUESTIONS = ROOT.parent / 'shared' / 'data' / 'spec_bench' / 'question.jsonl'
 def test_prompts_of_real_benchmarks_are_read():
     questions = read_prompts(QUESTIONS)
     first = json.loads(QUESTIONS.read_text().splitlines()[0])
-    assert len(questions) == 480 and questions[0] == first['turns'][0]
+    assert len(questions) == 480
+    assert questions[0] == first['turns'][0]

@@ -93,9 +93,8 @@ def test_greedy_texts_are_those_of_plain_decoding_alone_and_in_batches(models):
         for drafter in drafters(draft):
             strategy = Speculative(drafter, base=base, lookahead=FixedLookahead(4))
             traces = [decode(lm, p, strategy, 20) for p in PROMPTS]
-            assert [t.tokens for t in traces] == [t.tokens for t in plain] and sum(
-                s.accepted < s.drafted for t in traces for s in t.steps
-            )
+            assert [t.tokens for t in traces] == [t.tokens for t in plain]
+            assert sum(s.accepted < s.drafted for t in traces for s in t.steps)
     for size in (1, 3, 7):
         assert [t.tokens for t in decode_batch(lm, PROMPTS * 2, strategy, size, 20)] == [
             t.tokens for t in plain * 2
@@ -146,7 +145,8 @@ def test_finished_texts_are_json(models):
         drawn = decode_batch(
             lm, PROMPTS * 4, Speculative(AssistantDrafter(draft), base=Sample(rules)), 16, 40
         )
-        assert all(map(is_json, drawn)) and sum(t.stopped == 'eos' for t in drawn) >= 3
+        assert all(map(is_json, drawn))
+        assert sum(t.stopped == 'eos' for t in drawn) >= 3
 
 
 def law(lm, base, prompt, n, stop):
@@ -228,9 +228,8 @@ def test_random_models_of_every_kind_of_scores_write_json():
                     token_trie(lm).texts[i]
                     for i in trace.tokens[: -1 if trace.stopped == 'eos' else None]
                 )
-                assert (trace.stopped == 'eos') == (trace.tokens[-1] == 1) and state_after(
-                    text, (3, 1)
-                ), text
+                assert (trace.stopped == 'eos') == (trace.tokens[-1] == 1), text
+                assert state_after(text, (3, 1)), text
                 if trace.stopped == 'eos':
                     json.loads(text)
                 if base.greedy:
@@ -259,7 +258,9 @@ def test_a_vocabulary_of_fifty_thousand():
     )  # ids that the tokenizer does not know
     lexicon = TokenTrie(lm)
     free = lexicon.allowed('SW', (64, 24))
-    assert not free[-3:].any() and free.sum() > 48000 and not free[gpt2.eos_token_id]
+    assert not free[-3:].any()
+    assert free.sum() > 48000
+    assert not free[gpt2.eos_token_id]
     assert {written[i] for i in lexicon.allowed('rueW', (64, 24)).nonzero()[:, 0].tolist()} == {
         'r',
         'ru',

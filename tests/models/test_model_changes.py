@@ -190,4 +190,5 @@ def test_nothing_is_read_again_without_a_change():
         full(model, IDS)
         full(model, IDS[:4])
         lm.session().logits(IDS)
-        assert LM(model).native is native and lm.session().lm.native is native
+        assert LM(model).native is native
+        assert lm.session().lm.native is native

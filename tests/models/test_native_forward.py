@@ -210,7 +210,8 @@ def test_any_config_in_rows(config, lengths, size):
     texts = [random.Random(n).choices(range(61), k=n) for n in lengths]
     fast = decode_batch(LM(model), texts, Greedy(), size, 8)
     slow = decode_batch(LM(model, native=False), texts, Greedy(), size, 8)
-    assert [t.tokens for t in fast] == [t.tokens for t in slow] and fast.unbatched == {}
+    assert [t.tokens for t in fast] == [t.tokens for t in slow]
+    assert fast.unbatched == {}
 
 
 @torch.no_grad()
@@ -296,9 +297,8 @@ class Pair:
             lean: (LM(target, *args, native=lean), LM(draft, *args, native=lean))
             for lean in (True, False)
         }
-        assert [lm.backend for lm in self.lean[True]] == ['native forward'] * 2 and all(
-            'native=False' in lm.backend for lm in self.lean[False]
-        )
+        assert [lm.backend for lm in self.lean[True]] == ['native forward'] * 2
+        assert all('native=False' in lm.backend for lm in self.lean[False])
 
 
 @pytest.fixture(scope='module')
@@ -483,13 +483,16 @@ def test_a_hook_hears_every_pass_while_it_is_there(path, kind):
     session = lm.session()
     session.logits(IDS[:10])
     hook = getattr(lm.model.get_submodule(path), kind)(lambda module, args, *out: heard.append(1))
-    assert not lm.native.has_no_hooks() and lm.native.is_current()
+    assert not lm.native.has_no_hooks()
+    assert lm.native.is_current()
     session.logits(IDS[:20])  # in the middle of a text, with the cache as it is
     session.logits(IDS[:21])
     assert len(heard) == 2
     hook.remove()
     got = session.logits(IDS, 2)
-    assert lm.native.has_no_hooks() and len(heard) == 2 and lm.backend == 'native forward'
+    assert lm.native.has_no_hooks()
+    assert len(heard) == 2
+    assert lm.backend == 'native forward'
     assert torch.allclose(
         got, LM(lm.model, native=False).session().logits(IDS, 2), atol=1e-11, rtol=0
     )
@@ -514,7 +517,8 @@ def test_weights_edited_in_place_are_seen(config, kw):
         before = lm.session().logits(IDS, 2)
         with torch.no_grad():
             p.mul_(1.2).add_(torch.linspace(-0.1, 0.1, p.numel()).view(p.shape))
-        assert right(lm) and not torch.equal(lm.session().logits(IDS, 2), before), name
+        assert right(lm), name
+        assert not torch.equal(lm.session().logits(IDS, 2), before), name
     assert lm.native is kept
 
 
@@ -556,12 +560,10 @@ def test_what_was_moved_or_replaced_is_read_again(change):
     lm = LM(made(attention_bias=True))
     old, before = lm.native, lm.session().logits(IDS, 2)
     change(lm.model)
-    assert (
-        right(lm)
-        and lm.native is not old
-        and lm.backend == 'native forward'
-        and not torch.equal(lm.session().logits(IDS, 2), before)
-    )
+    assert right(lm)
+    assert lm.native is not old
+    assert lm.backend == 'native forward'
+    assert not torch.equal(lm.session().logits(IDS, 2), before)
 
 
 def test_another_forward_is_obeyed():
@@ -573,15 +575,18 @@ def test_another_forward_is_obeyed():
             lambda *args, own=own, **kwargs: (calls.append(1), own(*args, **kwargs))[1]
         )
         lm.session().logits(IDS)
-        assert calls and 'replaced' in lm.backend, path
+        assert calls, path
+        assert 'replaced' in lm.backend, path
 
 
 def test_what_it_does_not_know_goes_to_transformers():
     lm = LM(made())
     lm.model.model.layers[0].mlp.up_proj = torch.nn.Sequential(lm.model.model.layers[0].mlp.up_proj)
-    assert right(lm) and 'Sequential' in lm.backend
+    assert right(lm)
+    assert 'Sequential' in lm.backend
     torch.nn.utils.parametrizations.weight_norm((lm := LM(made())).model.lm_head)
-    assert right(lm) and lm.backend.startswith("transformers' forward: ")
+    assert right(lm)
+    assert lm.backend.startswith("transformers' forward: ")
 
 
 @every
@@ -591,10 +596,9 @@ def test_a_model_that_was_read_is_saved_as_it_was(config, kw, tmp_path):
         before = {k: v.clone() for k, v in model.state_dict().items()}
         size = storage(model)
         lm = LM(model)
-        assert (
-            all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-            and storage(model) == size
-        )  # no second copy
+        # no second copy
+        assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+        assert storage(model) == size
         model.save_pretrained(tmp_path)
         again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype)
         assert all(torch.equal(v, before[k]) for k, v in again.state_dict().items())
@@ -606,7 +610,8 @@ def test_a_model_that_was_read_is_saved_as_it_was(config, kw, tmp_path):
         model.load_state_dict({k: v + 0.25 for k, v in before.items()})
         assert all(torch.equal(v, before[k] + 0.25) for k, v in model.state_dict().items())
         if dtype != torch.bfloat16:
-            assert right(lm) and right(LM(twin))
+            assert right(lm)
+            assert right(LM(twin))
 
 
 @every
@@ -618,7 +623,8 @@ def test_training_goes_through_the_views(config, kw):
         torch.optim.SGD(m.parameters(), lr=0.1).step()
     assert all(
         torch.allclose(a, b, atol=1e-12) for a, b in zip(model.parameters(), plain.parameters())
-    ) and right(lm)
+    )
+    assert right(lm)
 
 
 @every
@@ -626,14 +632,12 @@ def test_two_lms_on_one_model_share_its_memory(config, kw):
     model = made(config, dtype=FLOAT, **kw)
     size, one = storage(model), LM(model)
     lies, two = [p.data_ptr() for p in model.parameters()], LM(model)
-    assert (
-        [p.data_ptr() for p in model.parameters()] == lies
-        and storage(model) == size
-        and right(one)
-        and right(two)
-        and one.native.is_current()
-        and two.native.is_current()
-    )
+    assert [p.data_ptr() for p in model.parameters()] == lies
+    assert storage(model) == size
+    assert right(one)
+    assert right(two)
+    assert one.native.is_current()
+    assert two.native.is_current()
     for a, b in zip(one.native.weights.layers, two.native.weights.layers):
         assert [m.weight.data_ptr() for m in (*a.qkv, *a.up)] == [
             m.weight.data_ptr() for m in (*b.qkv, *b.up)
@@ -644,10 +648,13 @@ def test_inference_mode():
     model = made(dtype=FLOAT)
     with torch.inference_mode():
         lm = LM(model)
-        assert right(lm) and lm.backend == 'native forward'
+        assert right(lm)
+        assert lm.backend == 'native forward'
         made_there = LM(made(dtype=FLOAT))
-        assert right(made_there) and 'inference tensors' in made_there.backend
-    assert right(lm) and not any(p.is_inference() for p in model.parameters())
+        assert right(made_there)
+        assert 'inference tensors' in made_there.backend
+    assert right(lm)
+    assert not any(p.is_inference() for p in model.parameters())
     model(torch.tensor([IDS])).logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
 
@@ -713,9 +720,9 @@ def traced(monkeypatch):
 @pytest.mark.parametrize('why, make', REFUSED, ids=[why for why, _ in REFUSED])
 def test_reasons(why, make, traced):
     lm = LM(make())
-    assert (
-        lm.native is None and lm.backend.startswith("transformers' forward: ") and why in lm.backend
-    )
+    assert lm.native is None
+    assert lm.backend.startswith("transformers' forward: ")
+    assert why in lm.backend
     with pytest.raises(ValueError, match='only the native forward can be'):
         lm.pack_weights()
     engine, before = lm.backend, lm.session().logits([3, 4, 5, 6], 2)
@@ -746,11 +753,10 @@ def test_packed():
         for m in (*l.qkv, l.out, *l.up, l.down)
         if m.packed
     )
-    assert (
-        storage(model) + blocks <= size * 1.02
-        and storage(model) < 0.2 * size
-        and lm.backend == 'native forward, packed'
-    )  # blocks may be padded
+    # blocks may be padded
+    assert storage(model) + blocks <= size * 1.02
+    assert storage(model) < 0.2 * size
+    assert lm.backend == 'native forward, packed'
     want, got = plain.session().logits(IDS, 8), lm.session().logits(IDS, 8)
     assert torch.allclose(got, want, atol=1e-4, rtol=0)
     for strategy in (Greedy(), Speculative(PromptLookupDrafter())):
@@ -798,7 +804,8 @@ def test_no_graph_is_added_after_the_warm_up(compiled):
         TEXTS,
         max_new_tokens=8,
     )
-    assert found.lossless and set(lm.native.graphs) == graphs, found
+    assert found.lossless, found
+    assert set(lm.native.graphs) == graphs, found
 
 
 def test_packed_weights_and_a_window_in_a_real_graph():
@@ -810,7 +817,8 @@ def test_packed_weights_and_a_window_in_a_real_graph():
     assert lm.backend == 'native forward, packed, compiled'
     for prompt in TEXTS:
         assert decode(lm, prompt, Greedy(), 24).tokens == decode(plain, prompt, Greedy(), 24).tokens
-    assert len(lm.compiled) == 1 and lm.compiled.passes.min() >= 24 * len(TEXTS) - len(TEXTS)
+    assert len(lm.compiled) == 1
+    assert lm.compiled.passes.min() >= 24 * len(TEXTS) - len(TEXTS)
 
 
 def test_a_compiled_model_hears_hooks_and_sees_edits(compiled):
@@ -843,7 +851,8 @@ def test_prompts_of_ten_lengths_compile_nothing_new(traced):
     lm, plain, draft = (LM(made(seed=seed)) for seed in (0, 0, 1))
     lm.compile(width=3, length=64, prompts=True), draft.compile(width=1, length=64, prompts=True)
     before = set(lm.graphs.graphs), set(draft.graphs.graphs)
-    assert {g[0] for g in before[0]} == {1, 2, 3, 16, 32, 64} and {g[0] for g in before[1]} == {
+    assert {g[0] for g in before[0]} == {1, 2, 3, 16, 32, 64}
+    assert {g[0] for g in before[1]} == {
         1,
         16,
         32,
@@ -862,23 +871,24 @@ def test_prompts_of_ten_lengths_compile_nothing_new(traced):
             )
     assert (set(lm.graphs.graphs), set(draft.graphs.graphs)) == before
     table = lm.compiled
-    assert (
-        len(table) == 6
-        and (table.passes > 0).all()
-        and (table.first_seconds * 1000 > table.steady_ms).all()
-    )
+    assert len(table) == 6
+    assert (table.passes > 0).all()
+    assert (table.first_seconds * 1000 > table.steady_ms).all()
 
 
 def test_transformers_forward_is_compiled_where_there_is_no_lean_one():
     lm, plain = random_lm('opt'), random_lm('opt')
     lm.compile(width=2)
-    assert lm.native is None and lm.backend.endswith(', compiled') and len(lm.compiled) == 2
+    assert lm.native is None
+    assert lm.backend.endswith(', compiled')
+    assert len(lm.compiled) == 2
     for strategy in (Greedy(), Speculative(PromptLookupDrafter(), lookahead=FixedLookahead(1))):
         assert (
             decode(lm, [5, 6, 7, 5, 6], strategy, 20).tokens
             == decode(plain, [5, 6, 7, 5, 6], Greedy(), 20).tokens
         )
-    assert len(lm.compiled) == 2 and lm.compiled.passes.min() > 2
+    assert len(lm.compiled) == 2
+    assert lm.compiled.passes.min() > 2
 
 
 def test_without_a_compiler_one_warning_and_the_same_text(tmp_path):

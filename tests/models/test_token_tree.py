@@ -61,20 +61,16 @@ def test_random_trees(family, lean):
     for _ in range(14):
         tokens, parents = random_tree(draw, 8)
         passes = s.passes
-        assert (
-            close(
-                s.tree_logits(text, tokens, parents), by_chains(lm, text, tokens, parents), family
-            )
-            and s.passes == passes + 1
-            and s.rows == [text]
+        assert close(
+            s.tree_logits(text, tokens, parents), by_chains(lm, text, tokens, parents), family
         )
+        assert s.passes == passes + 1
+        assert s.rows == [text]
         if draw.random() < 0.7:
             path = path_to(parents, draw.randrange(-1, len(tokens)))
-            assert (
-                s.accept_path(path) is s
-                and s.rows == [text + [tokens[j] for j in path]]
-                and s.passes == passes + 1
-            )
+            assert s.accept_path(path) is s
+            assert s.rows == [text + [tokens[j] for j in path]]
+            assert s.passes == passes + 1
             if draw.random() < 0.7:
                 text = list(s.rows[0])
         what = draw.randrange(4)
@@ -111,7 +107,8 @@ def test_only_the_path_is_moved(family):
     s.accept_path([1, 2, 4])
     got = s.logits(ids + [4, 2, 3, 5, 6])
     hook.remove()
-    assert fed == [19, 6, 1] and close(got, lm.session().logits(ids + [4, 2, 3, 5, 6]), family)
+    assert fed == [19, 6, 1]
+    assert close(got, lm.session().logits(ids + [4, 2, 3, 5, 6]), family)
 
 
 @pytest.mark.parametrize('lean', [True, False])
@@ -119,9 +116,8 @@ def test_a_chain_is_a_verification(lean):
     "A tree without branches gives the rows of logits(ids + tokens, last); an empty one those of logits(ids)."
     lm, ids = lm_of('llama', lean), list(range(1, 12))
     chain = lm.session().tree_logits(ids, [5, 6, 7], [-1, 0, 1])
-    assert close(chain, lm.session().logits(ids + [5, 6, 7], last=4), 'llama') and close(
-        lm.session().tree_logits(ids, [], []), lm.session().logits(ids), 'llama'
-    )
+    assert close(chain, lm.session().logits(ids + [5, 6, 7], last=4), 'llama')
+    assert close(lm.session().tree_logits(ids, [], []), lm.session().logits(ids), 'llama')
 
 
 def test_wide_trees_outgrow_the_buffer():
@@ -132,7 +128,8 @@ def test_wide_trees_outgrow_the_buffer():
     assert close(s.tree_logits(ids, tokens, parents), by_chains(lm, ids, tokens, parents), 'llama')
     path = path_to(parents, 63)
     longer = ids + [tokens[j] for j in path]
-    assert len(path) > 3 and close(
+    assert len(path) > 3
+    assert close(
         s.accept_path(path).logits(longer + [1]), lm.session().logits(longer + [1]), 'llama'
     )
 
@@ -147,11 +144,9 @@ def test_float32_and_a_compiled_forward():
     ids = list(range(1, 30))
     s = lm.session()
     got = s.tree_logits(ids, [5, 6, 7], [-1, 0, 0])
-    assert (
-        got.dtype == torch.float32
-        and torch.allclose(got, by_chains(lm, ids, [5, 6, 7], [-1, 0, 0]), atol=1e-4)
-        and not lm.native.graphs
-    )
+    assert got.dtype == torch.float32
+    assert torch.allclose(got, by_chains(lm, ids, [5, 6, 7], [-1, 0, 0]), atol=1e-4)
+    assert not lm.native.graphs
     assert torch.allclose(
         s.accept_path([0, 2]).logits(ids + [5, 7, 1]),
         lm.session().logits(ids + [5, 7, 1]),
@@ -213,9 +208,8 @@ def test_in_a_batch(family, lean):
     texts = [[draw.randrange(64) for _ in range(n)] for n in (1, 3, 70, 5, 12, 6, 140)]
     for size in (1, 3, 7):
         batch = decode_batch(lm, texts, Looking(lm, [2, 3]), size, 8)
-        assert [t.tokens for t in batch] == [
-            decode(lm, p, Greedy(), 8).tokens for p in texts
-        ] and not batch.unbatched
+        assert [t.tokens for t in batch] == [decode(lm, p, Greedy(), 8).tokens for p in texts]
+        assert not batch.unbatched
     assert sum(c['passes'] for c in batch.costs) < 0.8 * sum(
         c['rows'] for c in batch.costs
     )  # though they seldom ask for the same
@@ -237,9 +231,9 @@ def test_texts_that_look_at_the_same_layers_are_joined(size):
     Both.lm = lm
     batch = decode_batch(lm, texts, Both(), size, 6)
     assert [t.tokens for t in batch] == [decode(lm, p, Greedy(), 6).tokens for p in texts]
-    assert (
-        batch.costs[0]['passes'] == 6 * 4 // size and batch.costs[0]['rows'] == 6 * 4
-    )  # the layers looked at are all in one pass
+    # the layers looked at are all in one pass
+    assert batch.costs[0]['passes'] == 6 * 4 // size
+    assert batch.costs[0]['rows'] == 6 * 4
 
 
 def test_a_slot_that_moves_keeps_its_tree():
@@ -332,4 +326,5 @@ def test_what_is_refused():
     for nodes in ([1], [0, 0], [0, 1, 2], [3], [-1]):
         with pytest.raises(ValueError, match='no path'):
             s.accept_path(nodes)
-    assert s.accept_path([]).rows == [[1, 2]] and len(TokenTree([1], [-1])) == 1
+    assert s.accept_path([]).rows == [[1, 2]]
+    assert len(TokenTree([1], [-1])) == 1

@@ -72,9 +72,8 @@ def test_an_experiment_has_its_parts(path):
     code = '\n'.join(s for _, k, s in cells if k == 'code')
     order = [s for i, (s, _, _) in enumerate(cells) if not i or cells[i - 1][0] != s]
     assert order == ['Set-up', 'Claim', 'Measure', 'Figure', 'Agreement'], order
-    assert re.search(r'^NEEDS = dict\(', code, re.M) and re.search(
-        rf"Experiment\(\s*'{path.stem}',\s*NEEDS", code
-    )
+    assert re.search(r'^NEEDS = dict\(', code, re.M)
+    assert re.search(rf"Experiment\(\s*'{path.stem}',\s*NEEDS", code)
     assert 'ex.verdicts(' in ''.join(s for n, k, s in cells if k == 'code' and n == 'Agreement')
     assert not re.search(r'DECODELAB_(SCALE|QUICK|WHOLE|RESULTS)', code), (
         'the experiment object knows these'
@@ -85,4 +84,5 @@ def test_an_experiment_has_its_parts(path):
 def test_its_verdicts_are_stored(path):
     found = ROOT / 'experiments' / 'results' / f'{path.stem}.pico.verdicts.csv'
     rows = pd.read_csv(found, keep_default_na=False)
-    assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why'] and len(rows)
+    assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why']
+    assert len(rows)

@@ -39,7 +39,8 @@ def test_every_public_name_shows_its_parameters():
         for row in parameters(item)
         if str(row) not in inspect.getdoc(item)
     ]
-    assert missing == [] and len(items) > 250
+    assert missing == []
+    assert len(items) > 250
     assert sum(len(parameters(item)) for item in items.values()) > 600
 
 
@@ -58,7 +59,8 @@ def test_methods_show_theirs():
                     for r in rows
                     if str(r) not in method.__doc__
                 ]
-    assert missing == [] and n > 100
+    assert missing == []
+    assert n > 100
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,11 @@ def test_help_prints_the_comments(name):
     item = getattr(decodelab, name)
     page = pydoc.plain(pydoc.render_doc(item))
     rows = parameters(item)
-    assert rows and any(row.comment for row in rows)
+    assert rows
+    assert any(row.comment for row in rows)
     for row in rows:
-        assert row.name in page and row.comment in page
+        assert row.name in page
+        assert row.comment in page
 
 
 def test_most_parameters_have_a_comment():

@@ -106,8 +106,10 @@ def test_the_check_sees_what_it_should(lab):
         {'a'},
     )
     here = EVERY[0]
-    assert is_there('pytest', here, lab) and is_there('IPython', here, lab)
-    assert not is_there('nbdev', here, lab) and not is_there('hypothesis', here, lab)
+    assert is_there('pytest', here, lab)
+    assert is_there('IPython', here, lab)
+    assert not is_there('nbdev', here, lab)
+    assert not is_there('hypothesis', here, lab)
     assert not is_there('no_such_module', here, lab)
     names = set().union(*(imports(s)[0] for p in EVERY for s in cells(p)))
     assert {'pytest', 'pandas', 'jiwer', 'torch'} <= names
@@ -124,4 +126,5 @@ def test_paths_on_the_first_page_hold_from_the_root():
             )
         }
         paths = {p for p in paths if not p.startswith('docs/_build')}  # a build makes it
-        assert paths and [p for p in paths if not (ROOT / p.rstrip('.')).exists()] == []
+        assert paths
+        assert [p for p in paths if not (ROOT / p.rstrip('.')).exists()] == []

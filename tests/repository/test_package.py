@@ -56,8 +56,10 @@ def offered(folder):
 
 def test_the_root_is_small_and_promised_names_are_there():
     names = offered(ROOT / 'decodelab')
-    assert set(PROMISED) <= set(names) and len(names) <= 100
-    assert set(dir(decodelab)) >= {*names, *PARTS} and len(PARTS) == 13
+    assert set(PROMISED) <= set(names)
+    assert len(names) <= 100
+    assert set(dir(decodelab)) >= {*names, *PARTS}
+    assert len(PARTS) == 13
     with pytest.raises(AttributeError, match='nothing_of_the_kind'):
         decodelab.nothing_of_the_kind
 
@@ -72,12 +74,12 @@ def test_the_root_has_at_most_a_hundred_names():
 def test_stubs_say_where_a_name_is_and_every_name_resolves(part):
     package = importlib.import_module(f'decodelab.{part}'.strip('.'))
     names = offered(ROOT / 'decodelab' / part)
-    assert names and {n for n in dir(package) if not n.startswith('_')} >= set(names)
+    assert names
+    assert {n for n in dir(package) if not n.startswith('_')} >= set(names)
     for name, module in names.items():
         home = f'{part}.{module}'.strip('.')
-        assert home in MODULES and name in exported_names(module_path(home)), (
-            f'{home} does not export {name}'
-        )
+        assert home in MODULES, f'{home} does not export {name}'
+        assert name in exported_names(module_path(home)), f'{home} does not export {name}'
         assert getattr(package, name) is getattr(
             importlib.import_module(f'decodelab.{home}'), name
         ), name
@@ -167,17 +169,13 @@ def test_the_wheel_holds_modules_weights_and_data(wheel):
         else {module_path(m).relative_to(ROOT).as_posix() for m in MODULES}
     )
     shipped = {n for n in held if n.startswith('decodelab/experiments/')}
-    assert (
-        held - shipped == wanted
-        and {
-            'decodelab/experiments/00_tour.ipynb',
-            'decodelab/experiments/results/00_tour.pico.csv',
-        }
-        <= shipped
-    )
-    assert {n.rpartition('.')[2] for n in shipped} <= {'ipynb', 'py', 'csv', 'json'} and not any(
-        '/quick/' in n or '/runs/' in n for n in shipped
-    )
+    assert held - shipped == wanted
+    assert {
+        'decodelab/experiments/00_tour.ipynb',
+        'decodelab/experiments/results/00_tour.pico.csv',
+    } <= shipped
+    assert {n.rpartition('.')[2] for n in shipped} <= {'ipynb', 'py', 'csv', 'json'}
+    assert not any('/quick/' in n or '/runs/' in n for n in shipped)
     assert sum(i.compress_size for i in wheel.infolist()) < 40e6
     assert any(n.endswith('licenses/LICENSE') for n in wheel.namelist())
 
@@ -197,23 +195,18 @@ def test_the_wheel_says_what_it_needs_and_offers(wheel):
         'jupyterlab',
         'pytest',
     }
-    assert (
-        f'Version: {decodelab.__version__}' in metadata
-        and 'License-Expression: Apache-2.0' in metadata
-    )
-    assert (
-        'decodelab = decodelab.lab.cli:main' in entry and 'decodelab = decodelab._modidx:d' in entry
-    )
+    assert f'Version: {decodelab.__version__}' in metadata
+    assert 'License-Expression: Apache-2.0' in metadata
+    assert 'decodelab = decodelab.lab.cli:main' in entry
+    assert 'decodelab = decodelab._modidx:d' in entry
 
 
 def test_the_weights_are_small():
     weights = {p.parent.name: p.stat().st_size for p in (ROOT / 'decodelab').rglob('*.safetensors')}
     encoders = {n: size for n, size in weights.items() if 'seq2seq' in n or 'whisper' in n}
-    assert (
-        sum(encoders.values()) < 12e6
-        and sum(weights.values()) - sum(encoders.values()) < 28e6
-        and len(encoders) == 4
-    )
+    assert sum(encoders.values()) < 12e6
+    assert sum(weights.values()) - sum(encoders.values()) < 28e6
+    assert len(encoders) == 4
 
 
 # Versions
@@ -259,19 +252,13 @@ def test_nbdev_and_the_package_agree():
     settings = ConfigParser()
     settings.read(ROOT / 'settings.ini')
     settings, meta = settings['DEFAULT'], project()['project']
-    assert (
-        settings['version'] == decodelab.__version__
-        and f'## {decodelab.__version__}' in (ROOT / 'CHANGELOG.md').read_text()
-    )
-    assert (
-        meta['requires-python'] == f'>={settings["min_python"]}'
-        and meta['description'] == settings['description']
-    )
-    assert (
-        meta['name'] == settings['lib_name']
-        and settings['update_pyproject'] == 'False'
-        and settings['tst_flags'].split() == ['gpu', 'slow', 'net']
-    )
+    assert settings['version'] == decodelab.__version__
+    assert f'## {decodelab.__version__}' in (ROOT / 'CHANGELOG.md').read_text()
+    assert meta['requires-python'] == f'>={settings["min_python"]}'
+    assert meta['description'] == settings['description']
+    assert meta['name'] == settings['lib_name']
+    assert settings['update_pyproject'] == 'False'
+    assert settings['tst_flags'].split() == ['gpu', 'slow', 'net']
 
 
 # Places

@@ -38,7 +38,9 @@ def every_call_has_a_verdict(results):
     read = dict(index_col=call, keep_default_na=False, dtype=str)
     calls = pd.read_csv(ROOT / 'experiments' / 'sources' / 'guides.csv', **read)
     found = pd.read_csv(results, **read)
-    assert len(calls) and found.index.is_unique and set(found.index) == set(calls.index)
+    assert len(calls)
+    assert found.index.is_unique
+    assert set(found.index) == set(calls.index)
     assert found.verdict.ne('').all()
     assert found.printed_verdict[calls.printed.ne('').reindex(found.index)].ne('').all()
 
@@ -49,7 +51,8 @@ def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
     failed = runner.run(path, env, skipped=('#| net', '#| gpu'))
     assert not failed, failed[-3000:]
     found = pd.read_csv(tmp_path / 'quick' / f'{path.stem}.paper.verdicts.csv')
-    assert len(found) and list(found) == ['claim', 'source', 'measured', 'agrees', 'why']
+    assert len(found)
+    assert list(found) == ['claim', 'source', 'measured', 'agrees', 'why']
     about = [
         json.loads(p.read_text()) for p in (tmp_path / 'quick').glob(f'{path.stem}.paper*.json')
     ]

@@ -41,14 +41,16 @@ def test_a_killed_run_ends_with_the_same_weights(home, tmp_path):
     child = preloaded.start([SCRIPT, *call])
     begin = time.monotonic()
     while not (tmp_path / 'pico/checkpoint.safetensors').exists():
-        assert child.poll() is None and time.monotonic() - begin < 120
+        assert child.poll() is None
+        assert time.monotonic() - begin < 120
         time.sleep(0.002)
     child.kill()
     child.wait()
     assert not (tmp_path / 'pico/config.json').exists()
     run(*call[:-1])
     whole, killed = (load_file(f / 'pico/checkpoint.safetensors') for f in (home, tmp_path))
-    assert whole.keys() == killed.keys() and all(torch.equal(whole[k], killed[k]) for k in whole)
+    assert whole.keys() == killed.keys()
+    assert all(torch.equal(whole[k], killed[k]) for k in whole)
     log = (tmp_path / 'pico/log.jsonl').read_text().splitlines()
     assert [json.loads(line)['step'] for line in log] == list(range(STEPS))
     assert len(json.loads((tmp_path / 'pico/run.json').read_text())) == 2
@@ -57,7 +59,9 @@ def test_a_killed_run_ends_with_the_same_weights(home, tmp_path):
 def test_sizes_are_measured(capsys):
     run('sizes')
     line = capsys.readouterr().out
-    assert line.startswith('pico: 0.1') and 'T(5)/T(1)' in line and '; draft: c ' in line
+    assert line.startswith('pico: 0.1')
+    assert 'T(5)/T(1)' in line
+    assert '; draft: c ' in line
 
 
 def test_a_run_goes_on_from_a_trained_model(home, tmp_path):
@@ -68,7 +72,8 @@ def test_a_run_goes_on_from_a_trained_model(home, tmp_path):
         [json.loads(line)['loss'] for line in (f / 'pico/log.jsonl').read_text().splitlines()]
         for f in (home, tmp_path)
     )
-    assert after[0] < (before[0] + before[-1]) / 2 and after[-1] < before[-1]
+    assert after[0] < (before[0] + before[-1]) / 2
+    assert after[-1] < before[-1]
     for other in ((), ('--init', home / 'other')):
         with pytest.raises(ValueError, match='holds a run that began from .*/pico, not from'):
             run(*call, *other)

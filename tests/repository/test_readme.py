@@ -29,7 +29,8 @@ def test_the_claims_of_all_experiments_are_listed():
     anchors = {t for t in targets if t.startswith('#')} - {'#every-claim'}
     assert anchors == headings == {f'#{p.stem}' for p in notebooks('experiments')}
     assert all((ROOT / 'experiments' / t).exists() for t in targets if not t.startswith('#'))
-    assert all(p.name in targets for p in notebooks('experiments')) and '## Every claim' in text
+    assert all(p.name in targets for p in notebooks('experiments'))
+    assert '## Every claim' in text
 
 
 def test_rendering(tmp_path):
@@ -48,13 +49,17 @@ def test_rendering(tmp_path):
     nbformat.write(nb, tmp_path / 'index.ipynb')
     text = readme.render(tmp_path / 'index.ipynb')
     assert '[a](nbs/01_core/01_trace.ipynb) [b](LICENSE) [c](https://x.org/y) [d](#e)' in text
-    assert '```python\nshown = 1\n```' in text and 'plain text' in text
-    assert 'secret' not in text and '#|' not in text and 'styled' not in text
+    assert '```python\nshown = 1\n```' in text
+    assert 'plain text' in text
+    assert 'secret' not in text
+    assert '#|' not in text
+    assert 'styled' not in text
 
 
 def test_links_lead_somewhere():
     targets = re.findall(r'\]\((?!https?:|#)([^)]+)\)', (ROOT / 'README.md').read_text())
-    assert targets and [t for t in targets if not (ROOT / t.partition('#')[0]).exists()] == []
+    assert targets
+    assert [t for t in targets if not (ROOT / t.partition('#')[0]).exists()] == []
 
 
 def test_every_part_has_its_row_and_the_page_is_short():
@@ -74,9 +79,8 @@ def test_every_notebook_of_an_idea_is_on_the_page_of_papers():
     ideas = [
         p for p in notebooks() if p.parent.name[3:] in ('strategies', 'speculative', 'drafters')
     ]
-    assert (
-        len(ideas) > 30 and [p.stem for p in ideas if f'{p.parent.name}/{p.name}' not in text] == []
-    )
+    assert len(ideas) > 30
+    assert [p.stem for p in ideas if f'{p.parent.name}/{p.name}' not in text] == []
 
 
 def test_the_index_is_saved_as_it_ran():
@@ -85,30 +89,31 @@ def test_the_index_is_saved_as_it_ran():
         c for c in nbformat.read(ROOT / 'nbs' / 'index.ipynb', 4).cells if c.cell_type == 'code'
     ]
     values = [c for c in cells if isinstance(ast.parse(c.source).body[-1], ast.Expr)]
-    assert values and [c.source for c in values if not c.outputs] == []
+    assert values
+    assert [c.source for c in values if not c.outputs] == []
 
 
 def test_ci_runs_what_the_readme_shows():
     use, develop, explore = commands()
-    assert (
-        'decodelab compare' in use
-        and "'.[dev]'" in develop
-        and all('-c constraints.txt' in c for c in (use, develop))
-    )
+    assert 'decodelab compare' in use
+    assert "'.[dev]'" in develop
+    assert all('-c constraints.txt' in c for c in (use, develop))
     assert develop in (ROOT / '.ci' / 'run').read_text().splitlines()
     steps = [
         s.get('run')
         for job in yaml.safe_load((ROOT / '.github/workflows/ci.yml').read_text())['jobs'].values()
         for s in job['steps']
     ]
-    assert use in steps and develop in steps
+    assert use in steps
+    assert develop in steps
 
 
 def test_every_stage_can_fail_the_run(tmp_path):
     "`tests/run.sh` with each of its commands replaced by one that fails: always exit 1, always all stages."
     script = (ROOT / 'tests' / 'run.sh').read_text()
     stages = [l for l in script.splitlines() if '|| failed=' in l]
-    assert len(stages) == 6 and 'pytest' in stages[-1]
+    assert len(stages) == 6
+    assert 'pytest' in stages[-1]
     (tmp_path / 'tests').mkdir()
     for bad in [None, *stages]:
         text = script

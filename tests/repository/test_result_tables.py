@@ -87,8 +87,10 @@ def test_claims_of_a_folder(tmp_path):
         for results in (unknown, fresh)
     ]
     assert 'Of 2 stored results, 0 are fresh, 0 are stale, 2 are unknown' in pages[0]
-    assert 'unknown)' not in pages[1] and '[01_demo](experiments/01_demo.ipynb) |' in pages[1]
-    assert pages[0] != pages[1] and without_marks(pages[0]) == without_marks(pages[1])
+    assert 'unknown)' not in pages[1]
+    assert '[01_demo](experiments/01_demo.ipynb) |' in pages[1]
+    assert pages[0] != pages[1]
+    assert without_marks(pages[0]) == without_marks(pages[1])
 
 
 def test_drafters():
@@ -98,11 +100,13 @@ def test_drafters():
     )
     rows = [ROW, ROW | dict(exact_tv=0.25), ROW | greedy | measured]
     lines = drafters_table(pd.DataFrame(rows)).splitlines()
-    assert len(lines) == 5 and all(l.count('|') == len(DRAFTER_HEADINGS) + 1 for l in lines)
+    assert len(lines) == 5
+    assert all(l.count('|') == len(DRAFTER_HEADINGS) + 1 for l in lines)
     plain = lines[2].replace('2.34 |', '2.35 |')
     assert 'TV = 0 |  | 32 of 32 | 2.35 | 1.20 [1.00, 1.30] | 1.50 | 0 |  |  |' in plain
     assert lines[4].endswith('| 2.3 MB | 1.50, 1.10 | 4.00, 0.90 |')
-    assert 'TV 0.25, lossy' in lines[3] and '|  | 22 of 22 |' in lines[4]
+    assert 'TV 0.25, lossy' in lines[3]
+    assert '|  | 22 of 22 |' in lines[4]
 
 
 def test_which_drafter():
@@ -123,9 +127,12 @@ def test_which_drafter():
         ROW | dict(drafter='assistant', verifier='lenience 0.5', exact_tv=0.3, speedup=1.6),
     ]
     lines = which_drafter(pd.DataFrame(rows)).splitlines()
-    assert len(lines) == 10 and '**suffix**, 1.40' in lines[0]
-    assert '**tree 3·2·1·1**, 1.50' in lines[1] and 'nothing was measured' in lines[3]
-    assert 'with multi-draft' in lines[4] and '**assistant**, 1.60' in lines[5]
+    assert len(lines) == 10
+    assert '**suffix**, 1.40' in lines[0]
+    assert '**tree 3·2·1·1**, 1.50' in lines[1]
+    assert 'nothing was measured' in lines[3]
+    assert 'with multi-draft' in lines[4]
+    assert '**assistant**, 1.60' in lines[5]
     assert lines[8].endswith('universal (SLEM).')
 
 
@@ -135,7 +142,8 @@ def test_stored_rows_of_the_package():
     assert table.startswith('| base | drafter | verifier | distance |')
     assert len({line.count('|') for line in table.splitlines()}) == 1
     advice = which_drafter(rows)
-    assert len(advice.splitlines()) == 10 and 'nothing was measured' not in advice
+    assert len(advice.splitlines()) == 10
+    assert 'nothing was measured' not in advice
 
 
 def test_peers():

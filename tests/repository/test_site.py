@@ -57,7 +57,8 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
         'def shown(): ...',
         'shown()',
     ]
-    assert page.cells[1].metadata.tags == ['module'] and 'tags' not in page.cells[2].metadata
+    assert page.cells[1].metadata.tags == ['module']
+    assert 'tags' not in page.cells[2].metadata
     assert set(page.cells[2].outputs[0].data) == {'text/html'}
     assert '`decodelab.lab.explore`' in page.cells[0].source
     assert '#|' not in ''.join(c.source for c in page.cells)
@@ -81,7 +82,8 @@ def test_every_notebook_has_its_page_and_every_link_a_target(site):
         assert f'({path.name})' in sources[f'book/{path.parent.name}/index.md']
     assert {f'experiments/{p.name}' for p in notebooks('experiments')} <= set(sources)
     assert sources['index.md'].count(':::{grid-item-card}') == 6
-    assert 'trace.svg' in sources['index.md'] and 'FIRST SCREEN' not in sources['index.md']
+    assert 'trace.svg' in sources['index.md']
+    assert 'FIRST SCREEN' not in sources['index.md']
 
 
 def test_every_public_name_is_in_the_reference(site):
@@ -107,17 +109,21 @@ def test_the_page_of_the_guides_has_a_line_for_every_call(site):
     rows = pd.read_csv(ROOT / 'experiments/results/21_guides.pico.csv', keep_default_na=False)
     calls = pd.read_csv(ROOT / 'experiments/sources/guides.csv', keep_default_na=False)
     places = ['guide', 'block', 'part', 'section']
-    assert rows[places].equals(calls[places]) and set(rows.guide) == set(pages.GUIDES)
+    assert rows[places].equals(calls[places])
+    assert set(rows.guide) == set(pages.GUIDES)
     page = pages.sources(site)['guides.md']
     lines = [line for line in page.splitlines() if re.match(r'\| \d', line)]
-    assert len(lines) == len(rows) and '%% ROWS' not in page
+    assert len(lines) == len(rows)
+    assert '%% ROWS' not in page
     for command in rows.command:
         assert f'`{command}`' in page, command
-    assert (rows.verdict != '').all() and not rows.verdict.str.startswith('differs').any()
+    assert (rows.verdict != '').all()
+    assert not rows.verdict.str.startswith('differs').any()
 
 
 def test_a_cell_of_the_guides_holds_any_text():
-    assert pages.inline('a|b\n`c`') == "`a\\|b⏎'c'`" and pages.inline('   ') == ''
+    assert pages.inline('a|b\n`c`') == "`a\\|b⏎'c'`"
+    assert pages.inline('   ') == ''
     assert pages.inline('x' * 100, 10) == f'`{"x" * 10}…`'
 
 
@@ -149,7 +155,8 @@ def test_the_index_of_tasks_has_forty_entries_with_code_and_a_link():
         block = re.search(r'^```(?:python|py|sh)\n(.*?)^```', entry, flags=re.M | re.S)
         lines = [line for line in block.group(1).splitlines() if line]
         code = [line for line in lines if not line.startswith(('import ', 'from '))]
-        assert 1 <= len(code) <= 4 and re.search(r'\]\([^)]+\)', entry), entry
+        assert 1 <= len(code) <= 4, entry
+        assert re.search(r'\]\([^)]+\)', entry), entry
 
 
 def entries_of_defects():
@@ -196,8 +203,12 @@ def test_a_small_site_builds_without_a_warning_or_a_dead_link(tmp_path):
     some = [p for p in notebooks() if p.stem in ('03_files', '04_loop', '09_parameter_docs')]
     site = pages.Site(notebooks=some, experiments=[], parts=['speculative'])
     code, dead, checked = build.build(tmp_path, site, jobs=1)
-    assert code == 0 and dead == [] and checked > 500
+    assert code == 0
+    assert dead == []
+    assert checked > 500
     page = (tmp_path / 'html' / 'book' / '07_speculative' / '04_loop.html').read_text()
-    assert 'decodelab-trace' in page and '#| ' not in page
+    assert 'decodelab-trace' in page
+    assert '#| ' not in page
     api = (tmp_path / 'html' / 'api' / 'speculative.html').read_text()
-    assert 'id="decodelab.Speculative"' in api and 'meaning' in api
+    assert 'id="decodelab.Speculative"' in api
+    assert 'meaning' in api

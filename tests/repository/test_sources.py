@@ -42,8 +42,12 @@ def test_each_row_says_where_it_stands(path):
     keys = [name for name in rows[0] if name not in SOURCE_FIELDS]
     seen = set()
     for row in rows:
-        assert row['url'].startswith('https://') and row['table'] and row['quantity'], row
-        assert datetime.date.fromisoformat(row['accessed']) and row['unit'] and row['value'], row
+        assert row['url'].startswith('https://'), row
+        assert row['table'], row
+        assert row['quantity'], row
+        assert datetime.date.fromisoformat(row['accessed']), row
+        assert row['unit'], row
+        assert row['value'], row
         about = (row['table'], *(row[k] for k in keys), row['quantity'])
         assert about not in seen, f'twice: {about}'
         seen.add(about)

@@ -43,7 +43,8 @@ def expected(rate, n):
 def test_models_have_the_same_agreement_at_each_position():
     p, q = (m.logits.softmax(-1) for m in (TARGET, OTHER))
     betas = torch.minimum(p, q).sum(-1)
-    assert torch.allclose(betas, betas[0]) and torch.equal(p[7], p[0].roll(7))
+    assert torch.allclose(betas, betas[0])
+    assert torch.equal(p[7], p[0].roll(7))
     assert pytest.approx(betas[0].item()) == BETA
     assert mean_acceptance(TARGET, TARGET) == pytest.approx(1)
     assert TARGET.session().logits([3, 4, 5], 2).equal(TARGET.logits[[4, 5]])
@@ -69,7 +70,8 @@ def test_rows_and_errors():
         ('no mark', 2),
         ('dual key', 2),
     ]
-    assert rows[0]['aatps'] == 1 and math.isnan(rows[0]['anlppt_se'])
+    assert rows[0]['aatps'] == 1
+    assert math.isnan(rows[0]['anlppt_se'])
     with pytest.raises(ValueError, match="no scheme 'dual key' with GreenList"):
         tradeoff_rows(TARGET, drafter, prompts(1), GreenList(7), ['dual key'], max_new_tokens=4)
     flat = cyclic_model(torch.zeros(200, dtype=torch.float64))
@@ -83,7 +85,8 @@ def table():
     watermark = HarmonicGumbel(42, alpha=0.3)
     rows = tradeoff_rows(TARGET, AssistantDrafter(OTHER), prompts(6), watermark, lengths=(1, 3))
     frame = pd.DataFrame(rows)
-    assert len(frame) == 1 + 2 * 7 and (frame.tokens == 360).all()
+    assert len(frame) == 1 + 2 * 7
+    assert (frame.tokens == 360).all()
     return frame.set_index(['n', 'scheme'])
 
 

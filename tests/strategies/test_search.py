@@ -151,7 +151,8 @@ def test_a_batch_says_what_each_text_says_alone(family):
             assert said(trace) == said(
                 decode(lm, prompt, strategy, 10, seed=i, stop=Stop(eos=(2,)))
             ), name
-        assert not batch.unbatched and any(c['rows'] > c['passes'] for c in batch.costs), name
+        assert not batch.unbatched, name
+        assert any(c['rows'] > c['passes'] for c in batch.costs), name
 
 
 @pytest.mark.parametrize('lm', [*encoder_decoders(), *recurrent()], ids=lambda lm: lm.name)
@@ -164,7 +165,8 @@ def test_models_without_trees_are_read_in_rows(lm):
         batch = decode_batch(
             lm, PROMPTS[:2], strategy, max_new_tokens=8, seed=-1, stop=Stop(eos=())
         )
-        assert said(batch[1]) == said(alone[name]) and batch.unbatched, name
+        assert said(batch[1]) == said(alone[name]), name
+        assert batch.unbatched, name
     greedy = decode(lm, PROMPTS[1], Greedy(), 8, stop=Stop(eos=())).tokens
     assert (
         greedy
@@ -241,7 +243,8 @@ def test_beams_equal_those_of_generate_on_text():
                 20,
                 stop='):' if 'stop_strings' in theirs else Stop(eos=()),
             ).tokens
-            assert got == want[: len(got)] and not any(want[len(got) :])
+            assert got == want[: len(got)]
+            assert not any(want[len(got) :])
 
 
 def test_tokens_are_emitted_when_no_rival_disputes_them():
@@ -252,7 +255,8 @@ def test_tokens_are_emitted_when_no_rival_disputes_them():
         ConstrainedBeamSearch([PhrasalConstraint(lm.encode(' return')[-1:])], 4),
     ):
         trace = decode(lm, 'def f(x):\n', strategy, 40, stop=Stop(eos=()))
-        assert trace.tokens == hypotheses(trace)[0]['tokens'] and len(trace.steps) == 40
+        assert trace.tokens == hypotheses(trace)[0]['tokens']
+        assert len(trace.steps) == 40
     early = decode(lm, 'def f(x):\n', BeamSearch(2), 40, stop=Stop(eos=()))
     assert any(s.tokens for s in early.steps[:-1])
 
@@ -272,7 +276,8 @@ def test_stops_end_hypotheses():
             ['e', 's', 't', 'a', ' '],
         ):
             trace = decode(lm, 'class Stack:\n    def __init__(self', strategy, 30, stop=stop)
-            assert trace.stopped not in ('', 'length') and len(trace.tokens) < 30
+            assert trace.stopped not in ('', 'length')
+            assert len(trace.tokens) < 30
 
 
 def test_a_grammar_holds_in_beams():
@@ -286,7 +291,9 @@ def test_a_grammar_holds_in_beams():
             assert applied(ids, torch.zeros(1, lm.vocab_size))[0, t] > -math.inf
             ids = ids + [t]
     free = decode(lm, 'data = ', BeamSearch(3), 24).tokens
-    assert len(found) > 1 and free != found[0]['tokens']  # the grammar had something to forbid
+    # the grammar had something to forbid
+    assert len(found) > 1
+    assert free != found[0]['tokens']
 
 
 def test_a_rule_that_follows_one_text_is_refused_in_beams():
@@ -305,7 +312,8 @@ def test_nothing_is_left_behind():
             name
         )  # the global generator has no part in it
         torch.set_rng_state(state)
-        assert repr(strategy) and torch.equal(torch.get_rng_state(), state)
+        assert repr(strategy)
+        assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(v, lm.model.state_dict()[k]) for k, v in before.items())
 
 
@@ -336,7 +344,9 @@ def test_the_prompt_is_stored_once():
         while not search.over:
             search.tree_nodes(search.advance())
     places = max(b.shape[2] for b in search.branches.session._kv_buffers())
-    assert search.branches.tree and places <= 512  # eight rows of 167 tokens would be 1336 places
+    # eight rows of 167 tokens would be 1336 places
+    assert search.branches.tree
+    assert places <= 512
 
 
 def test_drafts_speed_up_layers_and_amateurs():

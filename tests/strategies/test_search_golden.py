@@ -283,9 +283,9 @@ def test_a_dead_end_of_dola_is_left_by_the_last_layer():
     case = CASES[DEAD_END]
     (tokens,), (theirs,), (prompt,) = said(case)[0], case['tokens'], case['prompts']
     pairs = list(zip(prompt + tokens, (prompt + tokens)[1:]))
-    assert (
-        tokens[:8] == theirs[:8] and theirs[8] == 0 != tokens[8] and len(set(pairs)) == len(pairs)
-    )
+    assert tokens[:8] == theirs[:8]
+    assert theirs[8] == 0 != tokens[8]
+    assert len(set(pairs)) == len(pairs)
 
 
 def test_errors_of_the_original():
@@ -324,7 +324,8 @@ def test_the_table_of_what_is_wrong():
         for c in CASES.values()
         for kind in [*c.get('fixed', ()), *(['alone'] if 'alone' in c else [])]
     )
-    assert set(found) - {'all constrained'} == set(WRONG) and len(CASES) >= 500
+    assert set(found) - {'all constrained'} == set(WRONG)
+    assert len(CASES) >= 500
     assert {
         s: sum(c['strategy'] == s for c in CASES.values()) >= 100 for s in STRATEGIES
     } == dict.fromkeys(STRATEGIES, True)

@@ -113,7 +113,8 @@ def test_the_law_of_the_best(seed, n):
     for scorer, score in ((Largest(), sum), (Likeliest(), lambda y: sequence_prob(table, y))):
         exact = exact_distribution(BestOfN(ExactSample(), n, scorer), table, [0], 2)
         law = best_of_n_distribution(one, score, n)
-        assert total_variation(exact, law) == 0 and sum(exact.values()) == 1
+        assert total_variation(exact, law) == 0
+        assert sum(exact.values()) == 1
         brute = dict.fromkeys(one, Fraction(0))
         for draw in np.ndindex(*[len(one)] * n):
             ys = [list(one)[i] for i in draw]
@@ -141,7 +142,8 @@ def test_the_law_of_a_vote():
         winner = max(counted, key=lambda a: (counted[a], -[y[-1] for y in ys].index(a)))
         y = next(y for y in ys if y[-1] == winner)
         brute[y] = brute.get(y, 0) + math.prod(one[y] for y in ys)
-    assert total_variation(exact, brute) == 0 and votes_exact
+    assert total_variation(exact, brute) == 0
+    assert votes_exact
 
 
 def test_sampled_answers_fit_the_law():
@@ -165,14 +167,16 @@ def test_each_sequence_is_that_of_its_seed(name):
     trace = decode(LM, PROMPT, BestOfN(base, 4), 9, seed=3)
     for s in drawn_sequences(trace):
         alone = decode(LM, PROMPT, base, 9, seed=s['seed'])
-        assert alone.tokens == s['tokens'] and alone.stopped == s['stopped']
+        assert alone.tokens == s['tokens']
+        assert alone.stopped == s['stopped']
         ids = torch.tensor([PROMPT + s['tokens'][:-1]])
         rows = LM.model(ids).logits[0, len(PROMPT) - 1 :].log_softmax(-1)
         by_hand = rows.gather(1, torch.tensor(s['tokens'])[:, None]).sum().item()
         assert s['logp'] == pytest.approx(by_hand, abs=1e-3)
         assert s['score'] == pytest.approx(by_hand / 9, abs=1e-3)
     best = max(drawn_sequences(trace), key=lambda s: s['score'])
-    assert trace.tokens == best['tokens'] and trace.stopped == 'length'
+    assert trace.tokens == best['tokens']
+    assert trace.stopped == 'length'
     assert trace.tokens == decode(LM, PROMPT, BestOfN(base, 4), 9, seed=3).tokens
     assert [t.tokens for t in decode_batch(LM, PROMPTS, BestOfN(base, 3), 2, 9, seed=3)] == [
         decode(LM, p, BestOfN(base, 3), 9, seed=3 + i).tokens for i, p in enumerate(PROMPTS)
@@ -185,7 +189,8 @@ def test_the_prompt_is_read_once():
     assert read(trace) == {LM.name: len(PROMPT) - 1 + n * length}
     assert trace.metrics()['target_passes'] == 1 + n * length
     in_turn = decode(LM, PROMPT, BestOfN(WARM, n, at_once=1), length)
-    assert read(in_turn) == read(trace) and in_turn.tokens == trace.tokens
+    assert read(in_turn) == read(trace)
+    assert in_turn.tokens == trace.tokens
     batch = decode_batch(LM, PROMPTS, BestOfN(WARM, n), 2, length)
     assert [read(t) for t in batch] == [{LM.name: len(p) - 1 + n * length} for p in PROMPTS]
     assert sum(sum(read(t).values()) for t in batch) == batch.costs[0]['tokens']
@@ -254,7 +259,8 @@ def test_stops_reach_every_sequence():
     assert trace.stopped in ('eos', 'length')
     timed = decode(LM, PROMPT, BestOfN(WARM, 3), 30, stop=Stop(seconds=0))
     assert [len(s['tokens']) for s in drawn_sequences(timed)] == [1, 1, 1]
-    assert timed.stopped == 'time' and len(timed.tokens) == 1
+    assert timed.stopped == 'time'
+    assert len(timed.tokens) == 1
     hour = decode(LM, PROMPT, BestOfN(WARM, 3), 5, stop=Stop(seconds=3600))
     assert hour.tokens == decode(LM, PROMPT, BestOfN(WARM, 3), 5).tokens
     assert hour.metrics()['target_passes'] == 1 + 3 * 5
@@ -263,7 +269,8 @@ def test_stops_reach_every_sequence():
 def test_streams_and_json():
     trace = decode(LM, PROMPT, BestOfN(WARM, 3), 6)
     flow = stream(LM, PROMPT, BestOfN(WARM, 3), 6)
-    assert ''.join(flow) == trace.text and flow.trace.tokens == trace.tokens
+    assert ''.join(flow) == trace.text
+    assert flow.trace.tokens == trace.tokens
     pieces = Counter()
     texts = {i: '' for i in range(3)}
     for i, piece in stream_batch(LM, PROMPTS, BestOfN(WARM, 3), 2, 6):
@@ -284,7 +291,8 @@ def test_a_failing_reward_costs_only_its_prompt():
 
     first = decode(LM, PROMPTS[1], BestOfN(WARM, 2, score=len), 4, seed=1).text[:3]
     batch = decode_batch(LM, PROMPTS, BestOfN(WARM, 2, score=reward), 3, 4, on_error='keep')
-    assert 1 in batch.errors and 'no reward' in str(batch.errors[1])
+    assert 1 in batch.errors
+    assert 'no reward' in str(batch.errors[1])
     good = [i for i in range(3) if i not in batch.errors]
     for i in good:
         alone = decode(LM, PROMPTS[i], BestOfN(WARM, 2, score=reward), 4, seed=i)
@@ -346,7 +354,8 @@ def test_a_score_may_read_with_another_model():
         for s in drawn_sequences(trace):
             by_hand = SMALL.session().logits(trace.prompt + s['tokens'])[0].max().item()
             assert s['score'] == pytest.approx(by_hand, abs=1e-3)
-    assert batch.costs[1]['model'] == SMALL.name and batch.costs[1]['passes'] < 3 * 4
+    assert batch.costs[1]['model'] == SMALL.name
+    assert batch.costs[1]['passes'] < 3 * 4
 
 
 # Scores
@@ -413,7 +422,8 @@ def test_weights_are_probabilities():
         (i for i, a in enumerate(info['answers']) if a == next(iter(votes(trace)))),
         key=lambda i: info['weights'][i],
     )
-    assert trace.tokens == info['sequences'][heaviest]['tokens'] and info['winner'] == heaviest
+    assert trace.tokens == info['sequences'][heaviest]['tokens']
+    assert info['winner'] == heaviest
 
 
 def test_a_weight_that_is_no_weight():
@@ -447,11 +457,12 @@ def test_sequences_without_tokens():
     ):
         trace = decode(LM, PROMPT, strategy, 3)
         lengths = [len(s['tokens']) for s in drawn_sequences(trace)]
-        assert len(trace.tokens) == 3 and sorted({*lengths}) == [0, 3] and len(lengths) == 8
+        assert len(trace.tokens) == 3
+        assert sorted({*lengths}) == [0, 3]
+        assert len(lengths) == 8
     empty = decode(LM, PROMPT, BestOfN(Silent(), 8, score=lambda text: -len(text)), 3)
-    assert (
-        empty.tokens == [] and drawn_sequences(empty)[empty.steps[0].info['winner']]['score'] == 0
-    )
+    assert empty.tokens == []
+    assert drawn_sequences(empty)[empty.steps[0].info['winner']]['score'] == 0
 
 
 # Confidence
@@ -481,7 +492,8 @@ def test_confidences(measure, base):
     assert info['confidences'] == pytest.approx(expected, abs=1e-3)
     threshold = np.percentile(info['confidences'], 40)
     voters = [i for i, c in enumerate(info['confidences']) if c >= threshold]
-    assert info['voters'] == voters and info['threshold'] == pytest.approx(threshold)
+    assert info['voters'] == voters
+    assert info['threshold'] == pytest.approx(threshold)
     weights = {}
     for i in voters:
         answer = LM.decode(info['sequences'][i]['tokens'])[:2]
@@ -563,4 +575,5 @@ def test_a_batcher_forgets_what_was_ended():
     [trace], _ = run_batch(batcher, Queue([request], 1), strategy)
     assert votes(trace) == {'same': 5}
     assert all(not pool.waiting and not pool.sessions for pool in batcher.pools.values())
-    assert not batcher.opened and not batcher.transfers
+    assert not batcher.opened
+    assert not batcher.transfers

@@ -120,7 +120,8 @@ def test_a_stream_that_is_dropped_lets_its_caches_go(family):
     flow.close()
     del flow
     gc.collect()
-    assert held() == before and not torch.is_inference_mode_enabled()
+    assert held() == before
+    assert not torch.is_inference_mode_enabled()
 
 
 def test_a_search_is_refused_wherever_it_could_be_streamed(family):
@@ -156,12 +157,11 @@ def test_a_thread_generates_into_an_iterator_of_texts(family):
         thread.start()
         got = [piece for piece in streamer if piece]
         thread.join()
-        assert (
-            ''.join(got) == lm.tokenizer.decode(out[0][0, inputs['input_ids'].shape[1] :])
-            and len(got) > 1
-            and '\ufffd' not in ''.join(got)
-            and any(ord(character) > 255 for character in ''.join(got))  # of several tokens
-        ), told
+        # of several tokens
+        assert ''.join(got) == lm.tokenizer.decode(out[0][0, inputs['input_ids'].shape[1] :]), told
+        assert len(got) > 1, told
+        assert '\ufffd' not in ''.join(got), told
+        assert any(ord(character) > 255 for character in ''.join(got)), told
     streamer = TextIteratorStreamer(lm.tokenizer, skip_prompt=True, timeout=60)
 
     def fails(ids, scores):

@@ -44,11 +44,9 @@ def test_texts_are_those_of_generate_and_of_plain_greedy(lm):
             torch.tensor([ids]), max_new_tokens=48, do_sample=False, pad_token_id=0
         )[0, len(ids) :].tolist()
         plain = decode(lm, prompt, Greedy(), 48)
-        assert (
-            plain.tokens == theirs
-            and plain.text
-            and lm.decode(ids + plain.tokens).endswith(plain.text)
-        )
+        assert plain.tokens == theirs
+        assert plain.text
+        assert lm.decode(ids + plain.tokens).endswith(plain.text)
         for drafter in (
             PromptLookupDrafter(),
             SuffixDrafter(),
@@ -85,7 +83,8 @@ def test_stop_rules_change_passes_and_not_texts_and_replay_knows_how_many(lm):
 
 def test_a_certificate_on_a_real_model(lm):
     found = certify(Speculative(PromptLookupDrafter()), lm, PROMPTS, max_new_tokens=16)
-    assert found.lossless and found.checks[-1].message.startswith('3 of 3')
+    assert found.lossless
+    assert found.checks[-1].message.startswith('3 of 3')
 
 
 def test_strangers_are_refused(lm):

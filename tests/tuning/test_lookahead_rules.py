@@ -199,7 +199,8 @@ def test_every_rule_is_lossless_under_sampling_over_several_rounds(name, data):
         pairs=2,
         rounds=None,
     )
-    assert check.passed and check.distance == 0
+    assert check.passed
+    assert check.distance == 0
 
 
 @settings(max_examples=15, deadline=None)
@@ -283,7 +284,8 @@ def test_sampling_tables_are_reproducible_and_of_their_own_seed(models):
     one = build(0)
     again = build(0)
     other = build(1)
-    assert one.sequences == again.sequences and [[p.tokens for p in ps] for ps in one.records] == [
+    assert one.sequences == again.sequences
+    assert [[p.tokens for p in ps] for ps in one.records] == [
         [p.tokens for p in ps] for ps in again.records
     ]
     assert other.sequences != one.sequences
@@ -325,9 +327,8 @@ def test_a_row_of_scores_and_of_probabilities_say_the_same(values):
     other = DraftProbs(scores.softmax(-1), True)
     token = len(values) // 2
     p = scores.softmax(-1)
-    assert one.prob(token) == pytest.approx(other.prob(token)) and one.top(3) == pytest.approx(
-        other.top(3)
-    )
+    assert one.prob(token) == pytest.approx(other.prob(token))
+    assert one.top(3) == pytest.approx(other.top(3))
     assert one.entropy() == pytest.approx(torch.special.entr(p).sum().item(), abs=1e-9)
 
 
