@@ -14,8 +14,23 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TEXTS = {'.ipynb', '.md', '.py', '.pyi', '.toml', '.yml', '.yaml', '.sh', '.json', '.js', '.html', '.csv'}
-GENERATED = re.compile(r'decodelab/\w+/(?!__init__)\w+\.py$|decodelab/_modidx\.py$|experiments/results/')
+TEXTS = {
+    '.ipynb',
+    '.md',
+    '.py',
+    '.pyi',
+    '.toml',
+    '.yml',
+    '.yaml',
+    '.sh',
+    '.json',
+    '.js',
+    '.html',
+    '.csv',
+}
+GENERATED = re.compile(
+    r'decodelab/\w+/(?!__init__)\w+\.py$|decodelab/_modidx\.py$|experiments/results/'
+)
 
 
 def module_of(notebook: Path) -> str:
@@ -37,9 +52,7 @@ def numbered(folder: Path, order: list[str]) -> dict[Path, Path]:
     notebooks = {module_of(p).split('.')[1]: p for p in folder.glob('[0-9]*.ipynb')}
     if sorted(notebooks) != sorted(order):
         raise SystemExit(f'name each of {", ".join(notebooks)} once')
-    return {
-        notebooks[name]: folder / f'{i:02d}_{name}.ipynb' for i, name in enumerate(order, 1)
-    }
+    return {notebooks[name]: folder / f'{i:02d}_{name}.ipynb' for i, name in enumerate(order, 1)}
 
 
 def renamed(pairs: list[str]) -> dict[Path, Path]:
@@ -50,7 +63,10 @@ def renamed(pairs: list[str]) -> dict[Path, Path]:
     for pair in pairs:
         old, _, new = pair.partition('=')
         part, name = new.split('.')
-        taken = [*folders[part].glob('[0-9]*.ipynb'), *(p for p in moves.values() if p.parent == folders[part])]
+        taken = [
+            *folders[part].glob('[0-9]*.ipynb'),
+            *(p for p in moves.values() if p.parent == folders[part]),
+        ]
         moves[notebooks[old]] = folders[part] / f'{len(taken) + 1:02d}_{name}.ipynb'
     return moves
 
@@ -61,7 +77,7 @@ def moved_links(text: str, old: Path, new: Path, moves: dict[Path, Path]) -> str
     def target(match):
         link, anchor = match.group(1), match.group(2) or ''
         path = Path(os.path.normpath(old.parent / link))
-        if path not in moves and old.parent == new.parent or not (path in moves or path.exists()):
+        if (path not in moves and old.parent == new.parent) or not (path in moves or path.exists()):
             return match.group(0)
         return f']({os.path.relpath(moves.get(path, path), new.parent)}{anchor})'
 
@@ -84,7 +100,9 @@ def module_names(text: str, moves: dict[Path, Path]) -> str:
             continue
         text = re.sub(rf'\bdecodelab\.{re.escape(old)}\b', f'decodelab.{new}', text)
         text = re.sub(rf'(?<=default_exp ){re.escape(old)}\b', new, text)
-        text = re.sub(rf'decodelab/{old.replace(".", "/")}\b', f'decodelab/{new.replace(".", "/")}', text)
+        text = re.sub(
+            rf'decodelab/{old.replace(".", "/")}\b', f'decodelab/{new.replace(".", "/")}', text
+        )
         text = re.sub(rf"(?<=['\"`]){re.escape(old)}(?=['\"`.])", new, text)
     return text
 

@@ -6,15 +6,15 @@ and each drafter greedily on two prompts against plain decoding by the full forw
 
 import random
 import sys
+from pathlib import Path
 
 from decodelab.speculative.protocol import Drafter
-from tests.repo import ROOT
 from tests.fuzz import greedy
 from tests.fuzz.cases import Case, FailedError, RefusedError
 from tests.fuzz.models import architectures, build, quiet
 from tests.fuzz.parts import Maker, classes
 
-PAGE = ROOT / 'docs' / 'architectures.md'
+PAGE = Path(__file__).parents[2] / 'docs' / 'architectures.md'
 SIGNS = dict(works='✓', replaced='○', refused='–', failed='✗')
 WRAPPERS = ('CappedDrafter', 'CascadeDrafter', 'FirstOfDrafter', 'ParallelDrafter')
 PROMPTS = ((1, 2, 3, 1, 2, 3, 1), (5,))
