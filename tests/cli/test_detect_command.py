@@ -4,7 +4,7 @@ import json
 
 
 from decodelab import GreenList, Sample, Temperature, decode, load
-from decodelab.lab.cli import main
+from decodelab.cli.main import main
 
 
 def test_the_detect_command_says_marked_or_not(tmp_path, capsys):
