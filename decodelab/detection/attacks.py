@@ -9,19 +9,19 @@ __all__ = ['AttackResult', 'Compose', 'Delete', 'FromVocabulary', 'FromText', 'S
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ..core.checks import check_fraction, check_int
 from ..models.session import LM
 from ..logits.warpers import LogitsProcessor
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #4ba5bc94
 class Edit(NamedTuple):
-    """`old` ids, beginning at `at` of the old text, became `new` ids, beginning at `to` of the new
-    one.
-    """
+    "`old` ids, from position `at` of the old text, became `new` ids, from position `to` of the new."
 
     at: int
     to: int
@@ -30,7 +30,7 @@ class Edit(NamedTuple):
 
 
 def unchanged_positions(old: Sequence[int], new: Sequence[int], origin: Sequence[int]) -> list[int]:
-    "Positions of `new` that hold old tokens in their old order, as many as there can be."
+    "The longest list of positions of `new` that hold old tokens in their old order."
     tails = []  # the smallest origin at which an increasing run of each length ends …
     last = []  # … and its position in `new`
     before = {}  # position → the position before it in its run
@@ -52,7 +52,7 @@ def unchanged_positions(old: Sequence[int], new: Sequence[int], origin: Sequence
 def edits_of(
     old: Sequence[int], new: Sequence[int], origin: Sequence[int], same: list[int]
 ) -> list[Edit]:
-    "What stands between the kept tokens `same`."
+    "The edits between the unchanged positions `same`."
     out = []
     i = 0
     j = 0
@@ -99,31 +99,35 @@ class AttackState:
         return [i for i in range(self.prompt, len(self.ids)) if self.ids[i] not in self.special]
 
     def slots(self) -> list[list[tuple[int, int]]]:
-        "The text as it is: a slot for each position with its id and where that came from."
+        "The unedited slots: each holds its id and its own position."
         return [[(t, i)] for i, t in enumerate(self.ids)]
 
     def with_slots(self, slots: list[list[tuple[int, int]]], spans=None) -> 'AttackState':
-        "The text in these slots, with its origins in the original text."
-        pairs = [p for slot in slots for p in slot]
-        where = [w for _, w in pairs]
-        origin = [self.origin[w] if w >= 0 else -1 for w in where]
-        spans = move_spans(self.spans, where) if spans is None else spans
+        "The state after an edit: the text in these slots, with its origins in the original text."
+        pairs = list(chain.from_iterable(slots))
+        positions = [position for _, position in pairs]
+        origin = [self.origin[w] if w >= 0 else -1 for w in positions]
+        spans = move_spans(self.spans, positions) if spans is None else spans
         return replace(self, ids=[t for t, _ in pairs], origin=origin, spans=spans)
 
 
-def move_spans(spans: list[tuple[int, int]], where: Sequence[int]) -> list[tuple[int, int]]:
-    """Where passages lie in a text whose tokens came from `where`.
+def move_spans(spans: list[tuple[int, int]], positions: Sequence[int]) -> list[tuple[int, int]]:
+    """The passages in a text whose tokens came from `positions` of the old one.
 
-    Those of which nothing is left are gone.
+    A passage without remaining tokens is dropped.
     """
-    found = [[j for j, w in enumerate(where) if begin <= w < end] for begin, end in spans]
-    return [(f[0], f[-1] + 1) for f in found if f]
+    moved = []
+    for begin, end in spans:
+        remaining = [j for j, w in enumerate(positions) if begin <= w < end]
+        if remaining:
+            moved.append((remaining[0], remaining[-1] + 1))
+    return moved
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #ff7a4dd2
 def initial_state(text, seed, tokenizer, prompt: int, special) -> AttackState:
-    """A text before its attack.
+    """The state of a text before an attack.
 
-    Raises `ValueError` or `TypeError` for what is no text.
+    Raises `ValueError` or `TypeError` for anything but a text.
     """
     if isinstance(tokenizer, LM):
         raise TypeError('the tokenizer is a model: give lm.tokenizer')
@@ -134,11 +138,7 @@ def initial_state(text, seed, tokenizer, prompt: int, special) -> AttackState:
     ids = as_ids(text)
     if ids is None:
         raise TypeError('the text is neither a string nor the ids of one text: give one of them')
-    if isinstance(prompt, bool) or not isinstance(prompt, int) or not 0 <= prompt <= len(ids):
-        raise ValueError(
-            f'prompt is {prompt!r}: '
-            f'give the number of ids of the prompt, at most the {len(ids)} of the text'
-        )
+    prompt = check_int('prompt, the number of ids of the prompt,', prompt, 0, len(ids))
     if special is None:
         special = tokenizer.all_special_ids if tokenizer is not None else ()
     rng = np.random.default_rng(seed)
@@ -163,24 +163,24 @@ def as_ids(text) -> list[int] | None:
 
 
 def is_id_sequence(text) -> bool:
-    "Whether this is one sequence of integers from 0."
+    "True for one sequence of integers from 0."
     return as_ids(text) is not None
 
 
 class Attack(LogitsProcessor):
-    "An edit of a text by someone without the key; the same seed makes the same edit."
+    "An edit of a text by someone without the key; the seed determines the edit."
 
     def __call__(
         self,
         text,  # a string, ids, or a tensor of them
         seed=0,  # an integer, or several
         tokenizer=None,  # for strings, for attacks on characters, and to know the special ids
-        prompt: int = 0,  # so many ids are the prompt and stay
+        prompt: int = 0,  # number of ids of the prompt, which are not edited
         special=None,  # ids that stay as they are; None: the tokenizer's special ids; (): none
     ) -> AttackResult:
         "The text after the attack."
-        given = initial_state(text, seed, tokenizer, prompt, special)
-        return make_result(given, self.apply(given))
+        state = initial_state(text, seed, tokenizer, prompt, special)
+        return make_result(state, self.apply(state))
 
     def apply(self, state: AttackState) -> AttackState:
         "The next state of the text."
@@ -195,17 +195,15 @@ class Attack(LogitsProcessor):
 
 
 def make_result(old: AttackState, new: AttackState) -> AttackResult:
-    "What happened between two states."
+    "The result of an attack from its first and last state."
     new = replace(new, origin=settle_origins(old.ids, new.ids, new.origin))
     same = unchanged_positions(old.ids, new.ids, new.origin)
     longer = max(len(old.ids), len(new.ids)) - old.prompt
-    text = (
-        new.tokenizer.decode(
+    text = ''
+    if new.tokenizer is not None:
+        text = new.tokenizer.decode(
             new.ids[new.prompt :], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-        if new.tokenizer is not None
-        else ''
-    )
     return AttackResult(
         new.ids,
         text,
@@ -218,8 +216,9 @@ def make_result(old: AttackState, new: AttackState) -> AttackResult:
 
 
 def settle_origins(old: Sequence[int], new: Sequence[int], origin: Sequence[int]) -> list[int]:
-    """Origins where tokens that stand between the same neighbours as ever come from their own
-    position: attacks on characters know it roughly.
+    """Origins refined for attacks on characters, which know them only roughly.
+
+    An unchanged token next to unchanged neighbours comes from its own position.
     """
     out, claimed = list(origin), set(origin)
     for at, to, was, now in edits_of(old, new, origin, unchanged_positions(old, new, origin)):
@@ -239,19 +238,17 @@ def settle_origins(old: Sequence[int], new: Sequence[int], origin: Sequence[int]
 # %% ../../nbs/11_detection/07_attacks.ipynb #814299c0
 @dataclass(frozen=True, init=False, repr=False)
 class Compose(Attack):
-    "Attacks one after the other."
+    "Several attacks in a row."
 
     attacks: tuple
 
     def __init__(self, *attacks):
+        flat = []
         for a in attacks:
             if not isinstance(a, Attack):
                 raise TypeError(f'{a!r} is no attack: give Delete(.1), say')
-        object.__setattr__(
-            self,
-            'attacks',
-            tuple(b for a in attacks for b in (a.attacks if isinstance(a, Compose) else (a,))),
-        )
+            flat += a.attacks if isinstance(a, Compose) else [a]
+        object.__setattr__(self, 'attacks', tuple(flat))
 
     def apply(self, state: AttackState) -> AttackState:
         for a in self.attacks:
@@ -262,35 +259,24 @@ class Compose(Attack):
         return ' | '.join(map(repr, self.attacks)) or 'Compose()'
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #b13a079a
-def check_strength(name: str, value: float):
-    "Raise `ValueError` unless `value` is a share from 0 to 1."
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.number))
-        or not 0 <= value <= 1
-    ):
-        raise ValueError(f'{name} is {value!r}: give a share from 0 (nothing) to 1 (everything)')
-
-
 def sample_positions(state: AttackState, candidates: Sequence[int], share: float) -> list[int]:
     """`round(share * n)` of the n candidates, in order.
 
     A larger share has those of a smaller one and more.
     """
     n = len(candidates)
-    return sorted(
-        candidates[i] for i in state.rng.permutation(n)[: round(float(share) * n)].tolist()
-    )
+    chosen = state.rng.permutation(n)[: round(float(share) * n)]
+    return sorted(candidates[i] for i in chosen.tolist())
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #47a85607
 @dataclass(frozen=True, repr=False)
 class Delete(Attack):
-    "A share of the tokens is left out."
+    "Deletes a share of the tokens."
 
     share: float
 
     def __post_init__(self):
-        check_strength('share', self.share)
+        check_fraction('share', self.share)
 
     def edit(self, state: AttackState) -> list:
         slots = state.slots()
@@ -300,7 +286,7 @@ class Delete(Attack):
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #ab236d41
 class Source(LogitsProcessor):
-    "Where the new tokens of an attack come from."
+    "A source of new tokens for an attack."
 
     def bind(self, state: AttackState):
         "A function `(before, not_this=None) -> id` for one text."
@@ -309,7 +295,7 @@ class Source(LogitsProcessor):
 # %% ../../nbs/11_detection/07_attacks.ipynb #8badb608
 @dataclass(frozen=True, repr=False)
 class FromVocabulary(Source):
-    "Any token of the vocabulary but special ones, all with the same probability."
+    "Uniform draws from the vocabulary without its special tokens."
 
     size: int | None = None  # of the vocabulary; None: the tokenizer's
 
@@ -333,92 +319,77 @@ class FromVocabulary(Source):
     def vocabulary_size(self, state: AttackState) -> int:
         """The size of the vocabulary.
 
-        Raises `ValueError` where neither a size nor a tokenizer is given.
+        Raises `ValueError` if neither a size nor a tokenizer is given.
         """
         if self.size is not None:
             return self.size
         if state.tokenizer is None:
             raise ValueError(
-                'how large the vocabulary is, is not known: give FromVocabulary(size) or tokenizer='
+                'the size of the vocabulary is not known: give FromVocabulary(size) or tokenizer='
             )
         return len(state.tokenizer)
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #71fc7715
 @dataclass(frozen=True, repr=False)
 class FromText(Source):
-    "A token of the text itself, drawn from its positions."
+    "Draws from the tokens of the text itself."
 
     def bind(self, state: AttackState):
-        own = [state.ids[i] for i in state.free]
+        tokens = [state.ids[i] for i in state.free]
 
         def draw(before: list[int], not_this: int | None = None) -> int:
-            others = [t for t in own if t != not_this]
+            others = [t for t in tokens if t != not_this]
             if not others:
                 raise ValueError(
-                    'the text has no second token to put in place of its only one: '
+                    'the text has no second token to replace its only one: '
                     'give source=FromVocabulary(size)'
                 )
             return others[int(state.rng.integers(len(others)))]
 
         return draw
 
+# %% ../../nbs/11_detection/07_attacks.ipynb #c6c14aee
+@dataclass(frozen=True, repr=False)
+class SourceAttack(Attack):
+    "A share of the free tokens gets new slots, with tokens of `source`."
+
+    share: float
+    source: Source = FromVocabulary()
+
+    def __post_init__(self):
+        check_fraction('share', self.share)
+        if not isinstance(self.source, Source):
+            raise TypeError(
+                f'source is {self.source!r}: give FromVocabulary(), FromText() or FromModel(lm)'
+            )
+
+    def edit(self, state: AttackState) -> list:
+        slots = state.slots()
+        before = []  # the ids of the new text up to the slot
+        at = 0
+        chosen = sample_positions(state, state.free, self.share)
+        draw = self.source.bind(state) if chosen else None
+        for i in chosen:
+            before += [t for t, _ in chain.from_iterable(slots[at:i])]
+            slots[i], at = self.slot(state, i, draw, before), i
+        return slots
+
+    def slot(self, state: AttackState, i: int, draw, before: list[int]) -> list[tuple[int, int]]:
+        "The new slot at position `i`."
+        raise NotImplementedError
+
 # %% ../../nbs/11_detection/07_attacks.ipynb #9c38d11c
 @dataclass(frozen=True, repr=False)
-class Substitute(Attack):
-    "A share of the tokens is replaced by others."
+class Substitute(SourceAttack):
+    "Replaces a share of the tokens by others."
 
-    share: float
-    source: Source = FromVocabulary()
-
-    def __post_init__(self):
-        check_strength('share', self.share)
-        check_source(self.source)
-
-    def edit(self, state: AttackState) -> list:
-        return replace_slots(
-            state,
-            self.share,
-            self.source,
-            lambda i, draw, before: [(draw(before, state.ids[i]), -1)],
-        )
+    def slot(self, state, i, draw, before):
+        return [(draw(before, state.ids[i]), -1)]
 
 
 @dataclass(frozen=True, repr=False)
-class Insert(Attack):
-    "New tokens stand before a share of the tokens."
+class Insert(SourceAttack):
+    "Inserts new tokens before a share of the tokens."
 
-    share: float
-    source: Source = FromVocabulary()
-
-    def __post_init__(self):
-        check_strength('share', self.share)
-        check_source(self.source)
-
-    def edit(self, state: AttackState) -> list:
-        return replace_slots(
-            state,
-            self.share,
-            self.source,
-            lambda i, draw, before: [(draw(before), -1), (state.ids[i], i)],
-        )
-
-# %% ../../nbs/11_detection/07_attacks.ipynb #d3bffe78
-def check_source(source):
-    "Raise `TypeError` unless new tokens can come from there."
-    if not isinstance(source, Source):
-        raise TypeError(f'source is {source!r}: give FromVocabulary(), FromText() or FromModel(lm)')
-
-
-def replace_slots(state: AttackState, share: float, source: Source, slot) -> list:
-    """The slots with those at random positions made anew, from left to right, by `slot(position,
-    draw, ids before)`.
-    """
-    slots = state.slots()
-    before = []
-    at = 0
-    chosen = sample_positions(state, state.free, share)
-    draw = source.bind(state) if chosen else None
-    for i in chosen:
-        before += [t for s in slots[at:i] for t, _ in s]
-        slots[i], at = slot(i, draw, before), i
-    return slots
+    def slot(self, state, i, draw, before):
+        return [(draw(before), -1), (state.ids[i], i)]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from ..core.checks import check_int
-from .attacks import Attack, AttackState, Source, check_strength
+from ..core.checks import check_fraction, check_int
+from .attacks import Attack, AttackState, Source
 from .attacks import sample_positions
 from .attacks_characters import tokenizer_bytes, retokenize_characters
 from ..core.driver import Request, Rng, decode
@@ -63,7 +63,7 @@ class FromModel(Source):
 
 # %% ../../nbs/11_detection/10_attacks_models.ipynb #9c75eb4e
 def check_same_ids(lm: LM, state: AttackState):
-    "Raise `ValueError` where the ids of a text are not the model's."
+    "Raise `ValueError` if the ids of a text are not the model's."
     ours, theirs = lm.tokenizer, state.tokenizer
     same = ours is theirs or None in (ours, theirs) or ours.get_vocab() == theirs.get_vocab()
     if not same or max(state.ids, default=0) >= lm.vocab_size:
@@ -75,7 +75,7 @@ def check_same_ids(lm: LM, state: AttackState):
 # %% ../../nbs/11_detection/10_attacks_models.ipynb #dfa2b36a
 @dataclass(frozen=True, repr=False)
 class Paraphrase(Attack):
-    "A share of the pieces of a text is rewritten by another model."
+    "Rewrites a share of the pieces of a text with a model of the attacker."
 
     model: object  # a name or folder for `load`, or an `LM`
     revision: str | None = None  # of a named model
@@ -86,7 +86,7 @@ class Paraphrase(Attack):
     device: str | None = None  # of a named model
 
     def __post_init__(self):
-        check_strength('share', self.share)
+        check_fraction('share', self.share)
         if not isinstance(self.model, (str, LM)):
             raise TypeError(f'model is {self.model!r}: give a name for load(), or a loaded model')
         if isinstance(self.model, LM) and (self.revision, self.device) != (None, None):
@@ -96,12 +96,12 @@ class Paraphrase(Attack):
         check_int('size, the number of tokens of a piece,', self.size)
 
     def __repr__(self):
-        shown = [repr(self.model if isinstance(self.model, str) else self.model.name)]
+        arguments = [repr(self.model if isinstance(self.model, str) else self.model.name)]
         for f in fields(self)[1:]:
             value = getattr(self, f.name)
             if repr(value) != repr(f.default):
-                shown.append(f'{f.name}={value!r}')
-        return f'Paraphrase({", ".join(shown)})'
+                arguments.append(f'{f.name}={value!r}')
+        return f'Paraphrase({", ".join(arguments)})'
 
     def load(self) -> LM:
         "The model, loaded if it is a name."
@@ -133,7 +133,7 @@ class Paraphrase(Attack):
 
 # %% ../../nbs/11_detection/10_attacks_models.ipynb #e765471d
 def match_origins(old: list[int], new: list[int], at: list[int]) -> list[int]:
-    "For each new id the position of the old id (`old` stands at `at`) that it repeats, or -1."
+    "For each new id the position of the old id that it repeats, or -1; `at`: positions of `old`."
     origin = [-1] * len(new)
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     for a, b, size in matcher.get_matching_blocks():
@@ -173,7 +173,7 @@ def split_pieces(state: AttackState, spelling, size: int) -> list[list[int]]:
 
 
 def first_run(positions: list[int], size: int) -> list[int]:
-    "The first `size` positions, or fewer where one does not follow the one before it."
+    "The first consecutive positions, at most `size`."
     for k in range(1, min(size, len(positions))):
         if positions[k] != positions[k - 1] + 1:
             return positions[:k]
@@ -181,16 +181,16 @@ def first_run(positions: list[int], size: int) -> list[int]:
 
 
 def ends_sentence(state: AttackState, spelling, position: int) -> bool:
-    "Whether a piece may end after this token."
+    "True if a piece may end after this token."
     raw = spelling.pieces[state.ids[position]] or b''
     return bool(SENTENCE_END.search(raw.decode('utf-8', 'replace')))
 
 # %% ../../nbs/11_detection/10_attacks_models.ipynb #3eae7221
 @dataclass(frozen=True)
 class EmojiSample:
-    """A strategy: sampling by a model that was instructed to write `characters` before every word.
+    """Sampling by a model that was instructed to write `characters` before every word.
 
-    The processors have the characters in their ids; the model's distribution does not suffer.
+    The processors get ids with the characters, the model ids without them.
     """
 
     processors: tuple = ()
@@ -199,11 +199,11 @@ class EmojiSample:
     def __post_init__(self):
         if not isinstance(self.characters, str) or not self.characters.strip():
             raise ValueError(
-                f'characters is {self.characters!r}: give what is written before every word'
+                f'characters is {self.characters!r}: give the characters before every word'
             )
 
     def decode(self, request: Request) -> Iterator[Step]:
-        "One token a step, after the characters where a word begins."
+        "One token a step, after the characters if it begins a word."
         lm = request.lm
         session = request.session()
         processors = LogitsProcessorList(list(self.processors)).bind(request)
@@ -216,11 +216,11 @@ class EmojiSample:
         begins = word_beginnings(lm, spelling)
         clean, full = list(request.prompt), list(request.prompt)
         while True:
-            row = session.logits(clean)
-            tokens = [request.rng.categorical(processors(full, row)[0].softmax(-1))]
+            logits = session.logits(clean)
+            tokens = [request.rng.categorical(processors(full, logits)[0].softmax(-1))]
             if begins[tokens[0]]:
                 full += emoji_ids
-                scores = processors(full, row.masked_fill(~begins, -torch.inf))
+                scores = processors(full, logits.masked_fill(~begins, -torch.inf))
                 tokens = [*emoji_ids, request.rng.categorical(scores[0].softmax(-1))]
             clean.append(tokens[-1])
             full.append(tokens[-1])
@@ -228,6 +228,6 @@ class EmojiSample:
 
 # %% ../../nbs/11_detection/10_attacks_models.ipynb #5d81593a
 def word_beginnings(lm: LM, spelling) -> torch.Tensor:
-    "Which tokens begin a word, `(V,)` bool: those with a space in front."
+    "Flags `(V,)` of the tokens that begin a word: those with a space in front."
     pieces = [*spelling.pieces, *[None] * lm.vocab_size][: lm.vocab_size]
     return torch.tensor([bool(p) and p[:1].isspace() for p in pieces], device=lm.device)

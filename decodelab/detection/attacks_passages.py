@@ -12,19 +12,17 @@ from hashlib import sha256
 
 import numpy as np
 
-from ..core.checks import check_int
-from .attacks import Attack, AttackState, is_id_sequence, check_strength
-from ..watermark.base import with_new_key
-from ..watermark.base import Watermark
+from ..core.checks import check_choice, check_fraction, check_int
+from .attacks import Attack, AttackState, is_id_sequence
+from ..watermark.base import Watermark, with_new_key
 
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #6a45a5b1
 def random_windows(
     rng: np.random.Generator, n: int, sizes: Sequence[int], gap: int = 0
 ) -> list[int]:
-    """Where disjoint pieces of these sizes begin in n positions, at least `gap` apart, every
-    placement as likely.
+    """Begins of disjoint pieces of these sizes in n positions, at least `gap` apart.
 
-    Raises `ValueError` if they do not fit.
+    All placements have the same probability. Raises `ValueError` if the pieces do not fit.
     """
     k = len(sizes)
     room = n - sum(sizes) - gap * max(0, k - 1) + k  # numbers to choose from
@@ -34,23 +32,20 @@ def random_windows(
             'give fewer, or a smaller share'
         )
     at = np.sort(rng.permutation(room)[:k])
-    return [
-        int(a) + int(s)
-        for a, s in zip(at, np.cumsum([0, *(size - 1 + gap for size in sizes[:-1])]))
-    ]
+    shifts = np.cumsum([0, *(size - 1 + gap for size in sizes)])
+    return (at + shifts[:k]).tolist()
 
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #2865183e
 @dataclass(frozen=True, repr=False)
 class Shuffle(Attack):
-    "A share of the tokens changes positions inside windows: 2 swaps neighbours, more scrambles."
+    "Shuffles a share of the tokens inside windows: 2 swaps neighbours, more scrambles."
 
     share: float
     window: int = 2
 
     def __post_init__(self):
-        check_strength('share', self.share)
-        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 2:
-            raise ValueError(f'window is {self.window!r}: give 2 or more tokens that change places')
+        check_fraction('share', self.share)
+        check_int('window', self.window, 2)
 
     def edit(self, state: AttackState) -> list:
         slots = state.slots()
@@ -69,15 +64,14 @@ class Shuffle(Attack):
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #217feb98
 @dataclass(frozen=True, repr=False)
 class Truncate(Attack):
-    "A share of the text is cut off at its 'end' or 'start'."
+    "Cuts off a share of the text at its 'end' or 'start'."
 
     share: float
     side: str = 'end'
 
     def __post_init__(self):
-        check_strength('share', self.share)
-        if self.side not in ('end', 'start'):
-            raise ValueError(f"side is {self.side!r}: give 'end' or 'start'")
+        check_fraction('share', self.share)
+        check_choice('side', self.side, ('end', 'start'))
 
     def edit(self, state: AttackState) -> list:
         slots, free = state.slots(), state.free
@@ -89,14 +83,14 @@ class Truncate(Attack):
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #576f94b5
 @dataclass(frozen=True, repr=False)
 class CopyPaste(Attack):
-    "Pieces of the watermarked text, `share` of the result, stand in one of the `hosts`."
+    "Pastes pieces of the watermarked text, `share` of the result, into one of the `hosts`."
 
     hosts: tuple  # unwatermarked texts: sequences of ids
     share: float = 0.25
     spans: int = 1  # number of pieces
 
     def __post_init__(self):
-        check_strength('share', self.share)
+        check_fraction('share', self.share)
         check_int('spans', self.spans)
         hosts = self.hosts if isinstance(self.hosts, (list, tuple)) else ()
         if not hosts or not all(map(is_id_sequence, hosts)):
@@ -114,24 +108,23 @@ class CopyPaste(Attack):
         "The next state: host tokens with watermarked pieces between them."
         free, rng = state.free, state.rng
         n = len(free)
-        kept = round(float(self.share) * n)  # tokens of the watermarked text
-        if 0 < kept < self.spans:
+        pasted = round(float(self.share) * n)  # tokens of the watermarked text
+        rest = n - pasted
+        if 0 < pasted < self.spans:
             raise ValueError(
-                f'{kept} watermarked tokens make no {self.spans} spans: '
+                f'{pasted} watermarked tokens make no {self.spans} spans: '
                 'give a larger share or fewer spans'
             )
         host = self.hosts[int(rng.integers(len(self.hosts)))]
-        if len(host) < n - kept:
-            raise ValueError(
-                f'a host has {len(host)} ids where {n - kept} are needed: give longer hosts'
-            )
+        if len(host) < rest:
+            raise ValueError(f'a host has {len(host)} ids and {rest} are needed: give longer hosts')
         sizes = []
-        if kept:
-            sizes = [kept // self.spans + (i < kept % self.spans) for i in range(self.spans)]
+        if pasted:
+            sizes = [pasted // self.spans + (i < pasted % self.spans) for i in range(self.spans)]
         sources = random_windows(rng, n, sizes)
         targets = random_windows(rng, n, sizes, gap=1)
-        first = int(rng.integers(len(host) - (n - kept) + 1))
-        mix = [(t, -1) for t in host[first : first + n - kept]]
+        first = int(rng.integers(len(host) - rest + 1))
+        mix = [(t, -1) for t in host[first : first + rest]]
         for a, b, size in zip(sources, targets, sizes):
             mix[b:b] = [(state.ids[i], i) for i in free[a : a + size]]
         slots = state.slots()
@@ -142,7 +135,7 @@ class CopyPaste(Attack):
 
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #f677a6e1
 def wrong_key(watermark: Watermark, seed: int = 0) -> Watermark:
-    """The same watermark with another key.
+    """The watermark with a different key.
 
     Raises `ValueError` for a watermark without one.
     """
@@ -151,9 +144,9 @@ def wrong_key(watermark: Watermark, seed: int = 0) -> Watermark:
 # %% ../../nbs/11_detection/08_attacks_passages.ipynb #23ef7990
 @dataclass(frozen=True, repr=False)
 class Spoof(Attack):
-    """The text becomes a short run of its own tokens, repeated.
+    """Replaces the text by a short run of its own tokens, repeated.
 
-    Of `tries` runs the one with the highest mean score under the watermark.
+    Among `tries` random runs, the one with the highest mean score under the watermark is taken.
     """
 
     watermark: Watermark

@@ -16,7 +16,7 @@ from hashlib import sha256
 import numpy as np
 import pandas as pd
 import torch
-from fastcore.basics import patch
+
 from scipy import stats
 
 from ..core.checks import check_fraction
@@ -27,6 +27,11 @@ from .weighted import CachedLatticeNull, layer_g_values
 from ..core.plot import write_atomic
 from ..watermark.synthid import SynthID, TournamentScores
 from ..watermark.base import Watermark
+
+# %% ../../nbs/11_detection/06_bayesian.ipynb #39da476e
+PENALTIES = tuple(np.logspace(-4, -2, 5).tolist())  # the published grid is the upper half
+LATTICE_STEP = 1 / 64  # nats
+FORMAT = 'decodelab BayesianDetector 1'
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #80fbf1b0
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,7 +59,7 @@ class BayesianDetector:
     def score(self, token_scores: TournamentScores) -> float:
         """The sum over the tokens that count, in nats.
 
-        Raises for token scores of another kind or watermark.
+        Raises `TypeError` or `ValueError` for token scores of a different kind or watermark.
         """
         check_tournament_scores(token_scores, self.watermark)
         return float(self.log_ratios(token_scores.g[token_scores.scored]).sum())
@@ -64,17 +69,94 @@ class BayesianDetector:
         return f'BayesianDetector({self.watermark!r}, prior={self.prior:.3g}, {held_out})'
 
     def posterior(self, token_scores: TournamentScores, prior: float | None = None) -> float:
-        "P(watermarked | token scores), with the detector's prior or another."
+        "P(watermarked | token scores), with the detector's prior or the given one."
         prior = self.prior if prior is None else prior
         check_fraction('prior', prior, zero=False, one=False)
         log_odds = math.log(prior / (1 - prior)) + self.score(token_scores)
         return float(torch.sigmoid(torch.tensor(log_odds, dtype=torch.float64)))
 
+    def p_value(self, token_scores: TournamentScores) -> float:
+        """Conformal p-value: the rank of a text among held-out unwatermarked ones.
+
+        Those with fewer tokens that count are left out. Raises `ValueError` if none remains.
+        """
+        score, n = self.score(token_scores), token_scores.count
+        same = self.held_out[:, n - 1] if n <= self.held_out.shape[1] else np.empty(0)
+        same = same[~np.isnan(same)]
+        if not len(same):
+            raise ValueError(
+                f'no held-out text has {n} tokens that count: cut the text, or train with longer ones'
+            )
+        return float(1 + (same >= score).sum()) / (1 + len(same))
+
+    def score_tokens(
+        self, ids, prompt=0, deduplicate='context+token', pad=None, eos=()
+    ) -> TournamentScores:
+        "The watermark's token scores, with log-ratios in nats above the smallest as `values`."
+        scores = self.watermark.score_tokens(ids, prompt, deduplicate, pad, eos)
+        values = lattice_steps(self, scores.g) * LATTICE_STEP
+        values[[context is None for context in scores.contexts]] = 0.0
+        return replace(scores, values=values)
+
+    @classmethod
+    def fit(
+        cls,
+        watermarked: Sequence[TournamentScores],
+        unwatermarked: Sequence[TournamentScores],  # texts scored under one watermark
+        generator: torch.Generator,  # of the division and the order of texts
+        loss: Callable = likelihood_loss,  # or classification_loss, the published one
+        penalties: Sequence[float] = PENALTIES,  # of delta: the best one on held-out texts is taken
+        prior: float = 0.5,  # probability that a text is watermarked
+        epochs: int = 30,
+        rate: float = 0.021,
+        batch: int = 64,  # of Adam, on texts
+        held_out: float = 0.25,  # share of texts to choose the penalty
+        calibrate: float = 0.5,  # share of the other unwatermarked texts, for p-values
+    ) -> 'BayesianDetector':
+        """A trained detector.
+
+        Raises `ValueError` for too few texts, or texts scored under different watermarks.
+        """
+        watermark = check_training_scores(watermarked, unwatermarked)
+        check_fraction('prior', prior, zero=False, one=False)
+        if not penalties:
+            raise ValueError(f'penalties are {penalties!r}: give at least one')
+        parts = split_texts(watermarked, unwatermarked, held_out, calibrate, generator)
+        learn, learn_not, choose, choose_not, calibration = parts
+        data = loss_inputs(learn, learn_not)
+        test = loss_inputs(choose, choose_not)
+        odds = math.log(prior / (1 - prior))
+        settings = odds, loss, epochs, rate, batch
+        (beta, delta, odds), losses = choose_weights(data, test, penalties, settings, generator)
+        prior = float(torch.sigmoid(odds))
+        detector = BayesianDetector(
+            watermark, beta.double(), delta.double().tril(-1), prior, losses=losses
+        )
+        return replace(detector, held_out=cumulative_scores(detector, calibration))
+
+    def save(self, path):
+        "Write a safetensors file, whole or not at all, with the fingerprint of the watermark."
+        from safetensors.torch import save as packed_bytes
+
+        tensors = dict(
+            beta=self.beta.double(),
+            delta=self.delta.double(),
+            prior=torch.tensor(self.prior, dtype=torch.float64),
+            held_out=torch.from_numpy(self.held_out).double(),
+        )
+        stored = dict(
+            format=FORMAT,
+            watermark=watermark_digest(self.watermark),
+            layers=str(len(self.watermark.keys)),
+            losses=json.dumps(list(self.losses.items())),
+        )
+        write_atomic(path, packed_bytes({k: t.contiguous() for k, t in tensors.items()}, stored))
+
     @classmethod
     def load(cls, path, watermark: SynthID) -> 'BayesianDetector':
         """The detector in a file, for the watermark it was trained on.
 
-        Raises `ValueError` for another watermark or another file.
+        Raises `ValueError` for a different watermark or file.
         """
         if not isinstance(watermark, SynthID):
             raise TypeError(
@@ -105,10 +187,37 @@ class BayesianDetector:
             dict(json.loads(metadata['losses'])),
         )
 
+    def to_transformers(self):
+        "A transformers `BayesianDetectorModel` with these weights."
+        from transformers import BayesianDetectorConfig, BayesianDetectorModel
+
+        config = BayesianDetectorConfig(watermarking_depth=len(self.beta), base_rate=self.prior)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            model = BayesianDetectorModel(config).to(self.beta.dtype)
+            inner = model.likelihood_model_watermarked
+            inner.beta.copy_(self.beta.view(inner.beta.shape))
+            inner.delta.copy_(self.delta.view(inner.delta.shape))
+            model.prior.copy_(torch.tensor([self.prior]).view(model.prior.shape))
+        return model
+
+    @classmethod
+    def from_transformers(cls, model, watermark: SynthID) -> 'BayesianDetector':
+        """The detector with the weights of a `BayesianDetectorModel`; it has no held-out texts.
+
+        Raises `ValueError` for a different number of layers.
+        """
+        weights, layers = model.likelihood_model_watermarked, len(watermark.keys)
+        if weights.beta.numel() != layers:
+            raise ValueError(
+                f'the model has {weights.beta.numel()} layers and the watermark {layers}: '
+                'give the watermark it was trained on'
+            )
+        prior = model.prior.detach().double().clamp(1e-5, 1 - 1e-5).item()
+        beta = weights.beta.detach().double().view(layers)
+        delta = weights.delta.detach().double().view(layers, layers).tril(-1)
+        return BayesianDetector(watermark, beta, delta, prior)
+
 # %% ../../nbs/11_detection/06_bayesian.ipynb #c68ac634
-PENALTIES = tuple(np.logspace(-4, -2, 5).tolist())  # the published grid is the upper half
-
-
 def split(texts: Sequence, share: float, generator: torch.Generator) -> tuple[list, list]:
     "Two parts at random, the first with this share of the texts."
     order = torch.randperm(len(texts), generator=generator).tolist()
@@ -117,7 +226,7 @@ def split(texts: Sequence, share: float, generator: torch.Generator) -> tuple[li
 
 
 def loss_inputs(watermarked: list, unwatermarked: list):
-    "What a loss takes: g-values, mask, and which texts are watermarked."
+    "The inputs of a loss: g-values, mask, and flags of the watermarked texts."
     is_watermarked = torch.tensor([1.0] * len(watermarked) + [0.0] * len(unwatermarked))
     return *pad_g_values([*watermarked, *unwatermarked]), is_watermarked
 
@@ -128,48 +237,11 @@ def cumulative_scores(detector: BayesianDetector, texts: list) -> np.ndarray:
     longest = max(map(len, sums))
     return np.array([np.pad(s, (0, longest - len(s)), constant_values=np.nan) for s in sums])
 
-# %% ../../nbs/11_detection/06_bayesian.ipynb #02fd63f0
-@patch(cls_method=True)
-def fit(
-    cls: BayesianDetector,
-    watermarked: Sequence[TournamentScores],
-    unwatermarked: Sequence[TournamentScores],  # texts scored under one watermark
-    generator: torch.Generator,  # of the division and the order of texts
-    loss: Callable = likelihood_loss,  # or classification_loss, the published one
-    penalties: Sequence[float] = PENALTIES,  # of delta: the best one on held-out texts is taken
-    prior: float = 0.5,  # probability that a text is watermarked
-    epochs: int = 30,
-    rate: float = 0.021,
-    batch: int = 64,  # of Adam, on texts
-    held_out: float = 0.25,  # share of texts to choose the penalty
-    calibrate: float = 0.5,  # share of the other unwatermarked texts, for p-values
-) -> BayesianDetector:
-    """A trained detector.
 
-    Raises `ValueError` for too few texts, or texts scored under different watermarks.
-    """
-    watermark = check_training_scores(watermarked, unwatermarked)
-    check_fraction('prior', prior, zero=False, one=False)
-    if not penalties:
-        raise ValueError(f'penalties are {penalties!r}: give at least one')
-    parts = split_texts(watermarked, unwatermarked, held_out, calibrate, generator)
-    learn, learn_not, choose, choose_not, calibration = parts
-    data = loss_inputs(learn, learn_not)
-    test = loss_inputs(choose, choose_not)
-    odds = math.log(prior / (1 - prior))
-    settings = odds, loss, epochs, rate, batch
-    (beta, delta, odds), losses = choose_weights(data, test, penalties, settings, generator)
-    prior = float(torch.sigmoid(odds))
-    detector = BayesianDetector(
-        watermark, beta.double(), delta.double().tril(-1), prior, losses=losses
-    )
-    return replace(detector, held_out=cumulative_scores(detector, calibration))
-
-# %% ../../nbs/11_detection/06_bayesian.ipynb #cc4302ce
 def split_texts(watermarked, unwatermarked, held_out, calibrate, generator) -> tuple[list, ...]:
     """Texts to learn from (both kinds), to choose the penalty by (both), and to calibrate p-values.
 
-    Raises `ValueError` where a part is empty.
+    Raises `ValueError` if a part is empty.
     """
     choose, learn = split(watermarked, held_out, generator)
     choose_not, rest = split(unwatermarked, held_out, generator)
@@ -185,7 +257,7 @@ def split_texts(watermarked, unwatermarked, held_out, calibrate, generator) -> t
 
 def choose_weights(data, test, penalties, settings, generator) -> tuple[list, dict]:
     "The weights with the least loss on `test`, and the loss of each penalty; `settings`: of training."
-    order = generator.get_state()  # of texts, the same for each penalty
+    order = generator.get_state()  # every penalty trains on the texts in one order
     runs = {}
     for penalty in map(float, penalties):
         same_order = torch.Generator().set_state(order)
@@ -200,7 +272,7 @@ def reliability(
     watermarked: Sequence[bool],  # of the same texts
     bins: int = 10,  # of equal width
 ) -> pd.DataFrame:
-    """For each bin the mean prediction, the share that was watermarked, and the number of texts.
+    """For each bin the mean prediction, the watermarked share, and the number of texts.
 
     The share has its 99 % interval (Clopper and Pearson).
     """
@@ -219,27 +291,7 @@ def reliability(
         rows.append(dict(predicted=mean, watermarked=k / n, low=low, high=high, texts=n))
     return pd.DataFrame(rows)
 
-# %% ../../nbs/11_detection/06_bayesian.ipynb #3b8f1e60
-@patch
-def p_value(self: BayesianDetector, token_scores: TournamentScores) -> float:
-    """Conformal: the rank of a text among held-out unwatermarked ones of the same number of tokens
-    that count.
-
-    Raises `ValueError` where none is as long.
-    """
-    score, n = self.score(token_scores), token_scores.count
-    same = self.held_out[:, n - 1] if n <= self.held_out.shape[1] else np.empty(0)
-    same = same[~np.isnan(same)]
-    if not len(same):
-        raise ValueError(
-            f'no held-out text has {n} tokens that count: cut the text, or train with longer ones'
-        )
-    return float(1 + (same >= score).sum()) / (1 + len(same))
-
 # %% ../../nbs/11_detection/06_bayesian.ipynb #b7da2c0d
-LATTICE_STEP = 1 / 64  # nats
-
-
 @lru_cache(maxsize=16)
 def min_log_ratio(detector: BayesianDetector) -> float:
     "The smallest log-ratio a token has under the keys, in nats."
@@ -252,17 +304,6 @@ def lattice_steps(detector: BayesianDetector, g: np.ndarray) -> np.ndarray:
     return np.rint(above / LATTICE_STEP).astype(int)
 
 
-@patch
-def score_tokens(
-    self: BayesianDetector, ids, prompt=0, deduplicate='context+token', pad=None, eos=()
-) -> TournamentScores:
-    "The watermark's token scores, with log-ratios in nats above the smallest as `values`."
-    scores = self.watermark.score_tokens(ids, prompt, deduplicate, pad, eos)
-    values = lattice_steps(self, scores.g) * LATTICE_STEP
-    values[[context is None for context in scores.contexts]] = 0.0
-    return replace(scores, values=values)
-
-
 @null_distribution.register(BayesianDetector)
 @lru_cache(maxsize=16)
 def learned_null(detector: BayesianDetector) -> CachedLatticeNull:
@@ -272,36 +313,13 @@ def learned_null(detector: BayesianDetector) -> CachedLatticeNull:
     return CachedLatticeNull(f, LATTICE_STEP, 'counted, learned ratios')
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #9a7df9ba
-FORMAT = 'decodelab BayesianDetector 1'
-
-
 def watermark_digest(watermark: SynthID) -> str:
     "A fingerprint of everything about a watermark: SHA-256 of its configuration."
     return sha256(watermark.to_json().encode()).hexdigest()
 
 
-@patch
-def save(self: BayesianDetector, path):
-    "Write a safetensors file, whole or not at all, with the fingerprint of the watermark."
-    from safetensors.torch import save as packed_bytes
-
-    tensors = dict(
-        beta=self.beta.double(),
-        delta=self.delta.double(),
-        prior=torch.tensor(self.prior, dtype=torch.float64),
-        held_out=torch.from_numpy(self.held_out).double(),
-    )
-    stored = dict(
-        format=FORMAT,
-        watermark=watermark_digest(self.watermark),
-        layers=str(len(self.watermark.keys)),
-        losses=json.dumps(list(self.losses.items())),
-    )
-    write_atomic(path, packed_bytes({k: t.contiguous() for k, t in tensors.items()}, stored))
-
-
 def read_safetensors(path) -> tuple[dict, dict]:
-    "Metadata and tensors of a file; both empty where it is no safetensors file."
+    "Metadata and tensors of a file; both empty unless it is a safetensors file."
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -309,36 +327,3 @@ def read_safetensors(path) -> tuple[dict, dict]:
             return file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()}
     except SafetensorError:
         return {}, {}
-
-# %% ../../nbs/11_detection/06_bayesian.ipynb #17136b4b
-@patch
-def to_transformers(self: BayesianDetector):
-    "A transformers `BayesianDetectorModel` with these weights."
-    from transformers import BayesianDetectorConfig, BayesianDetectorModel
-
-    config = BayesianDetectorConfig(watermarking_depth=len(self.beta), base_rate=self.prior)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        model = BayesianDetectorModel(config).to(self.beta.dtype)
-        inner = model.likelihood_model_watermarked
-        inner.beta.copy_(self.beta.view(inner.beta.shape))
-        inner.delta.copy_(self.delta.view(inner.delta.shape))
-        model.prior.copy_(torch.tensor([self.prior]).view(model.prior.shape))
-    return model
-
-
-@patch(cls_method=True)
-def from_transformers(cls: BayesianDetector, model, watermark: SynthID) -> BayesianDetector:
-    """The detector with the weights of a `BayesianDetectorModel`; it has no held-out texts.
-
-    Raises `ValueError` for another number of layers.
-    """
-    weights, layers = model.likelihood_model_watermarked, len(watermark.keys)
-    if weights.beta.numel() != layers:
-        raise ValueError(
-            f'the model has {weights.beta.numel()} layers and the watermark {layers}: '
-            'give the watermark it was trained on'
-        )
-    prior = model.prior.detach().double().clamp(1e-5, 1 - 1e-5).item()
-    beta = weights.beta.detach().double().view(layers)
-    delta = weights.delta.detach().double().view(layers, layers).tril(-1)
-    return BayesianDetector(watermark, beta, delta, prior)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fastcore.basics import patch
+
 from scipy import stats
 
 from ..core.checks import check_choice, check_fraction, check_instance, check_int
@@ -34,8 +34,8 @@ from ..watermark.transformers_green_list import watermark_from_config
 class Detection:
     "The detection of a watermark in one sequence: exact `p`, `z`, and the scores of the tokens."
 
-    p: float  # the probability of a total this large without the watermark; 1 where nothing counts
-    z: float  # standard deviations above the expectation without it; nan where nothing counts
+    p: float  # the probability of a total this large without the watermark; 1 if nothing counts
+    z: float  # standard deviations above the expectation without it; nan if nothing counts
     token_scores: TokenScores = field(repr=False)
     null: NullDistribution = field(repr=False)
     watermark: str  # its repr, without the key
@@ -43,7 +43,7 @@ class Detection:
     decode: object = field(default=None, repr=False)  # ids → text, with a tokenizer
     windows: WindowScan | None = None  # with `windows=`
     key_p: float | None = None  # p by other keys, with `permutations=`
-    level: float = 0.01  # at which it is called marked
+    level: float = 0.01  # at which it is called watermarked
     retokenized: bool = False  # are the ids those of a string, and perhaps not the model's?
     texts: list[str] | None = field(default=None, repr=False)  # of the tokens, from a `Trace`
 
@@ -59,11 +59,39 @@ class Detection:
 
     @property
     def mask(self) -> np.ndarray:
-        "Which tokens count, `(n,)` bool."
+        "Flags of the tokens that count, `(n,)` bool."
         return self.token_scores.scored
 
+    @property
+    def pieces(self) -> list[str] | None:
+        "The text of each token; None without a tokenizer or a `Trace`."
+        if self.texts is not None:
+            return self.texts
+        return self.decode and detokenize(self.decode, [], self.ids)
+
+    @property
+    def spans(self) -> list:
+        "The significant passages; none without `windows=`."
+        return self.windows.spans if self.windows else []
+
+    @property
+    def decisive_p(self) -> float:
+        "The p-value that decides: that of the windows, if there are any, or else p."
+        return self.windows.p if self.windows else self.p
+
+    @property
+    def marked(self) -> bool:
+        "True if the decisive p is at most `level`."
+        return self.decisive_p <= self.level
+
+    def __bool__(self):
+        "Raises `ValueError`: the answer is a p-value, or `marked` at a level."
+        raise ValueError(
+            f'a Detection is neither true nor false (p={self.p:.2g}): ask for .marked, which is '
+            f'p <= {self.level:g} here, or compare .p with a level of your own'
+        )
+
     def __repr__(self) -> str:
-        "One line."
         if not self.count:
             return f'Detection({self.watermark}: nothing to score in {len(self.ids)} tokens, p=1)'
         mean = f'mean {self.total / self.count:.3f} against {self.null.mean:.3f}'
@@ -78,11 +106,29 @@ class Detection:
             line += ', tokenized again from a string'
         return f'Detection({line})'
 
+    def to_dict(self) -> dict:
+        "The detection in types that JSON can hold; an undefined number is None."
+        record = dict(
+            watermark=self.watermark,
+            marked=self.marked,
+            level=self.level,
+            p=self.p,
+            z=None if np.isnan(self.z) else self.z,
+            tokens=len(self.ids),
+            counted=self.count,
+            mean=self.total / self.count if self.count else None,
+            key_p=self.key_p,
+            retokenized=self.retokenized,
+        )
+        if self.windows:
+            spans = [dict(begin=span.begin, end=span.end, p=span.p) for span in self.spans]
+            record |= dict(window_p=self.windows.p, spans=spans)
+        return record
+
     def _repr_html_(self) -> str:
         "The text with its evidence, as a page fragment."
-        shown = self.pieces or [f'{i} ' for i in self.ids]
         return highlight_tokens(
-            shown,
+            self.pieces or [f'{i} ' for i in self.ids],
             self.token_scores.values,
             self.token_scores.scored,
             self.null,
@@ -91,68 +137,12 @@ class Detection:
             self.spans or None,
         )
 
-# %% ../../nbs/11_detection/03_detect.ipynb #1f17772b
-@patch(as_prop=True)
-def pieces(self: Detection) -> list[str] | None:
-    "The text of each token; None without a tokenizer or a `Trace`."
-    if self.texts is not None:
-        return self.texts
-    return self.decode and detokenize(self.decode, [], self.ids)
-
-
-@patch(as_prop=True)
-def spans(self: Detection) -> list:
-    "The significant passages; none without `windows=`."
-    return self.windows.spans if self.windows else []
-
-
-@patch(as_prop=True)
-def decisive_p(self: Detection) -> float:
-    "The p-value that decides: p, or with windows theirs, which holds for all of them together."
-    return self.windows.p if self.windows else self.p
-
-
-@patch(as_prop=True)
-def marked(self: Detection) -> bool:
-    "Is the decisive p at most `level`?"
-    return self.decisive_p <= self.level
-
 # %% ../../nbs/11_detection/03_detect.ipynb #6dc8e42d
 def verdict(detection) -> str:
     "The answer in words, with its level."
     return (
         f'{"watermarked" if detection.marked else "not watermarked"} at level {detection.level:g}'
     )
-
-# %% ../../nbs/11_detection/03_detect.ipynb #detbool2
-@patch
-def __bool__(self: Detection):
-    "Raises `ValueError`: the answer is a p-value, or `marked` at a level."
-    raise ValueError(
-        f'a Detection is neither true nor false (p={self.p:.2g}): ask for .marked, which is '
-        f'p <= {self.level:g} here, or compare .p with a level of your own'
-    )
-
-
-@patch
-def to_dict(self: Detection) -> dict:
-    "The detection as JSON can hold it; what is not a number is None."
-    record = dict(
-        watermark=self.watermark,
-        marked=self.marked,
-        level=self.level,
-        p=self.p,
-        z=None if np.isnan(self.z) else self.z,
-        tokens=len(self.ids),
-        counted=self.count,
-        mean=self.total / self.count if self.count else None,
-        key_p=self.key_p,
-        retokenized=self.retokenized,
-    )
-    if self.windows:
-        spans = [dict(begin=span.begin, end=span.end, p=span.p) for span in self.spans]
-        record |= dict(window_p=self.windows.p, spans=spans)
-    return record
 
 # %% ../../nbs/11_detection/03_detect.ipynb #4e658aaa
 def encode_if_text(text, tokenizer) -> list[int]:
@@ -175,7 +165,7 @@ def encode_if_text(text, tokenizer) -> list[int]:
 
 
 def remove_padding(ids: list[int], mask) -> tuple[list[int], int]:
-    """The ids where the mask is 1, and how many stood before them.
+    """The ids at which the mask is 1, and the number of ids before them.
 
     Raises `ValueError` for a mask that does not fit or has holes.
     """
@@ -188,7 +178,7 @@ def remove_padding(ids: list[int], mask) -> tuple[list[int], int]:
     at = np.flatnonzero(mask)
     if len(at) and at[-1] - at[0] + 1 != len(at):
         raise ValueError(
-            'the mask has holes inside the text: padding can only stand before or after it'
+            'the mask has holes inside the text: padding can only be before or after it'
         )
     return [ids[i] for i in at], int(at[0]) if len(at) else len(ids)
 
@@ -198,21 +188,21 @@ def detect(
     text,  # a `Trace`, the ids (n,) of one sequence with its prompt, or a string
     prompt: int | str = 0,  # the number of ids of the prompt at the beginning, or the prompt itself
     *,
-    deduplicate: str = 'context+token',  # or 'ngram'; 'none': p does not hold where text repeats
+    deduplicate: str = 'context+token',  # or 'ngram'; 'none': p is invalid if the text repeats
     pad: int | None = None,  # the id of padding
     mask=None,  # (n,) 1 for text and 0 for padding
     tokenizer=None,  # for strings, and to show the tokens
     windows: bool | Sequence[int] = False,  # scan for passages, too; sizes in scored tokens
-    level: float = 0.01,  # p at which it is called marked; with windows, at which spans are, too
+    level: float = 0.01,  # p at which the text, or with windows a span, is called watermarked
     permutations: int = 0,  # number of other keys to compare with
     seed: int | None = None,  # of those, and of the simulated null of windows; None: 0
     **scorer_options,  # what a watermark needs besides: `lm` for SWEET, `eos` for SynthID
 ) -> Detection:
-    """Whether a text carries the watermark, with an exact p-value.
+    """Test a text for the watermark, with an exact p-value.
 
-    A string is tokenized again. Where that gives other ids than the model generated, their evidence
-    is lost, and so is that of the tokens whose context they are: give ids or a `Trace` if there are.
-    Raises `ValueError` for anything but one text, and for settings that the watermark has not.
+    A string is tokenized again. An id that differs from the generated one loses its evidence, and
+    that of the tokens whose context it is: prefer ids or a `Trace` to a string.
+    Raises `ValueError` for anything but one text, and for settings that the watermark does not have.
     """
     ids, n_prompt = prepare_ids(text, prompt, tokenizer, mask)
     check_scorer_options(watermark, scorer_options)
@@ -240,7 +230,7 @@ def add_windows(detection: Detection, windows, seed: int):
 
 
 def prepare_ids(text, prompt, tokenizer, mask) -> tuple[list[int], int]:
-    """The ids without padding, and how many of them are the prompt's.
+    """The ids without padding, and the number of prompt ids.
 
     Raises `ValueError` for ids that do not begin with the prompt, and for a prompt beside a `Trace`.
     """
@@ -265,15 +255,15 @@ def prepare_ids(text, prompt, tokenizer, mask) -> tuple[list[int], int]:
 
 
 def remove_padding_keep_prompt(ids, prompt, mask) -> tuple[list[int], int]:
-    "Both without padding; `prompt` counts ids of the text, padding apart."
+    "Ids and prompt length without padding; `prompt` does not count padding."
     return (ids if mask is None else remove_padding(ids, mask)[0]), prompt
 
 
 def resolve_seed(windows, permutations, level, seed, pad) -> int:
     """`seed` with its default.
 
-    Raises `ValueError` where one is given and nothing uses it, where `pad` is no id, and where `level`
-    is no probability.
+    Raises `ValueError` for a seed that nothing uses, a `pad` that is no id, and a `level` that is no
+    probability.
     """
     check_fraction('level', level, zero=False, one=False)
     if pad is not None:
@@ -303,9 +293,9 @@ def make_detection(
     ids: list[int],
     tokenizer=None,
     level: float = 0.01,
-    source=None,  # what was given: a `Trace` has the texts of its tokens, a string is no ids
+    source=None,  # the text as given: a `Trace` has the texts of its tokens; a string was tokenized
 ) -> Detection:
-    "p and z of evidence under the watermark's null."
+    "The detection of token scores under the watermark's null distribution."
     null = null_distribution(watermark)
     return Detection(
         null.tail(token_scores.total, token_scores.count),
@@ -322,7 +312,7 @@ def make_detection(
 
 
 def trace_texts(trace: Trace) -> list[str] | None:
-    "The text of each token, that of the whole prompt at its first one; None where there are none."
+    "The text of each token, with the prompt's at its first token; None if the trace has no texts."
     if len(trace.token_texts) != len(trace.tokens):
         return None
     return [trace.prompt_text, *[''] * len(trace.prompt)][: len(trace.prompt)] + trace.token_texts
@@ -332,7 +322,7 @@ def changed_share(
     ids: Sequence[int],  # that a model generated
     tokenizer,
 ) -> float:
-    "The share of ids that are others once the text is decoded and tokenized again."
+    "The fraction of ids that change when the text is decoded and tokenized again."
     ids = list(ids)
     again = encode_if_text(tokenizer.decode(ids), tokenizer)
     blocks = SequenceMatcher(None, ids, again, autojunk=False).get_matching_blocks()
@@ -356,7 +346,7 @@ def detect_many(
 ) -> list[Detection]:
     """`detect` for each of several texts, whose tokens are scored together.
 
-    Raises `ValueError` for another number of prompts or masks than of texts.
+    Raises `ValueError` if the number of prompts or masks is not that of the texts.
     """
     rows = prepare_many(texts, prompts, tokenizer, mask)
     check_scorer_options(watermark, scorer_options)
@@ -380,9 +370,9 @@ def detect_many(
 
 # %% ../../nbs/11_detection/03_detect.ipynb #bc56b79d
 def prepare_many(texts, prompts, tokenizer, mask) -> list[tuple[list[int], int]]:
-    """The ids of each text without padding, and how many of them are its prompt's.
+    """The ids of each text without padding, and the number of its prompt ids.
 
-    Raises `ValueError` for a single string, and for another number of prompts or masks.
+    Raises `ValueError` for a single string, and for a wrong number of prompts or masks.
     """
     if isinstance(texts, (str, Trace)):
         kind = 'one string' if isinstance(texts, str) else 'one Trace'
@@ -409,7 +399,7 @@ def key_permutation_p(
 ) -> float:
     """The rank of the watermark's key among `n` others, as a p-value.
 
-    Raises `ValueError` for no other key.
+    Raises `ValueError` for `n` below 1.
     """
     check_int('permutations, the number of other keys,', n)
     if not token_scores.count:
@@ -429,22 +419,22 @@ def key_permutation_p(
 # %% ../../nbs/11_detection/03_detect.ipynb #2d207edd
 @dataclass(frozen=True)
 class Combined:
-    "What several documents show together."
+    "The combined evidence of several documents."
 
     p: float
     z: float  # nan for Fisher's method
     method: str  # 'pooled' or 'fisher'
     documents: int
     count: int  # tokens that count
-    level: float = 0.01  # at which they are called marked
+    level: float = 0.01  # at which they are called watermarked
 
     @property
     def marked(self) -> bool:
-        "Is p at most `level`?"
+        "True if p is at most `level`."
         return self.p <= self.level
 
     def __bool__(self):
-        "Raises `ValueError`, as that of one `Detection`."
+        "Raises `ValueError`, as for a `Detection`."
         raise ValueError(
             f'combined evidence is neither true nor false (p={self.p:.2g}): ask for .marked, which '
             f'is p <= {self.level:g} here'
@@ -453,14 +443,12 @@ class Combined:
 # %% ../../nbs/11_detection/03_detect.ipynb #combinefn
 def combine(
     detections: Sequence[Detection],
-    method: str
-    | None = None,  # 'pooled': one watermark; 'fisher': p-values of any; None: by itself
-    level: float = 0.01,  # p at which they are called marked, all together
+    method: str | None = None,  # 'pooled' or 'fisher'; None: pooled for one watermark, else Fisher
+    level: float = 0.01,  # p at which they are called watermarked, all together
 ) -> Combined:
-    """The evidence of several documents.
+    """Combine the evidence of several documents.
 
-    Pooled scores where the watermark is one, else Fisher's method. Raises `ValueError` for no
-    documents, and for pooling different watermarks.
+    Raises `ValueError` for no documents, and for pooling different watermarks.
     """
     check_fraction('level', level, zero=False, one=False)
     detections = list(detections)
@@ -482,15 +470,15 @@ def combine(
 
 # %% ../../nbs/11_detection/03_detect.ipynb #c62fa5ba
 def combine_by_pooling(detections: list[Detection]) -> Combined:
-    "All tokens of documents with one watermark as one text; the same context and token count once."
-    tokens = [
-        (d.token_scores.contexts[i], d.ids[i], d.token_scores.values[i])
-        for d in detections
-        for i in np.flatnonzero(d.mask)
-    ]
-    first = first_occurrence([(context, token) for context, token, _ in tokens])
+    "Score documents of one watermark as one text: the same context and token count once."
+    pairs, values = [], []
+    for d in detections:
+        for i in np.flatnonzero(d.mask):
+            pairs.append((d.token_scores.contexts[i], d.ids[i]))
+            values.append(d.token_scores.values[i])
+    first = first_occurrence(pairs)
     count = int(first.sum())
-    total = float(sum(value for (_, _, value), is_first in zip(tokens, first) if is_first))
+    total = float(np.array(values)[first].sum())
     null = detections[0].null
     p, z = null.tail(total, count), null.z(total, count)
     return Combined(p, z, 'pooled', len(detections), count)
@@ -511,7 +499,7 @@ def vocabulary_fingerprint(tokenizer) -> str:
 # %% ../../nbs/11_detection/03_detect.ipynb #9a570370
 @dataclass(frozen=True, repr=False)
 class Detector:
-    "A watermark and the tokenizer of the model that was watermarked; call it with a text."
+    "A watermark and the tokenizer of the watermarked model; call it with a text."
 
     watermark: Watermark
     tokenizer: object = None  # needed for strings
@@ -556,7 +544,7 @@ class Detector:
     ) -> 'Detector':
         """The detector of a configuration.
 
-        Raises `ValueError` for anything else, and for another tokenizer than the stored one.
+        Raises `ValueError` for anything else, and for a tokenizer that is not the stored one.
         """
         if not Path(path).is_file():
             raise ValueError(

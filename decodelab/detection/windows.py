@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from fastcore.basics import patch
 import numpy as np
 from scipy.interpolate import PchipInterpolator
 
+from ..core.checks import check_fraction, check_int
 from ..watermark.null import NullDistribution
 
 # %% ../../nbs/11_detection/01_windows.ipynb #e6ac3ee4
@@ -23,7 +23,7 @@ MIN_WINDOW = 8  # tokens of the smallest window
 
 
 def window_sizes(count: int) -> tuple[int, ...]:
-    "From 8 tokens on by steps of √2, and all `count` of them; smallest first."
+    "Window sizes from 8 tokens by steps of √2, then `count` itself; ascending."
     steps = int(2 * math.log2(max(count, MIN_WINDOW) / MIN_WINDOW) + 0.5)
     return (*(round(MIN_WINDOW * 2 ** (i / 2)) for i in range(steps)), count)
 
@@ -45,48 +45,62 @@ TINY = np.finfo(float).tiny
 
 @lru_cache(maxsize=2**16)
 def scan_statistic(null: NullDistribution, size: int, total: float) -> float:
-    """-log of the probability that `size` tokens without the watermark have this total or more.
-
-    At most 708.
-    """
+    "-log of the probability that `size` unwatermarked tokens have this total or more, at most 708."
     return -math.log(max(null.tail(total - SLACK, size), TINY))
 
 
 def scan_statistics(null: NullDistribution, size: int, totals: np.ndarray) -> np.ndarray:
-    """The surprise of each of many totals.
+    """`scan_statistic` of each of many totals, `(m,)`.
 
-    Where more than 64 occur, by a curve through some of them.
+    If more than 64 different totals occur, a curve through some of them is evaluated.
     """
-    x, place = np.unique(totals.round(9), return_inverse=True)
-    at = np.arange(len(x))
-    if len(x) > MAX_EXACT_TOTALS:
-        grid = size * null.mean + math.sqrt(size * null.var) * np.arange(-6, 40, 0.25)
-        at = np.unique(
-            np.r_[0, np.searchsorted(x, grid[(x[0] < grid) & (grid < x[-1])]), len(x) - 1]
-        )
-    y = np.array([scan_statistic(null, size, float(t)) for t in x[at]])
-    return (PchipInterpolator(x[at], y)(x) if len(x) > MAX_EXACT_TOTALS else y)[place]
+    x, index = np.unique(totals.round(9), return_inverse=True)
+    if len(x) <= MAX_EXACT_TOTALS:
+        return np.array([scan_statistic(null, size, float(t)) for t in x])[index]
+    grid = size * null.mean + math.sqrt(size * null.var) * np.arange(-6, 40, 0.25)
+    inner = grid[(x[0] < grid) & (grid < x[-1])]
+    knots = x[np.unique(np.r_[0, np.searchsorted(x, inner), len(x) - 1])]
+    y = [scan_statistic(null, size, float(t)) for t in knots]
+    return PchipInterpolator(knots, y)(x)[index]
 
 # %% ../../nbs/11_detection/01_windows.ipynb #4890b5d7
 @dataclass(frozen=True, eq=False, repr=False)
 class ScanNull:
-    "What the strongest window of a text without the watermark is like."
+    "The simulated distribution of the strongest window in unwatermarked texts of one length."
 
     null: NullDistribution
     sizes: tuple[int, ...]
     n_windows: np.ndarray  # (K,) windows of each size
-    ranked: np.ndarray  # (draws,) surprises of texts without the watermark, ascending
-    refined: np.ndarray  # (draws,) the same with ties decided, ascending
+    ranked: np.ndarray  # (draws,) surprises of unwatermarked texts, ascending
+    refined: np.ndarray  # (draws,) these surprises with ties broken, ascending
 
     def statistic(self, i: int, total: float) -> float:
-        "The surprise of a window of the i-th size, the number of its positions taken off."
-        return scan_statistic(self.null, self.sizes[i], round(float(total), 9)) - math.log(
-            self.n_windows[i]
-        )
+        "The surprise of a window of the i-th size: its evidence minus the log of its positions."
+        evidence = scan_statistic(self.null, self.sizes[i], round(float(total), 9))
+        return evidence - math.log(self.n_windows[i])
+
+    def p_value(self, statistic: float, refined: float | None = None) -> float:
+        """The probability that an unwatermarked text has a window of this surprise or more.
+
+        `refined`: the surprise of the text with ties broken.
+        """
+        bound = len(self.sizes) * math.exp(-statistic)
+        if bound <= 1 / (len(self.ranked) + 1):
+            return float(bound)
+        ranked, value = (self.ranked, statistic) if refined is None else (self.refined, refined)
+        above = len(ranked) - np.searchsorted(ranked, value - SLACK)
+        return float(min(1.0, (2 + above) / (len(ranked) + 1)))
+
+    def critical_statistic(self, level: float) -> float:
+        "The smallest surprise with a p-value of at most `level`."
+        n = len(self.ranked) + 1
+        above = int(level * n + 1e-9) - 2
+        counted = self.ranked[-1 - above] + 2 * SLACK if above >= 0 else math.inf
+        return min(counted, math.log(len(self.sizes) / min(level, 1 / n)))
 
 
 def break_ties(statistics: np.ndarray) -> np.ndarray:
-    "The largest of the surprises `(..., K)`, ties decided by their mean."
+    "The largest of the surprises `(..., K)`, ties broken by their mean."
     return statistics.max(-1) + 1e-3 * statistics.mean(-1)
 
 
@@ -98,51 +112,23 @@ def simulate_scan_null(
     draws: int,
     seed: int,
 ) -> ScanNull:
-    "Simulate texts of `count` tokens without the watermark: the same arguments, the same scan."
-    rng, rows = (
-        np.random.default_rng([seed, *b'windows']),
-        max(1, 2**15 // count),
-    )  # no text drawn by default_rng(seed) is among them
+    "Scan `draws` simulated texts of `count` tokens without the watermark; `seed` fixes them."
+    rng = np.random.default_rng([seed, *b'windows'])  # differs from default_rng(seed)
+    rows = max(1, 2**15 // count)
     totals = np.concatenate(
         [
             max_window_totals(null.draw(rng, (min(rows, draws - done), count)), sizes)
             for done in range(0, draws, rows)
         ]
     )  # (draws, K)
-    places = count + 1 - np.array(sizes)
-    each = np.stack([scan_statistics(null, w, t) for w, t in zip(sizes, totals.T)], 1) - np.log(
-        places
-    )
-    return ScanNull(null, sizes, places, np.sort(each.max(1)), np.sort(break_ties(each)))
-
-# %% ../../nbs/11_detection/01_windows.ipynb #e692b40f
-@patch
-def p_value(self: ScanNull, statistic: float, refined: float | None = None) -> float:
-    """The randomness that the strongest window of a text without the watermark has this surprise.
-
-    `refined`: the text's own, ties decided.
-    """
-    bound = len(self.sizes) * math.exp(-statistic)
-    if bound <= 1 / (len(self.ranked) + 1):
-        return float(bound)
-    ranked, own = (self.ranked, statistic) if refined is None else (self.refined, refined)
-    above = len(ranked) - np.searchsorted(ranked, own - SLACK)
-    return float(min(1.0, (2 + above) / (len(ranked) + 1)))
-
-
-@patch
-def critical_statistic(self: ScanNull, level: float) -> float:
-    "The smallest surprise with a p-value of at most `level`."
-    n = len(self.ranked) + 1
-    above = int(level * n + 1e-9) - 2
-    counted = self.ranked[-1 - above] + 2 * SLACK if above >= 0 else math.inf
-    return min(counted, math.log(len(self.sizes) / min(level, 1 / n)))
+    n_windows = count + 1 - np.array(sizes)
+    evidence = np.stack([scan_statistics(null, w, t) for w, t in zip(sizes, totals.T)], 1)
+    each = evidence - np.log(n_windows)
+    return ScanNull(null, sizes, n_windows, np.sort(each.max(1)), np.sort(break_ties(each)))
 
 # %% ../../nbs/11_detection/01_windows.ipynb #4ca2d104
 def strongest_window(totals: list[np.ndarray], table: ScanNull) -> tuple[int, int, np.ndarray]:
-    """The position of the window with the largest surprise, the number of its size, and the best
-    surprise of each size.
-    """
+    "Begin and size index of the window with the largest surprise, and the best surprise per size."
     at = [int(t.argmax()) for t in totals]
     each = np.array([table.statistic(i, t[a]) for i, (t, a) in enumerate(zip(totals, at))])
     i = int(np.flatnonzero(each == each.max())[-1])
@@ -152,9 +138,7 @@ def strongest_window(totals: list[np.ndarray], table: ScanNull) -> tuple[int, in
 def widen_window(
     sums: np.ndarray, begin: int, end: int, low: int, high: int, mean: float
 ) -> tuple[int, int]:
-    """The window grown to where its z is largest, inside (low, high) and by half its size on each
-    side at most.
-    """
+    "The window widened to the largest z: inside (low, high), by half its size on each side at most."
     reach = min(256, (end - begin + 1) // 2)
     left = np.arange(max(low, begin - reach), begin + 1)[:, None]
     right = np.arange(end, min(high, end + reach) + 1)
@@ -173,28 +157,21 @@ def statistic_curve(null: NullDistribution, size: int):
 
 
 def window_gains(table: ScanNull, i: int, totals: np.ndarray, minimum: float) -> dict[int, float]:
-    """What each significant window of the i-th size is worth.
-
-    Position → surprise, less the least that is significant.
-    """
+    "Begin → gain of each significant window of the i-th size: its surprise minus `minimum`."
     null, w = table.null, table.sizes[i]
     high = np.flatnonzero(totals > w * null.mean + 2 * math.sqrt(w * null.var))
-    few = len(np.unique(totals[high].round(9))) <= MAX_EXACT_TOTALS
-    worth = (
-        (scan_statistics(null, w, totals[high]) if few else statistic_curve(null, w)(totals[high]))
-        - math.log(table.n_windows[i])
-        - minimum
-    )
-    return {int(a): float(g) for a, g in zip(high, worth) if g >= 0}
+    if len(np.unique(totals[high].round(9))) <= MAX_EXACT_TOTALS:
+        evidence = scan_statistics(null, w, totals[high])
+    else:
+        evidence = statistic_curve(null, w)(totals[high])
+    gains = evidence - math.log(table.n_windows[i]) - minimum
+    return {int(a): float(g) for a, g in zip(high, gains) if g >= 0}
 
 
 def select_spans(
     totals: list[np.ndarray], table: ScanNull, level: float
 ) -> list[tuple[int, int, float]]:
-    """The disjoint significant windows that are worth most together.
-
-    (begin, end, p) in scored tokens, in order.
-    """
+    "The disjoint significant windows of the largest total gain: (begin, end, p), in scored tokens."
     n = len(totals[0]) + table.sizes[0] - 1
     ending = {}
     threshold = table.critical_statistic(level)
@@ -215,7 +192,28 @@ def select_spans(
             a, i = last[end]
             spans.append((a, end, table.p_value(table.statistic(i, totals[i][a]))))
             end = a
-    return [f for f in reversed(spans) if f[2] <= level]
+    return [span for span in reversed(spans) if span[2] <= level]
+
+
+def merge_spans(spans: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
+    "The spans, ascending, with those that touch merged."
+    out = []
+    for begin, end, p in sorted(spans):
+        if out and out[-1][1] >= begin:
+            out[-1] = out[-1][0], end, min(p, out[-1][2])
+        else:
+            out.append((begin, end, p))
+    return out
+
+
+def widen_spans(spans: list, sums: np.ndarray, mean: float) -> list:
+    "Spans `(begin, end, p)`, each widened as far as its neighbours allow."
+    spans = list(spans)
+    for j, (begin, end, p) in enumerate(spans):
+        low = spans[j - 1][1] if j else 0
+        high = spans[j + 1][0] if j + 1 < len(spans) else len(sums) - 1
+        spans[j] = *widen_window(sums, begin, end, low, high, mean), p
+    return spans
 
 # %% ../../nbs/11_detection/01_windows.ipynb #d2f61c86
 class Span(NamedTuple):
@@ -229,25 +227,6 @@ class Span(NamedTuple):
     z: float  # of its scored tokens, as if they had been the only ones
     p: float  # valid for the maximum over all windows of the text
 
-# %% ../../nbs/11_detection/01_windows.ipynb #216e50d4
-def merge_spans(spans: list[tuple[int, int, float]]) -> list[tuple[int, int, float]]:
-    "Windows that touch made into one, in the order of the text."
-    out = []
-    for begin, end, p in sorted(spans):
-        if out and out[-1][1] >= begin:
-            out[-1] = out[-1][0], end, min(p, out[-1][2])
-        else:
-            out.append((begin, end, p))
-    return out
-
-
-def standard_score(null: NullDistribution, values: np.ndarray) -> float:
-    """The z of evidence `(n,)`.
-
-    How many standard deviations its total is above what is expected without the watermark.
-    """
-    return float((values.sum() - len(values) * null.mean) / math.sqrt(len(values) * null.var))
-
 # %% ../../nbs/11_detection/01_windows.ipynb #eaa12c76
 @dataclass
 class WindowScan:
@@ -255,7 +234,7 @@ class WindowScan:
 
     p: float  # of the text: valid for the maximum over all windows
     z: float  # of the strongest window, as if it had been the only one: no test
-    window: tuple[int, int] | None  # the strongest: text[begin:end]; None where nothing was scored
+    window: tuple[int, int] | None  # the strongest: text[begin:end]; None if nothing was scored
     spans: list[Span] = field(default_factory=list)  # disjoint, in the order of the text
     count: int = 0  # scored tokens
     level: float = 0.01  # the probability that any of the spans is false
@@ -274,7 +253,7 @@ def best_window(
     scored: np.ndarray,  # (n,) bool: does it count?
     null: NullDistribution,  # the distribution of one score without the watermark
     sizes: Sequence[int] | None = None,  # in scored tokens, cut to the text; None: by steps of √2
-    level: float = 0.01,  # that any of the spans is false, all together
+    level: float = 0.01,  # the probability that any of the spans is false
     draws: int = 19_999,  # simulated texts
     seed: int = 0,
 ) -> WindowScan:
@@ -307,25 +286,15 @@ def best_window(
     return WindowScan(best.p, best.z, best[:2], merged, n, level)
 
 # %% ../../nbs/11_detection/01_windows.ipynb #5cd02622
-def widen_spans(spans: list, sums: np.ndarray, mean: float) -> list:
-    "Spans `(begin, end, p)`, each widened as far as the one before and the one after allow."
-    spans = list(spans)
-    for j, (begin, end, p) in enumerate(spans):
-        low = spans[j - 1][1] if j else 0
-        high = spans[j + 1][0] if j + 1 < len(spans) else len(sums) - 1
-        spans[j] = *widen_window(sums, begin, end, low, high, mean), p
-    return spans
-
-
-def is_integer(value, minimum: int) -> bool:
-    "Whether it is an integer of at least `least`."
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= minimum
+def standard_score(null: NullDistribution, values: np.ndarray) -> float:
+    "z of the evidence `(n,)`: standard deviations of its total above the mean without a watermark."
+    return float((values.sum() - len(values) * null.mean) / math.sqrt(len(values) * null.var))
 
 
 def check_windows(values, scored, null, sizes, level, draws, seed) -> tuple[np.ndarray, np.ndarray]:
     """The evidence as arrays.
 
-    Raises `ValueError` for arguments of `best_window` that mean nothing.
+    Raises `ValueError` for invalid arguments of `best_window`.
     """
     values, scored = np.asarray(values, np.float64), np.asarray(scored)
     if values.ndim != 1 or values.shape != scored.shape or (scored.dtype != bool and scored.size):
@@ -337,19 +306,16 @@ def check_windows(values, scored, null, sizes, level, draws, seed) -> tuple[np.n
     if not np.isfinite(values[scored]).all():
         raise ValueError(
             'a scored value is not a finite number: '
-            'give evidence without gaps, and watermark as not scored what has none'
+            'give evidence without gaps, and scored=False for tokens without evidence'
         )
     if not isinstance(null, NullDistribution):
         raise ValueError(f'null is {null!r}: give a NullDistribution, null_distribution(watermark)')
-    if sizes is not None and not (
-        isinstance(sizes, (list, tuple, range, np.ndarray))
-        and len(sizes)
-        and all(is_integer(w, 1) for w in sizes)
-    ):
-        raise ValueError(f'sizes is {sizes!r}: give integers of scored tokens, 1 or more')
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
-        raise ValueError(f'level is {level!r}: give a probability between 0 and 1')
-    for name, value, minimum in (('draws', draws, 1), ('seed', seed, 0)):
-        if not is_integer(value, minimum):
-            raise ValueError(f'{name} is {value!r}: give an integer of {minimum} or more')
+    if sizes is not None:
+        if not isinstance(sizes, (list, tuple, range, np.ndarray)) or not len(sizes):
+            raise ValueError(f'sizes is {sizes!r}: give integers of scored tokens, 1 or more')
+        for size in sizes:
+            check_int('a size in sizes', size)
+    check_fraction('level', level, zero=False, one=False)
+    check_int('draws', draws)
+    check_int('seed', seed, 0)
     return values, scored
