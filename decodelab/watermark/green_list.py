@@ -28,8 +28,8 @@ class GreenList(GreenListWatermark):
     key: int  # 64 bits, to be kept secret
     gamma: float = 0.25  # share of green tokens
     delta: float = 2.0  # added to their scores
-    context: int = 1  # how many tokens before the next one the list depends on
-    seeding: str = 'left'  # 'left', 'min', 'skip' or 'self': which of them count
+    context: int = 1  # the number of tokens before the next one that the list depends on
+    seeding: str = 'left'  # 'left', 'min', 'skip' or 'self': the choice among them
 
     def __post_init__(self):
         key_words(self.key)

@@ -12,6 +12,8 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from ..core.checks import check_int
+
 # %% ../../nbs/10_watermark/01_philox.ipynb #bae54e67
 WORD_MASK = 2**32 - 1
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -39,20 +41,18 @@ def philox(
     return a, b & WORD_MASK, c, d & WORD_MASK
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #4ba96a69
+# Three kinds of call that never coincide: vLLM's two, and the lists of this package.
 CONTEXT_DOMAIN = 0x574D4358
 TOKEN_DOMAIN = 0x574D544B
-LIST_DOMAIN = (
-    0x47524C31  # three kinds of call that never meet: vLLM's two, and the lists of this package
-)
+LIST_DOMAIN = 0x47524C31
 
 
 def key_words(key: int) -> tuple[int, int]:
     """The lower and upper half of a 64-bit key.
 
-    Raises `ValueError` for what is none.
+    Raises `ValueError` for anything else.
     """
-    if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key < 2**64:
-        raise ValueError(f'key is {key!r}: give an integer from 0 to 2**64 - 1, and keep it secret')
+    key = check_int('key', key, 0, 2**64 - 1)
     return key & WORD_MASK, key >> 32
 
 
@@ -70,25 +70,16 @@ def context_states(
     key: int,
     contexts,  # (n, w) token ids
 ) -> np.ndarray:
-    """What each context leaves in the state, `(n, 4)` uint64.
-
-    Plain numbers are the faster way for a few contexts.
-    """
+    "The state after each context, `(n, 4)` uint64."
     contexts = np.asarray(contexts).astype(np.uint64) & np.uint64(WORD_MASK)
-    if len(contexts) < 5:
-        return np.array([mix_context(key, row) for row in contexts.tolist()], np.uint64).reshape(
-            -1, 4
-        )
-    return np.stack(
-        [
-            np.broadcast_to(np.asarray(s, np.uint64), len(contexts))
-            for s in mix_context(key, contexts.T)
-        ],
-        1,
-    )
+    if len(contexts) < 5:  # Python integers are faster for a few contexts
+        states = [mix_context(key, context) for context in contexts.tolist()]
+        return np.array(states, np.uint64).reshape(-1, 4)
+    words = [np.asarray(word, np.uint64) for word in mix_context(key, contexts.T)]
+    return np.stack([np.broadcast_to(word, len(contexts)) for word in words], 1)
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #ca5c4a2b
-BLOCK_TOKENS = 8192  # tokens at a time: what they need stays in the processor's cache
+BLOCK_TOKENS = 8192  # tokens at a time: their arrays stay in the processor's cache
 
 
 def philox_call(key: int, state, counter, domain: int) -> tuple:
@@ -102,41 +93,30 @@ def token_words(
     contexts,  # (n, w)
     tokens,  # (n,)
     domain: int = TOKEN_DOMAIN,
-    tokens_per_call: int = 4,  # tokens of a call: 4 give words of 32 bits, 8 half words of 16, 16 bytes
+    tokens_per_call: int = 4,  # 4: words of 32 bits, 8: half words of 16, 16: bytes
 ) -> np.ndarray:
     "The word of each token after its context, `(n,)` uint64."
     contexts = np.asarray(contexts)
     tokens = np.asarray(tokens).astype(np.uint64)
     pieces = tokens_per_call // 4
     if len(tokens) > BLOCK_TOKENS:
+        starts = range(0, len(tokens), BLOCK_TOKENS)
+        blocks = [slice(at, at + BLOCK_TOKENS) for at in starts]
         return np.concatenate(
-            [
-                token_words(
-                    key,
-                    contexts[at : at + BLOCK_TOKENS],
-                    tokens[at : at + BLOCK_TOKENS],
-                    domain,
-                    tokens_per_call,
-                )
-                for at in range(0, len(tokens), BLOCK_TOKENS)
-            ]
+            [token_words(key, contexts[b], tokens[b], domain, tokens_per_call) for b in blocks]
         )
-    words = np.stack(
-        philox_call(key, context_states(key, contexts).T, tokens // tokens_per_call, domain), 1
-    )  # (n, 4)
+    states = context_states(key, contexts).T
+    words = np.stack(philox_call(key, states, tokens // tokens_per_call, domain), 1)  # (n, 4)
     part = (tokens % tokens_per_call).astype(np.int64)
-    own = words[np.arange(len(tokens)), part // pieces]
-    return (own >> (part % pieces * (32 // pieces)).astype(np.uint64)) & (
-        WORD_MASK >> 32 - 32 // pieces
-    )
+    word = words[np.arange(len(tokens)), part // pieces]
+    bits = 32 // pieces
+    return (word >> (part % pieces * bits).astype(np.uint64)) & (WORD_MASK >> 32 - bits)
 
 
 def uniform(words):
-    """Words of 32 bits as numbers strictly between 0 and 1, in float64, 2²⁴ different ones (as vLLM
-    has them).
-    """
-    whole = (words >> 8) + 1
-    return (whole.double() if torch.is_tensor(whole) else whole) / (2**24 + 1)
+    "Words of 32 bits as float64 strictly between 0 and 1, of 2²⁴ values as in vLLM."
+    steps = (words >> 8) + 1
+    return (steps.double() if torch.is_tensor(steps) else steps) / (2**24 + 1)
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #50a92a7e
 @lru_cache(maxsize=8)
@@ -194,7 +174,7 @@ def all_calls(key: int, states: np.ndarray, n: int, domain: int, out: np.ndarray
     np.stack([first, old[1], third, old[0]], -1, out=out, casting='same_kind')
 
 
-WORD_DTYPES = {4: '<i8', 8: '<u2', 16: '<u1'}  # how the words of a token are read
+WORD_DTYPES = {4: '<i8', 8: '<u2', 16: '<u1'}  # of the word of one token
 
 
 def vocabulary_words(
@@ -213,26 +193,22 @@ def vocabulary_words(
     states = context_states(key, contexts)
     calls = -(-vocab_size // tokens_per_call)
     if device != 'cpu':
-        return vocabulary_words_on_device(
-            key,
-            torch.as_tensor(states.astype(np.int64), device=device),
-            counter_range(calls, device),
-            domain,
-            tokens_per_call,
-        )[:, :vocab_size]
+        states = torch.as_tensor(states.astype(np.int64), device=device)
+        counter = counter_range(calls, device)
+        words = vocabulary_words_on_device(key, states, counter, domain, tokens_per_call)
+        return words[:, :vocab_size]
     out = np.empty((len(states), calls, 4), '<u8' if tokens_per_call == 4 else '<u4')
     together = max(1, 16384 // calls)
     for at in range(0, len(states), together):
         all_calls(key, states[at : at + together], calls, domain, out[at : at + together])
-    return torch.from_numpy(
-        out.view(WORD_DTYPES[tokens_per_call]).reshape(len(states), -1)[:, :vocab_size]
-    )
+    words = out.view(WORD_DTYPES[tokens_per_call]).reshape(len(states), -1)
+    return torch.from_numpy(words[:, :vocab_size])
 
 
 def vocabulary_words_on_device(
     key: int, states: torch.Tensor, counter: torch.Tensor, domain: int, tokens_per_call: int
 ) -> torch.Tensor:
-    "The same by tensors alone, `(n, V)` int64."
+    "`vocabulary_words` by tensor operations alone, `(n, V)` int64."
     words = torch.stack(philox_call(key, states.T[:, :, None], counter[None], domain), -1)
     bits = 128 // tokens_per_call  # (n, calls, 4)
     return torch.stack([words >> at & (1 << bits) - 1 for at in range(0, 32, bits)], -1).flatten(1)
@@ -246,10 +222,7 @@ def select_context(
     contexts,  # (n, h)
     seeding: str,  # 'left', 'min' or 'skip'
 ) -> np.ndarray:
-    """The tokens of each context that count, `(n, w)`.
-
-    All, the anchored minimum and the anchor, or the first.
-    """
+    "The tokens of each context that count, `(n, w)`: all, the anchored minimum and anchor, or the first."
     contexts = np.asarray(contexts)
     if seeding == 'left' or not len(contexts):
         return contexts
@@ -286,19 +259,17 @@ def self_vocabulary_words(
     device: str = 'cpu',
 ) -> torch.Tensor:
     "Half words `(n, V)` of all tokens after each context, each token by its own choice from it."
-    rows = (
-        vocabulary_words(key, np.reshape(context, (-1, 1)), vocab_size, LIST_DOMAIN, 4, device)
-        for context in contexts
-    )
-    return torch.stack([smallest_word(list(words)) for words in rows])
+
+    def half_words(context):
+        single = np.reshape(context, (-1, 1))
+        return smallest_word(
+            list(vocabulary_words(key, single, vocab_size, LIST_DOMAIN, 4, device))
+        )
+
+    return torch.stack(list(map(half_words, contexts)))
 
 
 def self_token_words(key: int, contexts, tokens) -> np.ndarray:
-    "The same of one token after each context, `(n,)`."
-    contexts = np.asarray(contexts)
-    return smallest_word(
-        [
-            token_words(key, contexts[:, i : i + 1], tokens, LIST_DOMAIN)
-            for i in range(contexts.shape[1])
-        ]
-    )
+    "The half word of one token after each context, `(n,)`."
+    columns = np.asarray(contexts).T[..., None]
+    return smallest_word([token_words(key, column, tokens, LIST_DOMAIN) for column in columns])

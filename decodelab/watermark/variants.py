@@ -24,7 +24,7 @@ from .philox import token_words, vocabulary_words
 # %% ../../nbs/10_watermark/05_variants.ipynb #2ec8c4d1
 @dataclass(frozen=True, repr=False)
 class Unigram(GreenListWatermark):
-    "Raise the scores of one secret list, the same everywhere (Zhao et al. 2023, arXiv 2306.17439)."
+    "Raise the scores of one secret list at every position (Zhao et al. 2023, arXiv 2306.17439)."
 
     key: int  # 64 bits, to be kept secret
     gamma: float = 0.5  # share of green tokens
@@ -67,7 +67,7 @@ class HardList(GreenListWatermark):
 
     key: int  # 64 bits, to be kept secret
     gamma: float = 0.5  # share of green tokens
-    context: int = 1  # how many tokens before the next one the list depends on
+    context: int = 1  # the number of tokens before the next one that the list depends on
     seeding: str = 'left'  # 'left', 'min', 'skip' or 'self'
 
     context_length = GreenList.context_length
@@ -87,7 +87,7 @@ class HardList(GreenListWatermark):
         return GreenList(self.key, self.gamma, 0.0, self.context, self.seeding)
 
     def add_bias(self, contexts, scores):
-        "The rows `scores` `(n, V)` without their red tokens; a row that has no others as it is."
+        "The rows `scores` `(n, V)` without their red tokens; a row without green tokens is unchanged."
         out = scores.clone()
         lists = cached_green_lists(self, contexts, scores.shape[-1], str(scores.device))
         for row, green, to in zip(scores, lists, out):
@@ -104,7 +104,7 @@ def entropies(scores: torch.Tensor) -> torch.Tensor:
 # %% ../../nbs/10_watermark/05_variants.ipynb #4fefc5e2
 @dataclass(frozen=True, repr=False)
 class SWEET(GreenList):
-    "A green list where the model is unsure, nothing elsewhere (Lee et al. 2023, arXiv 2305.15060)."
+    "A green list for positions at which the model is unsure (Lee et al. 2023, arXiv 2305.15060)."
 
     entropy: float = 0.9  # nats: rows above it are watermarked, and scored
 
@@ -142,9 +142,9 @@ class SWEET(GreenList):
         pad: int | None = None,  # the id of padding
         lm=None,  # the model that generated the sequence
     ) -> TokenScores:
-        """The colour of each token where `lm` is unsure.
+        """The colours of the tokens of which `lm` was unsure.
 
-        Raises `ValueError` without a model, and for anything that is no sequence of ids.
+        Raises `ValueError` without a model, and for anything but a sequence of ids.
         """
         if lm is None:
             raise ValueError(
@@ -162,7 +162,7 @@ class SWEET(GreenList):
         return token_scores
 
     def unsure_positions(self, ids: list[int], lm) -> np.ndarray:
-        "Where the model's distribution had an entropy above the threshold, `(n,)` bool."
+        "Flags `(n,)` of the positions at which the model's entropy is above the threshold."
         unsure = np.zeros(len(ids), bool)
         if len(ids) > 1:
             logits = lm.session().logits(ids[:-1], last=len(ids) - 1)
@@ -197,7 +197,7 @@ class SBW(GreenListWatermark):
     key: int  # 64 bits, to be kept secret
     gamma: float = 0.5  # share of green tokens
     delta: float = 2.0  # added to their scores
-    context_width: int = 4  # selfhash looks at one token less; vLLM's lefthash has 1
+    context_width: int = 4  # selfhash uses one token fewer; vLLM's lefthash has 1
     seeding: str = 'selfhash'  # or 'lefthash'
 
     def __post_init__(self):
@@ -240,7 +240,7 @@ class SBW(GreenListWatermark):
         return seeded_bits(self.seeds(contexts, tokens), tokens) < self.threshold
 
     def green_lists(self, contexts, vocab_size, device) -> torch.Tensor:
-        "The lists `(n, V)`, one after another."
+        "The lists `(n, V)`, computed one by one."
         every = np.arange(vocab_size)
         rows = [
             self.is_green(np.broadcast_to(np.asarray(c), (vocab_size, len(c))), every)
