@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from fastcore.basics import patch
+
 
 from ..core.checks import check_fraction, check_int
 from .base import TokenScores, Watermark, check_ids_and_prompt
@@ -24,7 +24,7 @@ from .synthid import contexts_of, scored_flags
 def reweight(
     p: torch.Tensor,  # `(V,)` probabilities
     order: torch.Tensor,  # `(V,)` the tokens from the lower end to the upper
-    alpha: float,  # this much at the lower end counts nothing, at the upper end double
+    alpha: float,  # the mass at the lower end that counts nothing, and at the upper end double
 ) -> torch.Tensor:
     "`p` `(V,)` in float64 after the reweighting (Wu et al. 2023, arXiv 2310.07710)."
     upto = p[order].double().cumsum(0)
@@ -33,19 +33,19 @@ def reweight(
     return torch.empty_like(upto).index_copy_(0, order, upper.diff(prepend=upper.new_zeros(1)))
 
 # %% ../../nbs/10_watermark/11_dipmark.ipynb #663e7f91
-DOMAIN = 0x4449504D  # Philox calls of this watermark, apart from all others
+DOMAIN = 0x4449504D  # Philox calls of this watermark, distinct from all others
 
 # %% ../../nbs/10_watermark/11_dipmark.ipynb #0b4482a2
 @dataclass(frozen=True, repr=False)
 class DiPmark(Watermark):
     """Let the upper end of a secret order of the vocabulary count double.
 
-    It comes last, after temperature and cuts. Wu et al. 2023, arXiv 2310.07710.
+    It is the last processor, after temperature and cuts. Wu et al. 2023, arXiv 2310.07710.
     """
 
     key: int  # 64 bits, to be kept secret
     alpha: float = 0.45  # above 0, at most a half: the strength
-    context: int = 4  # how many tokens before the next one the order depends on
+    context: int = 4  # the number of tokens before the next one that the order depends on
     history: int = 1024  # contexts in which a repeated one is not watermarked
 
     share = 0.5  # of green tokens without the watermark
@@ -61,11 +61,34 @@ class DiPmark(Watermark):
         "The processor of one request, which knows the length of its prompt."
         return BoundDiPmark(self, len(request.prompt))
 
+    def score_tokens(
+        self,
+        ids: Sequence[int],  # one sequence, its prompt first
+        prompt: int = 0,  # number of ids of the prompt, which the watermark ignores
+        deduplicate: str = 'context+token',  # or 'ngram', here identical; 'none': repetitions count
+        pad: int | None = None,  # the id of padding
+    ) -> TokenScores:
+        """Green (1) or not (0) for each token, and flags of those that count.
+
+        Raises `ValueError` for anything but a sequence of ids.
+        """
+        ids = check_ids_and_prompt(ids, prompt, deduplicate).tolist()
+        new = ids[prompt:]
+        contexts = contexts_of(new, self.context)[: max(0, len(new) - self.context)]
+        first = min(len(ids), prompt + self.context)
+        values, scored = np.zeros(len(ids)), np.zeros(len(ids), bool)
+        if contexts:
+            values[first:] = token_words(self.key, contexts, ids[first:], DOMAIN) >= 2**31
+            scored[first:] = scored_flags(
+                new, contexts, self.history, frozenset(), pad, deduplicate
+            )
+        return TokenScores(values, scored, [None] * first + contexts)
+
 # %% ../../nbs/10_watermark/11_dipmark.ipynb #5cd76768
 class BoundDiPmark:
     """The processor of one request: `(ids, scores (r, V)) → (r, V)`, log-probabilities.
 
-    It is a function of the ids and has no memory; rows that are not watermarked stay as they are.
+    A function of the ids, without memory; rows that are not watermarked do not change.
     """
 
     def __init__(self, watermark: DiPmark, prompt: int):
@@ -80,7 +103,7 @@ class BoundDiPmark:
         return torch.stack(rows)
 
     def context(self, ids, n: int) -> tuple[int, ...] | None:
-        "The context of the token after the first `n` ids; None where it is not to be watermarked."
+        "The context of the token after the first `n` ids; None if it is not watermarked."
         if n < self.prompt:
             return None
         width, history = self.watermark.context, self.watermark.history
@@ -97,29 +120,6 @@ class BoundDiPmark:
         order = words[0].argsort(stable=True)
         p = reweight(scores.softmax(-1), order, self.watermark.alpha)
         return p.log().to(scores.dtype)
-
-# %% ../../nbs/10_watermark/11_dipmark.ipynb #0112b9c3
-@patch
-def score_tokens(
-    self: DiPmark,
-    ids: Sequence[int],  # one sequence, its prompt first
-    prompt: int = 0,  # number of ids of the prompt, which the watermark ignores
-    deduplicate: str = 'context+token',  # or 'ngram', here the same; 'none': repetitions count
-    pad: int | None = None,  # the id of padding
-) -> TokenScores:
-    """Green (1) or not (0) for each token, and which of them count.
-
-    Raises `ValueError` for anything that is no sequence of ids.
-    """
-    ids = check_ids_and_prompt(ids, prompt, deduplicate).tolist()
-    new = ids[prompt:]
-    contexts = contexts_of(new, self.context)[: max(0, len(new) - self.context)]
-    first = min(len(ids), prompt + self.context)
-    values, scored = np.zeros(len(ids)), np.zeros(len(ids), bool)
-    if contexts:
-        values[first:] = token_words(self.key, contexts, ids[first:], DOMAIN) >= 2**31
-        scored[first:] = scored_flags(new, contexts, self.history, frozenset(), pad, deduplicate)
-    return TokenScores(values, scored, [None] * first + contexts)
 
 
 @null_distribution.register(DiPmark)

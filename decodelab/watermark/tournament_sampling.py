@@ -51,7 +51,7 @@ class TableHash:
 
     @property
     def period(self) -> int | None:
-        "Contexts and tokens count only modulo this; None: no such structure, or too large to use."
+        "The modulus of contexts and tokens; None if there is none, or it is too large to use."
         return self.size if self.size & (self.size - 1) == 0 and self.size <= 2**16 else None
 
     @property
@@ -97,7 +97,7 @@ class IteratedHash:
 def check_keys(keys, period: int | None) -> tuple[int, ...]:
     """The keys as a tuple.
 
-    Raises `ValueError` where they are no keys, or two of them make the same layer.
+    Raises `ValueError` for invalid keys, or if two of them make the same layer.
     """
     if isinstance(keys, (str, bytes)) or not isinstance(keys, Iterable):
         raise ValueError(
@@ -164,7 +164,7 @@ def vocabulary_g_values(g: GValues, context: int, like: torch.Tensor) -> torch.T
     if g.hash_function.period is None:
         raise ValueError(
             f'{g.hash_function!r} has no period: '
-            'ask for the g-values of the tokens that count, with `of`'
+            'compute the g-values of the tokens that count, with `of`'
         )
     first = context % g.hash_function.period
     return residues(g, len(like), like.dtype, like.device)[:, first : first + len(like)]
@@ -199,6 +199,6 @@ def tournament(
 
 # %% ../../nbs/10_watermark/08_tournament_sampling.ipynb #f3df00c6
 def tournament_logp(p: torch.Tensor) -> torch.Tensor:
-    "log p; what is impossible, or below zero by rounding, gets -inf."
+    "log p; -inf for tokens that are impossible, or below zero by rounding."
     out = p.log()
     return out.masked_fill(~out.isfinite(), -torch.inf)
