@@ -86,7 +86,7 @@ class Site:
         every = [part_of(p) for p in sorted((ROOT / 'nbs').glob('[0-9]*')) if p.is_dir()]
         self.parts = every if self.parts is None else self.parts
         docs = [p for p in (ROOT / 'docs').rglob('*.md') if '_build' not in p.parts]
-        made = ['glossary.md', 'book/index.md', 'api/index.md', 'experiments/index.md']
+        made = ['glossary.md', 'book/index.md', 'api/index.md']
         made += [f'book/{folder.name}/index.md' for folder in self.folders]
         made += [f'api/{part}.md' for part in self.parts]
         self.pages = {ROOT / 'docs' / name: name for name in made}
@@ -94,6 +94,7 @@ class Site:
         self.pages |= {p: f'book/{p.relative_to(ROOT / "nbs").as_posix()}' for p in self.notebooks}
         self.pages |= {p: f'experiments/{p.name}' for p in self.experiments}
         self.pages[ROOT / 'experiments' / 'README.md'] = 'experiments/index.md'
+        self.pages[ROOT / 'experiments' / 'CLAIMS.md'] = 'experiments/claims.md'
         self.pages[ROOT / 'nbs' / 'index.ipynb'] = self.pages[ROOT / 'README.md'] = 'index.md'
 
     def link(self, target, home):
@@ -233,14 +234,22 @@ def verdict_sections(table):
         yield f'|{"|".join(claim)}|'
 
 
+def made_page(site, home):
+    "A page of the experiments that was made, without the comment which states that, with the site's links."
+    return site.relink(re.sub(r'<!--.*?-->\n', '', home.read_text()), home)
+
+
 def experiments_page(site):
-    "The claims of all sources with their verdicts, and the notebooks that measure them."
-    home = ROOT / 'experiments' / 'README.md'
-    text = site.relink(re.sub(r'<!--.*?-->\n', '', home.read_text()), home)
+    "The front page of the experiments: numbers of claims by source, and the notebooks that measure them."
+    text = made_page(site, ROOT / 'experiments' / 'README.md')
+    return f'{text}\n{toctree(["claims.md", *(p.name for p in site.experiments)], hidden="")}'
+
+
+def claims_page(site):
+    "The claims of all sources with their verdicts."
+    text = made_page(site, ROOT / 'experiments' / 'CLAIMS.md')
     head, first, table = text.partition('\n| source | notebook |')
-    names = [p.name for p in site.experiments]
-    sections = '\n'.join(verdict_sections(f'{first.strip()}{table}'))
-    return f'{head}\n{sections}\n\n{toctree(names, hidden="") if names else ""}'
+    return head + '\n' + '\n'.join(verdict_sections(f'{first.strip()}{table}'))
 
 
 def slug(title):
@@ -365,8 +374,21 @@ def api_index(site):
 # All of it
 
 
+# Comments in files of docs/, which no reader of the file sees: a page has something made there
+FIRST_SCREEN = '<!-- first screen of the README -->'
+TASKS = '<!-- list of the tasks -->'
+GUIDE_ROWS = '<!-- rows of 21_guides -->'
+
+
+def insert(text, comment, made):
+    "A page with what is made in the position of a comment; raises `ValueError` if it is not there once."
+    if text.count(comment) != 1:
+        raise ValueError(f'a page has {comment!r} {text.count(comment)} times, and needs it once')
+    return text.replace(comment, made)
+
+
 def first_screen(site):
-    "What the README shows before its first heading, below its title."
+    "The part of the README below its title and before its next heading."
     text = (ROOT / 'README.md').read_text()
     body = text.partition('\n# ')[2].partition('\n## ')[0].partition('\n')[2].strip()
     return site.relink(body, ROOT / 'README.md')
@@ -379,17 +401,17 @@ def sources(site):
         for path, name in site.pages.items()
         if path.suffix == '.md' and path.is_relative_to(ROOT / 'docs') and path.exists()
     }
-    pages['index.md'] = pages['index.md'].replace('%% FIRST SCREEN', first_screen(site))
-    tasks = '\n'.join(task_list(pages['howto.md']))
-    pages['howto.md'] = pages['howto.md'].replace('%% TASKS', tasks)
+    pages['index.md'] = insert(pages['index.md'], FIRST_SCREEN, first_screen(site))
+    pages['howto.md'] = insert(pages['howto.md'], TASKS, '\n'.join(task_list(pages['howto.md'])))
+    pages['guides.md'] = insert(pages['guides.md'], GUIDE_ROWS, guide_rows())
     pages |= {site.pages[p]: notebook_page(site, p) for p in [*site.notebooks, *site.experiments]}
     pages |= {f'book/{f.name}/index.md': part_page(site, f) for f in site.folders}
     pages |= {f'api/{part}.md': api_page(site, part) for part in site.parts}
     pages['book/index.md'] = book_page(site)
     pages['api/index.md'] = api_index(site)
     pages['experiments/index.md'] = experiments_page(site)
+    pages['experiments/claims.md'] = claims_page(site)
     pages['glossary.md'] = glossary_page()
-    pages['guides.md'] = pages['guides.md'].replace('%% ROWS', guide_rows())
     return pages
 
 

@@ -83,7 +83,6 @@ def test_every_notebook_has_its_page_and_every_link_a_target(site):
     assert {f'experiments/{p.name}' for p in notebooks('experiments')} <= set(sources)
     assert sources['index.md'].count(':::{grid-item-card}') == 6
     assert 'trace.svg' in sources['index.md']
-    assert 'FIRST SCREEN' not in sources['index.md']
 
 
 def test_every_public_name_is_in_the_reference(site):
@@ -114,7 +113,6 @@ def test_the_page_of_the_guides_has_a_line_for_every_call(site):
     page = pages.sources(site)['guides.md']
     lines = [line for line in page.splitlines() if re.match(r'\| \d', line)]
     assert len(lines) == len(rows)
-    assert '%% ROWS' not in page
     for command in rows.command:
         assert f'`{command}`' in page, command
     assert (rows.verdict != '').all()
@@ -136,6 +134,27 @@ def test_dead_links_are_found(tmp_path):
     checked, dead = links.check(tmp_path)
     assert checked == 5
     assert [line.split()[-1] for line in dead] == ['b.html#gone', 'c.html', 'p.png']
+
+
+def test_the_comments_of_pages_are_replaced(site):
+    "A file shows no placeholder, its page has what is made in the position of the comment."
+    sources = pages.sources(site)
+    for name in ('index.md', 'howto.md', 'guides.md'):
+        text = (ROOT / 'docs' / name).read_text()
+        assert '%%' not in text
+        assert text.count('<!-- ') == 1
+        assert '<!-- ' not in sources[name]
+    assert sources['howto.md'].index('**Generate**: [') < sources['howto.md'].index('\n## Generate')
+    with pytest.raises(ValueError, match='needs it once'):
+        pages.insert('a page without', pages.TASKS, '')
+
+
+def test_the_claims_have_a_page_that_the_experiments_lead_to(site):
+    sources = pages.sources(site)
+    assert '](claims.md#00_tour)' in sources['experiments/index.md']
+    assert '\nclaims.md\n' in sources['experiments/index.md']
+    assert '\n### 00_tour\n' in sources['experiments/claims.md']
+    assert '| claim | source | measured | verdict |' in sources['experiments/claims.md']
 
 
 # Pages whose code runs
