@@ -1,15 +1,13 @@
 """What a notebook should not have: `python tools/audit.py [PART or NOTEBOOK …]` prints it, `test_layout` holds it.
 
-Each check yields lines of the form 'cell N: what'. The words are those of the glossary in `core.glossary`."""
+Each check yields lines of the form 'cell N: what'. The words are those of `words.py`."""
 
 import ast
 import re
 import sys
 
-from repo import ROOT, cells, is_exported, module_name, notebooks
-
-sys.path.insert(0, str(ROOT))
-from decodelab.core.glossary import FORBIDDEN
+from repo import ROOT, cells, is_exported, module_name, numbered
+from words import FORBIDDEN
 
 WIDEST = 110  # characters of a line of code
 LARGEST = 1800  # characters of a cell
@@ -192,7 +190,7 @@ CHECKS = dict(
 
 def main(names):
     total = dict.fromkeys(CHECKS, 0)
-    for path in notebooks():
+    for path in numbered():
         own = module_name(path)
         if names and not any(own == n or own.startswith(n + '.') for n in names):
             continue
