@@ -1,7 +1,7 @@
 """The packages, which pyproject.toml cannot name, and the docstrings of the modules.
 
-The packages are those in decodelab/, and experiments/ as a part of it, so that an installed package can run them.
-A built module has the comments beside its parameters in its docstrings, where `help()` finds them.
+The packages are those in decodelab/, and experiments/ as a part of it, so that an installed package can run
+them. A built module has the comments beside its parameters in its docstrings, where `help()` finds them.
 """
 
 import sys

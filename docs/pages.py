@@ -2,13 +2,12 @@
 
 Notebooks lose what is not for readers (hidden cells, directives), links between files of the repository
 become links between pages, and the pages of the parts, of the API and of the glossary are made from the
-package. No cell is executed. Needs nbformat, not Sphinx."""
+package and its notebooks. No notebook is run. Needs nbformat, not Sphinx."""
 
 import ast
 import csv
 import os
 import re
-import runpy
 from configparser import ConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,11 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r'(?<=\]\()(?![a-z][a-z+.-]*:|#|<)([^)\s#]+)(#[^)\s]*)?(?=[)\s])')
 FENCE = re.compile(r'^(`{3,}|~{3,}).*?^\1[`~]*$', flags=re.M | re.S)
+RENDERED = {
+    'nbs/14_explorers/10_explorers.ipynb': 'explorers.ipynb',
+    'nbs/15_lab/12_write_your_own.ipynb': 'tutorials/write_your_own.ipynb',
+}  # notebook -> its page, where that is not in the book
+GLOSSARY = ROOT / 'nbs' / '01_core' / '09_glossary.ipynb'
 KERNEL = dict(
     kernelspec=dict(name='python3', display_name='Python 3', language='python'),
     language_info=dict(name='python', pygments_lexer='ipython3'),
@@ -91,11 +95,17 @@ class Site:
         made += [f'api/{part}.md' for part in self.parts]
         self.pages = {ROOT / 'docs' / name: name for name in made}
         self.pages |= {p: p.relative_to(ROOT / 'docs').as_posix() for p in docs}
-        self.pages |= {p: f'book/{p.relative_to(ROOT / "nbs").as_posix()}' for p in self.notebooks}
+        self.pages |= {p: self.book_page(p) for p in self.notebooks}
         self.pages |= {p: f'experiments/{p.name}' for p in self.experiments}
         self.pages[ROOT / 'experiments' / 'README.md'] = 'experiments/index.md'
         self.pages[ROOT / 'experiments' / 'CLAIMS.md'] = 'experiments/claims.md'
         self.pages[ROOT / 'nbs' / 'index.ipynb'] = self.pages[ROOT / 'README.md'] = 'index.md'
+
+    def book_page(self, path):
+        "The page of a notebook: in the book, or elsewhere on the site."
+        return RENDERED.get(path.relative_to(ROOT).as_posix()) or (
+            f'book/{path.relative_to(ROOT / "nbs").as_posix()}'
+        )
 
     def link(self, target, home):
         "A link of the file `home` as a link of its page; a file that has no page is one of the repository."
@@ -157,19 +167,18 @@ def code_cell(cell):
     return cell
 
 
-def origin_line(site, path):
-    "Where a page comes from: its module, and its notebook to open."
+def origin_line(site, path, module):
+    "The notebook of a page, to open it, and its module if it makes one."
     inside = path.relative_to(ROOT).as_posix()
     notebook = f'[{inside}]({site.repository}/blob/main/{inside})'
-    if path in site.notebooks:
-        name = '.'.join(re.sub(r'^\d+_', '', n) for n in (path.parent.name, path.stem))
-        return f'`decodelab.{name}` · {notebook}'
-    return notebook
+    return f'`decodelab.{module}` · {notebook}' if module else notebook
 
 
 def notebook_page(site, path):
     "A notebook as a page: what is for readers, with links that lead to pages."
     nb = nbformat.read(path, 4)
+    names = [re.match(r'#\| default_exp (\S+)', c.source) for c in nb.cells[:1]]
+    module = names[0].group(1) if any(names) else ''
     nb.cells = [c for c in nb.cells if readable_cell(c)]
     nb.metadata = nbformat.from_dict(KERNEL)
     for cell in nb.cells:
@@ -180,7 +189,7 @@ def notebook_page(site, path):
             code_cell(cell)
     first = next(c for c in nb.cells if c.cell_type == 'markdown')
     head, _, rest = first.source.partition('\n')
-    first.source = f'{head}\n\n{{.origin}}\n{origin_line(site, path)}\n{rest}'
+    first.source = f'{head}\n\n{{.origin}}\n{origin_line(site, path, module)}\n{rest}'
     return nbformat.writes(nb)
 
 
@@ -196,13 +205,17 @@ def part_page(site, folder):
     "The page of a part: what it is, and its notebooks in order."
     about = first_docstring(ROOT / 'decodelab' / part_of(folder) / '__init__.py')
     members = [p for p in site.notebooks if p.parent == folder]
-    rows = [f'- [{title}]({p.name}): {text}' for p in members for title, text in [page_title(p)]]
+    home = f'book/{folder.name}'
+    rows = []
+    for path in members:
+        title, text = page_title(path)
+        rows.append(f'- [{title}]({os.path.relpath(site.pages[path], home)}): {text}')
     api = f'The names it offers: [API of {part_of(folder)}](../../api/{part_of(folder)}.md).'
     return (
         f'# {part_of(folder)}\n\n{about}\n\n'
         + '\n'.join(rows)
         + (f'\n\n{api}\n\n' if part_of(folder) in site.parts else '\n\n')
-        + toctree([p.name for p in members], hidden='')
+        + toctree([p.name for p in members if site.pages[p].startswith(home)], hidden='')
     )
 
 
@@ -265,11 +278,23 @@ def task_list(text):
         yield f'**{section.splitlines()[0]}**: {linked}\n'
 
 
+def glossary():
+    "Word -> (definition, source): the data of the glossary's notebook, from its cells of assignments."
+    names = {}
+    for cell in nbformat.read(GLOSSARY, 4).cells:
+        body = ast.parse(cell.source).body if cell.cell_type == 'code' else []
+        if body and all(isinstance(node, (ast.Assign, ast.AnnAssign)) for node in body):
+            exec(cell.source, names)
+        if 'GLOSSARY' in names:
+            return names['GLOSSARY']
+    raise ValueError(f'{GLOSSARY} has no GLOSSARY')
+
+
 def glossary_page():
-    "The glossary of the package, so that pages can refer to its words."
-    words = runpy.run_path(ROOT / 'decodelab' / 'core' / 'glossary.py')['GLOSSARY']
+    "The glossary as a page, so that other pages can refer to its words."
     rows = [
-        f'{word}\n  {meaning} ({source})\n' for word, (meaning, source) in sorted(words.items())
+        f'{word}\n  {meaning} ({source})\n'
+        for word, (meaning, source) in sorted(glossary().items())
     ]
     return '# Glossary\n\n:::{glossary}\n' + '\n'.join(rows) + ':::\n'
 
@@ -358,8 +383,8 @@ def api_page(site, part):
 def api_index(site):
     "The names at the root, part by part."
     rows = [
-        '# API reference\n\nThe names that a user types. `help(decodelab.decode)` prints the same text, '
-        'parameters included: both are made from the comments beside the parameters.\n'
+        '# API reference\n\nThe names that a user types. `help(decodelab.decode)` of an installed '
+        'package prints the same text: both are made from the comments beside the parameters.\n'
     ]
     for part in site.parts:
         names = [full for group in api_names(part).values() for _, full in group]

@@ -23,7 +23,6 @@ import ast
 import functools
 import inspect
 import io
-import re
 import sys
 import tokenize
 from dataclasses import dataclass
@@ -303,14 +302,15 @@ def document_source(package, module):
 
 
 def document_folder(folder):
-    "Write parameters into the docstrings of all modules of a package, in place."
+    "Write parameters into the docstrings of the modules of all parts of a package, in place."
     package = Package(folder)
-    paths = [p for p in sorted(package.folder.rglob('*.py')) if '.' not in p.parent.name]
-    names = ['.'.join(p.relative_to(package.folder.parent).with_suffix('').parts) for p in paths]
-    modules = [package.module(n) for n, p in zip(names, paths) if re.fullmatch(r'[a-z]\w*', p.stem)]
-    texts = {module.path: document_source(package, module) for module in modules}
-    for path, text in texts.items():
-        path.write_text(text, encoding='utf-8')
+    name = package.folder.name
+    paths = [
+        p for stub in package.folder.glob('*/__init__.pyi') for p in stub.parent.glob('[a-z]*.py')
+    ]
+    modules = [package.module(f'{name}.{p.parent.name}.{p.stem}') for p in sorted(paths)]
+    for module, text in [(m, document_source(package, m)) for m in modules]:
+        module.path.write_text(text, encoding='utf-8')
 
 
 if __name__ == '__main__':

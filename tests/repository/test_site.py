@@ -1,5 +1,6 @@
 "The site: what is made of a notebook, links that lead somewhere, pages whose code runs, and a small build."
 
+import os
 import re
 import sys
 from importlib.util import find_spec
@@ -13,10 +14,10 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import docs_blocks
-from repo import ROOT, notebooks
+from repo import ROOT, notebooks, numbered
 
 sys.path.insert(0, str(ROOT / 'docs'))
-import links
+import dead_links
 import pages
 
 PAGES = [ROOT / 'docs' / 'howto.md', *sorted((ROOT / 'docs' / 'tutorials').glob('*.md'))]
@@ -61,11 +62,13 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
     assert 'tags' not in page.cells[2].metadata
     assert set(page.cells[2].outputs[0].data) == {'text/html'}
     assert '`decodelab.lab.write`' in page.cells[0].source
+    nb.cells = [c for c in nb.cells if 'default_exp' not in c.source]
+    assert 'decodelab.' not in pages.notebook_page(site, path).partition('blob')[0]
     assert '#|' not in ''.join(c.source for c in page.cells)
 
 
 def test_links_of_files_are_links_of_pages(site):
-    home = ROOT / 'nbs' / '08_drafters' / '01_assistant.ipynb'
+    home = ROOT / 'nbs' / '08_drafters' / '05_assistant.ipynb'
     assert site.link('../07_speculative/04_loop.ipynb', home) == '../07_speculative/04_loop.ipynb'
     assert site.link('../../experiments/README.md', home) == '../../experiments/index.md'
     assert site.link('../../LICENSE', home) == f'{site.repository}/blob/main/LICENSE'
@@ -77,12 +80,26 @@ def test_links_of_files_are_links_of_pages(site):
 
 def test_every_notebook_has_its_page_and_every_link_a_target(site):
     sources = pages.sources(site)
-    for path in notebooks():
-        assert f'book/{path.relative_to(ROOT / "nbs").as_posix()}' in sources
-        assert f'({path.name})' in sources[f'book/{path.parent.name}/index.md']
+    for path in numbered():
+        page = site.pages[path]
+        assert page in sources
+        home = f'book/{path.parent.name}'
+        assert f'({os.path.relpath(page, home)})' in sources[f'{home}/index.md']
     assert {f'experiments/{p.name}' for p in notebooks('experiments')} <= set(sources)
     assert sources['index.md'].count(':::{grid-item-card}') == 6
     assert 'trace.svg' in sources['index.md']
+
+
+def test_a_tutorial_that_is_a_notebook_is_rendered_in_its_position(site):
+    "One page for a topic: the notebook, at the address of the tutorial."
+    sources = pages.sources(site)
+    for notebook, page in pages.RENDERED.items():
+        assert site.pages[ROOT / notebook] == page
+        assert f'book/{notebook.removeprefix("nbs/")}' not in sources
+    title = nbformat.reads(sources['tutorials/write_your_own.ipynb'], 4).cells[0].source
+    assert title.startswith('# Write your own\n')
+    assert '(write_your_own.ipynb)' in sources['tutorials/index.md']
+    assert '../../explorers.ipynb' in sources['book/14_explorers/index.md']
 
 
 def test_every_public_name_is_in_the_reference(site):
@@ -97,10 +114,11 @@ def test_every_public_name_is_in_the_reference(site):
 
 
 def test_the_glossary_page_has_every_word(site):
-    from decodelab.core import GLOSSARY
-
+    words = pages.glossary()
     text = pages.glossary_page()
-    assert [word for word in GLOSSARY if f'\n{word}\n  ' not in text] == []
+    assert len(words) > 40
+    assert words['lookahead'][0].startswith('The number of tokens to draft')
+    assert [word for word in words if f'\n{word}\n  ' not in text] == []
 
 
 def test_the_page_of_the_guides_has_a_line_for_every_call(site):
@@ -131,7 +149,7 @@ def test_dead_links_are_found(tmp_path):
         '<a href="https://x.org">x</a> <img src="p.png"> <a id="top" href="#top">x</a>'
     )
     (tmp_path / 'b.html').write_text('<h1 id="here">b</h1>')
-    checked, dead = links.check(tmp_path)
+    checked, dead = dead_links.check(tmp_path)
     assert checked == 5
     assert [line.split()[-1] for line in dead] == ['b.html#gone', 'c.html', 'p.png']
 
@@ -219,7 +237,7 @@ def test_the_workflow_runs_the_command_of_contributing():
 def test_a_small_site_builds_without_a_warning_or_a_dead_link(tmp_path):
     import build
 
-    some = [p for p in notebooks() if p.stem in ('03_files', '04_loop', '09_parameter_docs')]
+    some = [p for p in notebooks() if p.stem in ('02_files', '04_loop', '09_glossary')]
     site = pages.Site(notebooks=some, experiments=[], parts=['speculative'])
     code, dead, checked = build.build(tmp_path, site, jobs=1)
     assert code == 0
