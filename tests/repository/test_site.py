@@ -72,7 +72,7 @@ def test_links_of_files_are_links_of_pages(site):
     assert site.link('../07_speculative/04_loop.ipynb', home) == '../07_speculative/04_loop.ipynb'
     assert site.link('../../experiments/README.md', home) == '../../experiments/index.md'
     assert site.link('../../LICENSE', home) == f'{site.repository}/blob/main/LICENSE'
-    text = '[a](02_prompt_lookup.ipynb#A-B) [b](https://x.org/y.ipynb) [c](#here)\n```md\n[d](no.ipynb)\n```\n'
+    text = '[a](01_prompt_lookup.ipynb#A-B) [b](https://x.org/y.ipynb) [c](#here)\n```md\n[d](no.ipynb)\n```\n'
     assert site.relink(text, home) == text.replace('#A-B', '#a-b')
     with pytest.raises(FileNotFoundError, match='no.ipynb'):
         site.relink('[d](no.ipynb)', home)
