@@ -23,7 +23,8 @@ from result_tables import (
     sources_table,
 )
 
-PEERS = '<!-- peers -->'  # in the index, where their table goes
+CLAIMS = '<!-- claims -->'  # comments of the index: the numbers of all claims
+PEERS = '<!-- peers -->'  # and the table of speeds go there
 ENGINE_ROWS = ROOT / 'experiments' / 'results' / '16_engine.pico.csv'
 PICTURE = ROOT / 'docs' / 'trace.svg'
 COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
@@ -53,6 +54,7 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     text, _ = MarkdownExporter().from_notebook_node(nb)
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
     text = re.sub(r'\n{3,}', '\n\n', text).strip()
+    text = text.replace(CLAIMS, count_line())
     text = text.replace(PEERS, peers_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
     return f'<!-- Made from nbs/index.ipynb by tools/readme.py: edit there. -->\n{text}\n'
 

@@ -34,7 +34,9 @@ def makes_module(path):
 def notebooks(folder='nbs', pattern=NUMBERED):
     "The notebooks of a folder, in order; of those in nbs/ the ones that make a module."
     paths = numbered(folder, pattern)
-    return [p for p in paths if makes_module(p)] if (folder, pattern) == ('nbs', NUMBERED) else paths
+    return (
+        [p for p in paths if makes_module(p)] if (folder, pattern) == ('nbs', NUMBERED) else paths
+    )
 
 
 def pages():
@@ -103,5 +105,5 @@ def project():
 
 
 def commands():
-    "The README's two commands, as it shows them."
+    "The README's two commands, to use the package and to change it, as it shows them."
     return re.findall(r'^python -m pip install .*$', (ROOT / 'README.md').read_text(), flags=re.M)

@@ -101,6 +101,26 @@ def test_every_part_has_its_row_and_the_page_is_short():
     assert len(text.splitlines()) <= 150
 
 
+def test_the_page_begins_with_the_way_to_install():
+    blocks = re.findall(r'^```sh\n(.*?)^```', (ROOT / 'README.md').read_text(), flags=re.M | re.S)
+    clone, install = blocks[0].splitlines()
+    assert clone == f'git clone {settings_url()} && cd decodelab'
+    assert install == commands()[0]
+
+
+def settings_url():
+    "The address of the repository."
+    return re.search(r'^Repository = "(.+)"$', (ROOT / 'pyproject.toml').read_text(), flags=re.M)[1]
+
+
+def test_the_page_counts_the_claims_and_names_sources():
+    text = (ROOT / 'README.md').read_text()
+    assert count_line() in text
+    line = next(line for line in text.splitlines() if count_line() in line)
+    assert line.count('](https://arxiv.org/abs/') == 6
+    assert '<!-- ' not in text.partition('\n')[2]
+
+
 def test_the_picture_is_of_the_trace():
     assert readme.PICTURE.read_text() == readme.picture(readme.pictured())
 
@@ -125,7 +145,7 @@ def test_the_index_is_saved_as_it_ran():
 
 
 def test_ci_runs_what_the_readme_shows():
-    use, develop, explore = commands()
+    use, develop = commands()
     assert 'decodelab compare' in use
     assert "'.[dev]'" in develop
     assert all('-c constraints.txt' in c for c in (use, develop))
