@@ -18,7 +18,7 @@ from result_tables import (
     claims_table,
     count_line,
     freshness_warning,
-    peers_table,
+    pace_table,
     scripts_list,
     sources_page,
     sources_table,
@@ -54,7 +54,7 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     text, _ = MarkdownExporter().from_notebook_node(nb)
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
     text = re.sub(r'\n{3,}', '\n\n', text).strip()
-    text = text.replace(PEERS, peers_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
+    text = text.replace(PEERS, pace_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
     return f'<!-- Made from nbs/index.ipynb by tests/readme.py: edit there. -->\n{text}\n'
 
 
