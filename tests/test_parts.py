@@ -34,6 +34,7 @@ CIRCLES = [
         'core.metrics',
         'core.plot',
     },  # a trace knows its metrics and its picture, which are functions of traces
+    {'speculative.loop', 'speculative.device'},  # an accelerator's rounds are a kind of the loop's
     {'lab.explorer', 'lab.panel'},  # an explorer shows itself in its panel, the form over explorers
 ]
 DEVELOPMENT = 'nbdev', 'IPython', 'execnb', 'pytest'  # what only developers have

@@ -17,8 +17,8 @@ from ..core.driver import Request
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
 from ..strategies.sampling import Base, Scorer
-from ..speculative.device import DeviceDraft
-from ..speculative.protocol import Draft, Drafter, DraftState, KeepDrafting, draft_chain
+from ..speculative.protocol import DeviceDraft, Draft, Drafter, DraftState
+from ..speculative.protocol import KeepDrafting, draft_chain
 
 # %% ../../nbs/08_drafters/01_assistant.ipynb #fc099b06
 class PaddedScorer(Scorer):

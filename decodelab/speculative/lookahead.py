@@ -16,6 +16,7 @@ from itertools import zip_longest
 import torch
 
 from ..core.checks import check_fraction, check_int, check_number
+from ..core.component import fast_form_holds
 from ..core.driver import Request, Rng, Stop
 from ..core.trace import Step
 from ..evaluate.certify import Exercised
@@ -71,7 +72,7 @@ class HeuristicLookahead(LookaheadRule):
         return n < self.reached_[0]
 
     def fixed_length(self):
-        return self.reached_[0]
+        return self.reached_[0] if fast_form_holds(self, 'fixed_length', 'keep_drafting') else None
 
     def update(self, step):
         if not step.drafted:

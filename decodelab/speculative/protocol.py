@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fastcore.basics import patch
 
 from ..core.checks import check_int
-from ..core.component import Component
-from ..core.driver import Request, Rng
+from ..core.component import Component, fast_form_holds
+from ..core.driver import RandomSource, Request, Rng
 from ..core.host_reads import lists_to_host
 from ..core.trace import Step
-from ..strategies.sampling import Argmax, Base
+from ..strategies.sampling import Base
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #19002b66
 @dataclass
@@ -35,15 +34,11 @@ class Draft:
 
     tokens: list[int]
     q: list | None = None  # k rows `(V,)` of probabilities; None: deterministic guesses
-    draft_probs: list[float] = field(
-        default_factory=list
-    )  # the drafter's probability of each token
+    draft_probs: list[float] = field(default_factory=list)  # the drafter's, of each token
     passes: int = 0  # forward passes of the draft model
     info: dict = field(default_factory=dict)  # anything for `Step.info`
     request: Request | None = field(default=None, repr=False, compare=False)
-    committed: list | None = field(
-        default=None, repr=False, compare=False
-    )  # the ids that it continues
+    committed: list | None = field(default=None, repr=False, compare=False)  # the ids before it
     parents: list[int] | None = None  # of a tree: the node before each token, -1: the committed ids
     window_nodes: int = 0  # last nodes of a tree that the drafter only observes; never accepted
 
@@ -63,15 +58,13 @@ class Draft:
             depths.append(1 if parent < 0 else depths[parent] + 1)
         return depths
 
-# %% ../../nbs/07_speculative/01_protocol.ipynb #9e5d0fae
-@patch
-def first_branch(self: Draft, nodes: list[int]) -> list[int]:
-    "The first of these nodes, its first child, and so on to a leaf."
-    path = []
-    while nodes:
-        path.append(nodes[0])
-        nodes = self.children(nodes[0])
-    return path
+    def first_branch(self, nodes: list[int]) -> list[int]:
+        "The first of these nodes, its first child, and so on to a leaf."
+        path = []
+        while nodes:
+            path.append(nodes[0])
+            nodes = self.children(nodes[0])
+        return path
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #39c5e406
 @dataclass
@@ -196,9 +189,7 @@ class Verifier(Component):
     greedy = True  # can it judge scores of a greedy base, or only probabilities?
     lossless = True  # does the output keep the base's distribution?
     trees = False  # can it walk along the branches of a tree?
-    exact_match = (
-        False  # are its tokens the target's own choices, each with the same random numbers?
-    )
+    exact_match = False  # are its tokens the target's choices, each with the same random numbers?
     keyed = False  # does it draw with a secret key? Lossless over keys, then, not for one key
 
     def verify(
@@ -210,9 +201,54 @@ class Verifier(Component):
         "The number of accepted tokens, and the next token."
         raise NotImplementedError(f'{type(self).__name__} has no method verify')
 
+    def judge(
+        self,
+        p: torch.Tensor,  # `(k+1, V)`, on an accelerator
+        draft: 'DeviceDraft',
+        n: torch.Tensor,  # `()`: tokens that are judged
+        rng: RandomSource,
+        uniforms: torch.Tensor | None,  # the next numbers in stock, those of the draft first
+    ) -> 'DeviceVerdict':
+        "The decision of `verify` about a chain, without a host read (`speculative.device`)."
+        raise NotImplementedError(f'{type(self).__name__} has no method judge')
+
+    @property
     def judges_on_device(self) -> bool:
-        "Has it a method `judge`, which decides without a host read (`speculative.device`)?"
-        return False
+        "Does `judge` decide as `verify` does: is it defined with it, or in a subclass of it?"
+        return fast_form_holds(self, 'judge', 'verify')
+
+# %% ../../nbs/07_speculative/01_protocol.ipynb #c26f7572
+@dataclass
+class DeviceDraft:
+    "A chain of `k` drafted tokens on an accelerator; tokens after one that ends the sequence are not judged."
+
+    tokens: torch.Tensor  # `(k,)`
+    q: torch.Tensor | None  # `(k, V)`: the distribution of each; None: deterministic guesses
+    probs: torch.Tensor  # `(k,)`: the drafter's probability of each
+    usable: torch.Tensor  # `(k,)`: could the token be drawn?
+    draws: int = 0  # uniform numbers that each token took from the stock
+    passes: int = 0  # forward passes of the draft model
+    scorer: Any = None  # the drafter's, whose session learns the ids at the end
+
+
+@dataclass
+class DeviceVerdict:
+    "A verifier's decision, each part a tensor `()` on the device."
+
+    accepted: torch.Tensor  # drafted tokens
+    token: torch.Tensor  # that follows them
+    usable: torch.Tensor  # were all rows that decided something finite, and not all zero?
+    draws: torch.Tensor  # uniform numbers that decided something
+
+
+def select(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    "`values[index]` for an index `()` on the device, which plain indexing would read."
+    return values.index_select(0, index.reshape(1))[0]
+
+
+def n_leading(true: torch.Tensor) -> torch.Tensor:
+    "The number `()` of leading ones among booleans `(k,)`."
+    return true.long().cumprod(0).sum()
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #be8e107f
 def check_finite(x: float) -> float:
@@ -287,20 +323,16 @@ class LookaheadRule(Component):
         "Learn from a verified step."
         self.positions.update(step)
 
-# %% ../../nbs/07_speculative/01_protocol.ipynb #531c787a
-@patch
-def confidence(self: LookaheadRule, i: int, probs: DraftProbs | None, token: int) -> float:
-    """The drafter's probability of the token at position `i`.
+    def confidence(self, i: int, probs: DraftProbs | None, token: int) -> float:
+        """The drafter's probability of the token at position `i`.
 
-    Without a distribution: the share of tokens accepted at that position so far.
-    Raises `ValueError` for NaN.
-    """
-    return self.positions.rate(i) if probs is None else check_finite(probs.prob(token))
+        Without a distribution: the share of tokens accepted at that position so far.
+        Raises `ValueError` for NaN.
+        """
+        return self.positions.rate(i) if probs is None else check_finite(probs.prob(token))
 
-
-@patch
-def precompute(self: LookaheadRule, table):
-    "Compute the answers for a whole `DraftTable` at once; `tuning.replay` calls it before a replay."
+    def precompute(self, table):
+        "Compute the answers for a whole `DraftTable` at once; `tuning.replay` calls it before a replay."
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #202011e5
 class FixedLookahead(LookaheadRule):
@@ -315,10 +347,7 @@ class FixedLookahead(LookaheadRule):
 
     def fixed_length(self) -> int | None:
         "`k`, unless a subclass looks at the tokens."
-        cls = type(self)
-        rule = LookaheadRule
-        plain = cls.accepts is rule.accepts and cls.keep_drafting is rule.keep_drafting
-        return self.k if plain else None
+        return self.k if fast_form_holds(self, 'fixed_length', 'accepts', 'keep_drafting') else None
 
     def update(self, step: Step):
         "Nothing to learn."
@@ -341,10 +370,21 @@ class ExactMatchVerifier(Verifier):
                 return Verification(len(path), token, None if draft.parents is None else path)
             path.append(node)
 
+    def judge(self, p, draft: DeviceDraft, n: torch.Tensor, rng, uniforms) -> DeviceVerdict:
+        "The target's choice in each row, as far as the draft agrees."
+        k = len(draft.tokens)
+        at = torch.arange(k + 1, device=p.device)
+        numbers = uniforms[n * draft.draws + at] if rng.draws else None
+        choices, usable = rng.draw(p, numbers)
+        accepted = n_leading((choices[:k] == draft.tokens) & (at[:k] < n))
+        all_usable = (usable | (at > accepted)).all()
+        used = (accepted + 1) * rng.draws
+        return DeviceVerdict(accepted, select(choices, accepted), all_usable, used)
+
 # %% ../../nbs/07_speculative/01_protocol.ipynb #41005fe3
 def draw_token(row, rng: Rng, probabilities: bool) -> tuple[int, DraftProbs]:
     "A token drawn from a row `(V,)`, and its distribution; on an accelerator in one host read."
-    if not torch.is_tensor(row) or row.device.type == 'cpu' or type(rng) not in (Rng, Argmax):
+    if not torch.is_tensor(row) or row.device.type == 'cpu' or not rng.draws_on_device:
         return rng.categorical(row), DraftProbs(row, probabilities)
     index, usable = rng.draw(row[None], rng.stock.peek(1) if rng.draws else None)
     if rng.draws:

@@ -16,7 +16,7 @@ from functools import singledispatch
 import torch
 
 from ..core.checks import check_instance, check_int
-from ..core.driver import Rng
+from ..core.driver import RandomSource, Rng
 from .loop import Speculative, resolve_verifier
 from .lossy_verifiers import TypicalAcceptanceVerifier
 from .protocol import Draft, Verification, Verifier, as_tensor
@@ -37,7 +37,7 @@ class Uniform(float):
         return float.__le__(self, x)
 
 
-class RecordingRng:
+class RecordingRng(RandomSource):
     "Passes requests on to a source of random numbers, and notes what is drawn."
 
     def __init__(

@@ -10,7 +10,15 @@ __all__ = ['unnormalized_residual', 'residual', 'acceptance_ratios', 'draft_prob
 import torch
 
 from ..core.driver import Rng
-from .protocol import Draft, Verification, Verifier
+from decodelab.speculative.protocol import (
+    DeviceDraft,
+    DeviceVerdict,
+    Draft,
+    Verification,
+    Verifier,
+    n_leading,
+    select,
+)
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #0854bd34
 def unnormalized_residual(
@@ -51,6 +59,24 @@ def draft_probs(draft: Draft) -> list:
     "The drafter's distribution `(V,)` for each token; None for each of a deterministic draft."
     return [None] * len(draft.tokens) if draft.q is None else draft.q
 
+# %% ../../nbs/07_speculative/02_verifiers.ipynb #cad1abf2
+def device_ratios(p: torch.Tensor, draft: DeviceDraft) -> torch.Tensor:
+    "p(x) / q(x) of each drafted token, float64 `(k,)`; q(x) is 1 for a deterministic guess."
+    tokens = draft.tokens[:, None]  # (k, 1)
+    ratios = p[: len(tokens)].gather(1, tokens)[:, 0].double()
+    return ratios if draft.q is None else ratios / draft.q.gather(1, tokens)[:, 0]
+
+
+def residual_row(p: torch.Tensor, draft: DeviceDraft, i: torch.Tensor) -> torch.Tensor:
+    "max(p − q, 0) `(V,)` at position `i` `()`, or p where that is zero; any row after the last token."
+    i = i.clamp(max=len(draft.tokens) - 1)
+    row = select(p, i)
+    if draft.q is None:  # all of q is on the token
+        rest = row.index_fill(0, select(draft.tokens, i), 0)
+    else:
+        rest = (row - select(draft.q, i)).clip(min=0)
+    return torch.where(rest.sum() > 0, rest, row)
+
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #54a30b12
 class TokenVerifier(Verifier):
     """Rejection sampling at each position in turn; lossless for a sampling base.
@@ -68,6 +94,34 @@ class TokenVerifier(Verifier):
                 return Verification(i, rng.categorical(residual(p[i], q[i], draft.tokens[i])))
         k = len(draft.tokens)
         return Verification(k, rng.categorical(p[k]))
+
+    def judge(self, p, draft: DeviceDraft, n: torch.Tensor, rng: Rng, uniforms) -> DeviceVerdict:
+        "Rejection sampling at all positions at once, and one draw."
+        k = len(draft.tokens)
+        at = torch.arange(k, device=p.device)
+        ratios = device_ratios(p, draft)
+        first = n * draft.draws  # uniform numbers of the draft
+        accepted = n_leading((uniforms[first + at] < ratios) & (at < n))
+        tested = torch.minimum(accepted + 1, n)
+        row = torch.where(accepted < n, residual_row(p, draft, accepted), select(p, accepted))
+        token, usable = rng.draw(row[None], select(uniforms, first + tested)[None])
+        return DeviceVerdict(accepted, token[0], usable[0], tested + 1)
+
+# %% ../../nbs/07_speculative/02_verifiers.ipynb #9d90f1a8
+def prefix_weights(ratios: torch.Tensor) -> torch.Tensor:
+    "The weights `(k+1,)` of the prefixes of a draft with acceptance ratios `(k,)`."
+    weights = [ratios.new_ones(())]
+    for ratio in ratios.unbind():
+        weights.append((weights[-1] * ratio).clamp(max=1))
+    return torch.stack(weights)
+
+
+def block_residuals(p: torch.Tensor, draft: DeviceDraft, weights: torch.Tensor) -> torch.Tensor:
+    "max(w p − q, 0), `(k, V)`, after each prefix but the whole draft."
+    rest = weights[:-1, None].to(p) * p[:-1]
+    if draft.q is None:  # all of q is on the token
+        return rest.scatter(1, draft.tokens[:, None], 0)
+    return (rest - draft.q).clip(min=0)
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #16c342fe
 def exact_sum(values):
@@ -98,6 +152,25 @@ class BlockVerifier(Verifier):
             h = total / (total + 1 - w[i]) if w[i] < 1 else 1
             if rng.uniform() < h:
                 return Verification(i, rng.categorical(rest if total > 0 else p[i]))
+
+    def judge(self, p, draft: DeviceDraft, n: torch.Tensor, rng: Rng, uniforms) -> DeviceVerdict:
+        "The tests of all prefixes at once, and one draw."
+        k = len(draft.tokens)
+        at = torch.arange(k, device=p.device)
+        weights = prefix_weights(device_ratios(p, draft))
+        rest = block_residuals(p, draft, weights)
+        totals = rest.sum(-1, dtype=torch.float64)  # (k,)
+        h = torch.where(weights[:k] < 1, totals / (totals + 1 - weights[:k]), 1)
+        first = n * draft.draws  # uniform numbers of the draft
+        passed = (uniforms[first + (n - at).clamp(min=0)] < h) & (at < n)
+        whole = select(uniforms, first) < select(weights, n)
+        accepted = torch.where(whole, n, (at * passed).max())
+        i = accepted.clamp(max=k - 1)
+        residual = torch.where(select(totals, i) > 0, select(rest, i), select(p, i))
+        row = torch.where(accepted < n, residual, select(p, accepted))
+        tested = n - accepted + 1
+        token, usable = rng.draw(row[None], select(uniforms, first + tested)[None])
+        return DeviceVerdict(accepted, token[0], usable[0], tested + 1)
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #ee363c47
 class MultiDraftVerifier(Verifier):
