@@ -246,6 +246,10 @@ class Strategy(Component):
     It keeps no state of a request: one object decodes many sequences, in any order or at once.
     """
 
+    base = None  # the decoding whose distribution it keeps; None: it promises no distribution
+    drafter = None  # that proposes tokens
+    verifier = None  # of the drafts; None: the default one
+
     def decode(self, request: Request) -> Iterator[Step]:
         "Yield steps for one request, until the driver stops asking or there is nothing to add."
         raise NotImplementedError

@@ -71,6 +71,10 @@ class DraftHeads:
         "The scorer of one sequence, beside the target's."
         raise NotImplementedError(f'{type(self).__name__} has no method scorer')
 
+    def with_model(self, lm) -> 'DraftHeads':
+        "Heads of this kind for another target; here the heads themselves, which fit no other."
+        return self
+
 # %% ../../nbs/08_drafters/01_assistant.ipynb #511bb5c7
 class ModelDrafter(Drafter):
     "A drafter with a draft model `lm`, which its repr shows by name."
@@ -93,6 +97,12 @@ class AssistantDrafter(ModelDrafter):
         self.lm = lm
         self.base = base
         self.checked_ = WeakSet()  # targets whose tokenizer is the draft's
+
+    def with_model(self, lm) -> 'AssistantDrafter':
+        "A copy with another draft model, or with other heads of the kind, and nothing learned."
+        twin = super().with_model(self.lm.with_model(lm) if isinstance(self.lm, DraftHeads) else lm)
+        twin.checked_ = WeakSet()
+        return twin
 
     def start(self, request: Request, base: Base, target) -> 'AssistantState':
         """The state for one sequence.

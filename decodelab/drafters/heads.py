@@ -260,6 +260,12 @@ def randomized(self: Heads, lm: LM, seed: int = 0, scale: float = 0.3) -> Heads:
             weight.data.normal_(std=scale, generator=generator)
     return heads
 
+
+@patch
+def with_model(self: Heads, lm) -> Heads:
+    "Random heads of this kind for another target; a table of fractions takes the place of heads."
+    return self.randomized(lm) if isinstance(lm, LM) else lm
+
 # %% ../../nbs/08_drafters/13_heads.ipynb #0a27eefa
 def vocab_scores(lm: LM, x: torch.Tensor) -> torch.Tensor:
     "Scores `(n, V)` of states `(n, D)` by the target's own head."

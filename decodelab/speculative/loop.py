@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from ..core.checks import check_instance
-from ..core.component import Component
-from ..core.driver import Request, Rng
+from ..core.driver import Request, Rng, Strategy
 from ..core.trace import Step
 from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
 from .protocol import LookaheadRule, Verification, Verifier
@@ -21,7 +20,7 @@ from ..strategies.deterministic import DeterministicScorer
 from ..strategies.sampling import Base, Greedy
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #2b7e5fbb
-class Speculative(Component):
+class Speculative(Strategy):
     """Generates what `base` generates, faster: a drafter proposes, the target verifies in one pass.
 
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318).

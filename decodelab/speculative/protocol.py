@@ -178,6 +178,21 @@ class Drafter(Component):
         "The state for one sequence."
         raise NotImplementedError(f'{type(self).__name__} has no method start')
 
+    def with_model(self, lm) -> 'Drafter':
+        """A copy with `lm` for the draft model, here and in the drafters inside, and nothing learned.
+
+        Certificates draft with random models and tables. A drafter with learned state, in
+        attributes that end in `_`, overrides this and begins with a new one.
+        """
+        twin = copy.copy(self)
+        if self.lm is not None:
+            twin.lm = lm
+        if self.drafter is not None:
+            twin.drafter = self.drafter.with_model(lm)
+        if self.drafters:
+            twin.drafters = tuple(drafter.with_model(lm) for drafter in self.drafters)
+        return twin
+
     def small(self) -> 'Drafter':
         "A drafter of this kind that certificates can enumerate, drafting from the second round on."
         return self
