@@ -113,7 +113,7 @@ class ChoiceRows(Argmax):
         i, index = choice
         return index if index >= 0 else Argmax().categorical(self.p[i])
 
-# %% ../../nbs/07_speculative/08_device.ipynb #5b1d0c7e
+# %% ../../nbs/07_speculative/08_device.ipynb #9f7e9056
 class DeviceSequence(SpeculativeSequence):
     "A sequence on an accelerator. If its parts allow it, a round takes one host read."
 
