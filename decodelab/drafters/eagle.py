@@ -290,4 +290,8 @@ class EagleDrafter(DynamicTreeDrafter):
         | None = None,  # whose probabilities are the confidences; None: the target's base
     ):
         super().__init__(heads, nodes, expand, base)
-        self.heads = heads
+
+    @property
+    def heads(self) -> EagleHeads:
+        "The draft heads, which stand in for a draft model."
+        return self.lm
