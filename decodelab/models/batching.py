@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from traceback import clear_frames
 from types import MappingProxyType
 
-from fastcore.basics import patch
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -95,86 +94,62 @@ class BatchedSession(Session):
         "Wait until a pass has computed this request."
         return self.model_batch.submit(ForwardRequest(self, x, begin, last, **options))
 
-# %% ../../nbs/02_models/13_batching.ipynb #d41c3b51
-@patch
-def _forward(self: BatchedSession, rows, start, end, last):
-    "Logits `(1, last, V)` of ids `start:end`."
-    ids = rows[0][start:end]
-    request = self._submit(ids, start, last, stops=self.recorded_stops)
-    if self.hidden_buffer:
-        self.record(start, request.hidden)
-    self.rows[0].extend(ids)
-    self.passes += 1
-    return request.logits[None]
+    def _forward(self, rows, start, end, last):
+        "Logits `(1, last, V)` of ids `start:end`."
+        ids = rows[0][start:end]
+        request = self._submit(ids, start, last, stops=self._recorded_stops)
+        if self._hidden_buffer:
+            self._record(start, request.hidden)
+        self.rows[0].extend(ids)
+        self.passes += 1
+        return request.logits[None]
 
+    def _forward_pending(self, ids, tokens, last):
+        "Logits `(last, V)` of new ids and pending tokens behind the cached ones."
+        return self._submit(ids + [0] * len(tokens), len(self), last, pending=tokens).logits
 
-@patch
-def _forward_pending(self: BatchedSession, ids, tokens, last):
-    "Logits `(last, V)` of new ids and pending tokens behind the cached ones."
-    return self._submit(ids + [0] * len(tokens), len(self), last, pending=tokens).logits
+    def forward_layers(self, x, begin, start, stop):
+        "Hidden states `(n, D)` after layer `stop - 1`."
+        return self._submit(x, begin, start=start, stop=stop).hidden
 
+    def _forward_layers_at(self, ids, begin, stops):
+        "Hidden states `(n, D)` after each of `stops` layers."
+        return self._submit(ids, begin, stop=self.lm.depth, stops=stops).hidden
 
-@patch
-def forward_layers(self: BatchedSession, x, begin, start, stop):
-    "Hidden states `(n, D)` after layer `stop - 1`."
-    return self._submit(x, begin, start=start, stop=stop).hidden
+    def _back(self, hidden, begin, layer, last):
+        "Logits `(last, V)` of hidden states that continue at `layer`."
+        return self._submit(hidden, begin, last, start=layer).logits
 
+    def head(self, hidden, bare=False):
+        "Logits `(n, V)` of hidden states that exit early: the head alone."
+        return self._submit(hidden, 0, len(hidden), start=self.lm.depth, bare=bare).logits
 
-@patch
-def forward_layers_at(self: BatchedSession, ids, begin, stops):
-    "Hidden states `(n, D)` after each of `stops` layers."
-    return self._submit(ids, begin, stop=self.lm.depth, stops=stops).hidden
+    def n_cached(self) -> int:
+        "Tokens whose keys and values some layer holds."
+        n_ahead = len(self.ahead.ids) if self.ahead else 0
+        return max(self._pending_length, len(self) + n_ahead)
 
+    def expand(self, k: int) -> Session:
+        "A session of its own with `k` rows, nothing in its cache."
+        return Session(self.lm).expand(k)
 
-@patch
-def _back(self: BatchedSession, hidden, begin, layer, last):
-    "Logits `(last, V)` of hidden states that continue at `layer`."
-    return self._submit(hidden, begin, last, start=layer).logits
+    def _forward_tree(self, ids: list[int], begin: int, tree: TokenTree) -> torch.Tensor:
+        "Logits after the last of `ids`, if there are any, and after each node of a tree behind them."
+        options = dict(tree=tree, stops=self._recorded_stops)
+        request = self._submit(ids + tree.tokens, begin, len(tree) + bool(ids), **options)
+        if self._hidden_buffer:
+            self._record(begin, request.hidden, keep=begin + len(ids))
+        return request.logits
 
+    def _forward_nodes(self, tree, begin: int) -> tuple[torch.Tensor, torch.Tensor]:
+        "Logits `(n, V)` and hidden states `(n, D)` after the new nodes of a growing tree."
+        request = self._submit(tree.tokens[-len(tree) :], begin, len(tree), tree=tree)
+        return request.logits, request.hidden
 
-@patch
-def head(self: BatchedSession, hidden, bare=False):
-    "Logits `(n, V)` of hidden states that exit early: the head alone."
-    return self._submit(hidden, 0, len(hidden), start=self.lm.depth, bare=bare).logits
-
-
-@patch
-def n_cached(self: BatchedSession) -> int:
-    "Tokens whose keys and values some layer holds."
-    n_ahead = len(self.ahead.ids) if self.ahead else 0
-    return max(self.pending_length, len(self) + n_ahead)
-
-# %% ../../nbs/02_models/13_batching.ipynb #af9085f8
-@patch
-def expand(self: BatchedSession, k: int) -> Session:
-    "A session of its own with `k` rows, nothing in its cache."
-    return Session(self.lm).expand(k)
-
-
-@patch
-def _forward_tree(
-    self: BatchedSession, ids: list[int], begin: int, tree: TokenTree
-) -> torch.Tensor:
-    "Logits after the last of `ids`, if there are any, and after each node of a tree behind them."
-    options = dict(tree=tree, stops=self.recorded_stops)
-    request = self._submit(ids + tree.tokens, begin, len(tree) + bool(ids), **options)
-    if self.hidden_buffer:
-        self.record(begin, request.hidden, keep=begin + len(ids))
-    return request.logits
-
-
-@patch
-def _forward_nodes(self: BatchedSession, tree, begin: int) -> tuple[torch.Tensor, torch.Tensor]:
-    "Logits `(n, V)` and hidden states `(n, D)` after the new nodes of a growing tree."
-    request = self._submit(tree.tokens[-len(tree) :], begin, len(tree), tree=tree)
-    return request.logits, request.hidden
-
-
-@patch
-def _kv_buffers(self: BatchedSession) -> list[torch.Tensor]:
-    "The slot in all buffers `(1, heads, room, D)`, from the first token's position on."
-    slot = slice(self.slot, self.slot + 1)
-    return [buffer[slot, :, 1:] for pair in self.cache.buffers.values() for buffer in pair]
+    def _kv_buffers(self) -> list[torch.Tensor]:
+        "The slot in all buffers `(1, heads, room, D)`, from the first token's position on."
+        slot = slice(self.slot, self.slot + 1)
+        return [buffer[slot, :, 1:] for pair in self.cache.buffers.values() for buffer in pair]
 
 # %% ../../nbs/02_models/13_batching.ipynb #946ef16b
 def group_by_length(
@@ -356,70 +331,63 @@ class Batcher:
             batch.waiting = [r for r in batch.waiting if r.runner is not sequence]
             batch.release(session)
 
-# %% ../../nbs/02_models/13_batching.ipynb #7738f1ad
-@patch
-def cache_bytes(self: Batcher) -> int:
-    "Memory of all pools of caches, in bytes."
-    return sum(pool.cache.n_bytes() for pool in self.pools.values())
+    def run_next(self) -> list[tuple]:
+        """Compute the cheapest passes that sequences wait for.
 
+        Returns the sequences that can go on, each with the value that it waited for, if any.
+        """
+        if self.transfers:
+            sequences, tensors = zip(*self.transfers.items())
+            self.transfers = {}
+            return list(zip(sequences, join_transfers(tensors)))
+        waiting = [pool for pool in self.pools.values() if pool.waiting]
+        if not waiting:
+            met, self.gathering = self.gathering, {}
+            return [(sequence, list(met.values())) for sequence in met]
+        pool = min(waiting, key=lambda pool: pool.lm.n_params)
+        first = min(map(self._pass_key, pool.waiting))
+        requests = [r for r in pool.waiting if self._pass_key(r) == first]
+        pool.waiting = [r for r in pool.waiting if self._pass_key(r) != first]
+        for shared in {r.session.shared: None for r in requests if r.session.shared}:
+            shared.read(pool, [r for r in requests if r.session.shared is shared])
+        for group in group_by_length(requests):
+            run_pass(pool, group)
+        for request in requests:
+            request.restore()
+        return [(r.runner,) for r in requests]
 
-@patch
-def close(self: Batcher, running: Iterable[greenlet] = ()):
-    "End sequences and forget all caches: an interrupt may have left them half changed."
-    for things in (self.pools, self.opened, self.gathering, self.transfers):
-        things.clear()
-    for sequence in list(running):
-        sequence.throw(GreenletExit)
+    def cache_bytes(self) -> int:
+        "Memory of all pools of caches, in bytes."
+        return sum(pool.cache.n_bytes() for pool in self.pools.values())
 
-# %% ../../nbs/02_models/13_batching.ipynb #57293e3b
-@patch
-def run_next(self: Batcher) -> list[tuple]:
-    """Compute the cheapest passes that sequences wait for.
+    def close(self, running: Iterable[greenlet] = ()):
+        "End sequences and forget all caches: an interrupt may have left them half changed."
+        for things in (self.pools, self.opened, self.gathering, self.transfers):
+            things.clear()
+        for sequence in list(running):
+            sequence.throw(GreenletExit)
 
-    Returns the sequences that can go on, each with the value that it waited for, if any.
-    """
-    if self.transfers:
-        sequences, tensors = zip(*self.transfers.items())
-        self.transfers = {}
-        return list(zip(sequences, join_transfers(tensors)))
-    waiting = [pool for pool in self.pools.values() if pool.waiting]
-    if not waiting:
-        met, self.gathering = self.gathering, {}
-        return [(sequence, list(met.values())) for sequence in met]
-    pool = min(waiting, key=lambda pool: pool.lm.n_params)
-    first = min(map(self._pass_key, pool.waiting))
-    requests = [r for r in pool.waiting if self._pass_key(r) == first]
-    pool.waiting = [r for r in pool.waiting if self._pass_key(r) != first]
-    for shared in {r.session.shared: None for r in requests if r.session.shared}:
-        shared.read(pool, [r for r in requests if r.session.shared is shared])
-    for group in group_by_length(requests):
-        run_pass(pool, group)
-    for request in requests:
-        request.restore()
-    return [(r.runner,) for r in requests]
+    def new_sequence(self, run: Callable) -> greenlet:
+        "A sequence that calls `run`, and shares its transfers to the host with the others."
+        sequence = greenlet(run)
+        sequence.gr_context = copy_context()
+        sequence.gr_context.run(SHARED_TRANSFER.set, self.transfer)
+        return sequence
 
-# %% ../../nbs/02_models/13_batching.ipynb #a5305b68
-@patch
-def new_sequence(self: Batcher, run: Callable) -> greenlet:
-    "A sequence that calls `run`, and shares its transfers to the host with the others."
-    sequence = greenlet(run)
-    sequence.gr_context = copy_context()
-    sequence.gr_context.run(SHARED_TRANSFER.set, self.transfer)
-    return sequence
+    def transfer(self, tensor: torch.Tensor) -> torch.Tensor:
+        "The tensor in the memory of the CPU; all sequences that wait for one share a transfer."
+        self.transfers[getcurrent()] = tensor
+        return getcurrent().parent.switch()
 
+    def _pass_key(self, r: ForwardRequest) -> tuple:
+        "What requests of one pass share; drafts by the first layers come before the rest."
+        to_the_end = r.stop is None and r.start < r.session.lm.depth
+        return to_the_end, r.start, r.stop or 0, r.bare, r.stops
 
-@patch
-def transfer(self: Batcher, tensor: torch.Tensor) -> torch.Tensor:
-    "The tensor in the memory of the CPU; all sequences that wait for one share a transfer."
-    self.transfers[getcurrent()] = tensor
-    return getcurrent().parent.switch()
-
-
-@patch
-def _pass_key(self: Batcher, r: ForwardRequest) -> tuple:
-    "What requests of one pass share; drafts by the first layers come before the rest."
-    to_the_end = r.stop is None and r.start < r.session.lm.depth
-    return to_the_end, r.start, r.stop or 0, r.bare, r.stops
+    def all_gather(self, value) -> list:
+        "Wait until each running sequence has brought a value; returns all of them."
+        self.gathering[getcurrent()] = value
+        return getcurrent().parent.switch()
 
 # %% ../../nbs/02_models/13_batching.ipynb #e95af10f
 def unbatchable_reason(lm: LM) -> str:
@@ -480,39 +448,37 @@ class Batch(list):
             lines.append(f'{words} ({type(error).__name__}: {error})')
         return '\n'.join(lines)
 
-# %% ../../nbs/02_models/13_batching.ipynb #bd47e18b
-@patch
-def to_frame(self: Batch):
-    "DataFrame: a row a sequence with its prompt, its text, its counts, its end and its error, if any."
-    import pandas as pd
+    def to_frame(self):
+        "DataFrame: a row a sequence with its prompt, its text, its counts, its end and its error, if any."
+        import pandas as pd
 
-    rows = []
-    for trace in self:
-        counts = trace.metrics()
-        names = ('new_tokens', 'target_passes', 'drafted', 'accepted')
-        row = dict(prompt=trace.prompt_text, text=trace.text) | {
-            name: counts[name] for name in names
-        }
-        error = '' if trace.error is None else f'{type(trace.error).__name__}: {trace.error}'
-        rows.append(row | dict(stopped=trace.stopped, error=error))
-    return pd.DataFrame(rows)
+        rows = []
+        for trace in self:
+            counts = trace.metrics()
+            names = ('new_tokens', 'target_passes', 'drafted', 'accepted')
+            row = dict(prompt=trace.prompt_text, text=trace.text) | {
+                name: counts[name] for name in names
+            }
+            error = '' if trace.error is None else f'{type(trace.error).__name__}: {trace.error}'
+            rows.append(row | dict(stopped=trace.stopped, error=error))
+        return pd.DataFrame(rows)
 
+    def _repr_html_(self) -> str:
+        "The first line of the repr, the costs of each model, and the texts."
+        from decodelab.core.plot import facts_html, rows_html
 
-@patch
-def _repr_html_(self: Batch) -> str:
-    "The first line of the repr, the costs of each model, and the texts."
-    from decodelab.core.plot import facts_html, rows_html
-
-    summary, *lines = repr(self).splitlines()
-    frame = self.to_frame()
-    names = ['prompt', 'text', 'new_tokens', 'target_passes', 'stopped']
-    rows = (
-        frame[names].assign(prompt=frame.prompt.str[-60:]).to_numpy().tolist() if len(frame) else []
-    )
-    facts = {f'model {i}': line for i, line in enumerate(lines, 1)}
-    return facts_html(
-        summary, facts, rows_html(['', *names], [[i, *row] for i, row in enumerate(rows)])
-    )
+        summary, *lines = repr(self).splitlines()
+        frame = self.to_frame()
+        names = ['prompt', 'text', 'new_tokens', 'target_passes', 'stopped']
+        rows = (
+            frame[names].assign(prompt=frame.prompt.str[-60:]).to_numpy().tolist()
+            if len(frame)
+            else []
+        )
+        facts = {f'model {i}': line for i, line in enumerate(lines, 1)}
+        return facts_html(
+            summary, facts, rows_html(['', *names], [[i, *row] for i, row in enumerate(rows)])
+        )
 
 # %% ../../nbs/02_models/13_batching.ipynb #90e3e257
 @dataclass
@@ -691,10 +657,3 @@ def decode_batch(
     batch.seconds = clock() - start
     batch.cache_bytes = max_bytes
     return batch
-
-# %% ../../nbs/02_models/13_batching.ipynb #cbb10fbe
-@patch
-def all_gather(self: Batcher, value) -> list:
-    "Wait until each running sequence has brought a value; returns all of them."
-    self.gathering[getcurrent()] = value
-    return getcurrent().parent.switch()

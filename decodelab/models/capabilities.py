@@ -7,7 +7,7 @@ __all__ = ['WAYS', 'SEQUENCE', 'REPAIRED', 'HEAD', 'TAIL', 'MAX_WINDOW', 'WINDOW
            'ERRORS', 'READERS', 'OUTCOMES', 'MAX_OUTCOMES', 'Outcome', 'head_length', 'special_ids', 'probe_ids',
            'ProbeRun', 'stand_in_encoder', 'read_sequence', 'read_branches', 'read_trees', 'read_exit', 'read_batch',
            'joint_logits', 'row_errors', 'judge', 'rope_deltas_restored', 'reader_outcomes', 'reference_problem',
-           'probe', 'probing_twin', 'model_key', 'CapabilitiesMixin', 'refusal', 'Capabilities']
+           'probe', 'probing_twin', 'model_key', 'Capabilities', 'refusal', 'CapabilitiesMixin']
 
 # %% ../../nbs/02_models/17_capabilities.ipynb #7b974563
 import html
@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 
-from fastcore.basics import patch
 import torch
 
 from ..core.checks import check_choice
@@ -329,9 +328,59 @@ def model_key(lm) -> tuple:
     reads = lm.dtype, str(lm.device), backend, lm.use_cache
     return (type(model), kinds, replaced, config, implementation, *reads)
 
+# %% ../../nbs/02_models/17_capabilities.ipynb #c513f0e0
+class Capabilities(dict):
+    "A table: way of reading → `Outcome`, of one model."
+
+    def __init__(self, outcomes: dict[str, Outcome], name: str, seconds: float):
+        super().__init__(outcomes)
+        self.name = name
+        self.seconds = seconds  # of the probes; 0 where all was known
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        "`(way, verdict, why)` of each way."
+        return [(way, self.verdict(way), self.why(way)) for way in self]
+
+    def verdict(self, way: str) -> str:
+        "Whether a way works, is replaced by another one, raises an error, or has not been probed."
+        outcome = self[way]
+        if outcome.works:
+            return outcome.state
+        return 'replaced' if way in REPAIRED else 'refused'
+
+    def why(self, way: str) -> str:
+        "The reason, and what happens instead."
+        outcome = self[way]
+        if outcome.works:
+            return outcome.reason or f'off by {outcome.error:.0e} of the spread'
+        return f'{outcome.reason}; {WAYS[way][1]}'
+
+    def __repr__(self):
+        lines = [f'{way:<11} {verdict:<10} {why}' for way, verdict, why in self.rows()]
+        return '\n'.join([f'{self.name}, compared with its own full forward', *lines])
+
+    def _repr_html_(self) -> str:
+        colours = dict(works='#0072b2', replaced='#b27300', refused='#b2182b')
+        rows = []
+        for way, verdict, why in self.rows():
+            style = f'color:{colours.get(verdict, "#555")};font-weight:bold'
+            cells = f'<td style="{style}">{verdict}</td><td>{html.escape(why)}</td>'
+            rows.append(f'<tr><td style="text-align:left">{html.escape(way)}</td>{cells}</tr>')
+        title = f'{html.escape(self.name)}, compared with its own full forward'
+        return f'<table><caption>{title}</caption>{"".join(rows)}</table>'
+
+# %% ../../nbs/02_models/17_capabilities.ipynb #31568ce3
+def refusal(name: str, way: str, outcome: Outcome) -> str:
+    "One sentence: what differs, and what works."
+    words, instead = WAYS[way]
+    return f'{name} cannot be read {words}: {outcome.reason}; {instead}'
+
 # %% ../../nbs/02_models/17_capabilities.ipynb #e42c5527
 class CapabilitiesMixin:
-    "The part of an `LM` that knows in which ways its model can be read."
+    """Ways of reading a model: the part of an `LM` that probes them.
+
+    Its state is `_outcomes`, the outcomes of the probes.
+    """
 
     is_probed = True  # False: nothing is probed, every way is allowed
     _outcomes = None  # those of `OUTCOMES`, once one was needed
@@ -364,85 +413,31 @@ class CapabilitiesMixin:
             outcomes |= probe(self, [READERS[way]])
         return outcomes[way]
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #31568ce3
-def refusal(name: str, way: str, outcome: Outcome) -> str:
-    "One sentence: what differs, and what works."
-    words, instead = WAYS[way]
-    return f'{name} cannot be read {words}: {outcome.reason}; {instead}'
+    def require(self, way: str):
+        """Raise `ValueError` where the model gives other logits in this way than by its full forward.
 
-# %% ../../nbs/02_models/17_capabilities.ipynb #c513f0e0
-class Capabilities(dict):
-    "A table: way of reading → `Outcome`, of one model."
+        Also where it cannot be read step by step at all.
+        """
+        if not self.is_probed:
+            return
+        outcome = self.outcome(way)
+        unreadable = way == 'steps' and outcome.state == 'unsupported'
+        if outcome.state == 'differs' or unreadable:
+            raise ValueError(refusal(self.name, way, outcome))
 
-    def __init__(self, outcomes: dict[str, Outcome], name: str, seconds: float):
-        super().__init__(outcomes)
-        self.name = name
-        self.seconds = seconds  # of the probes; 0 where all was known
+    def allows(self, way: str) -> bool:
+        "May the model be read in this way? What it does not support raises where it is used."
+        return not self.is_probed or self.outcome(way).state != 'differs'
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        "`(way, verdict, why)` of each way."
-        return [(way, self.verdict(way), self.why(way)) for way in self]
-
-    def verdict(self, way: str) -> str:
-        "Whether a way works, is replaced by another one, raises an error, or has not been probed."
-        outcome = self[way]
-        if outcome.works:
-            return outcome.state
-        return 'replaced' if way in REPAIRED else 'refused'
-
-    def why(self, way: str) -> str:
-        "The reason, and what happens instead."
-        outcome = self[way]
-        if outcome.works:
-            return outcome.reason or f'off by {outcome.error:.0e} of the spread'
-        return f'{outcome.reason}; {WAYS[way][1]}'
-
-    def __repr__(self):
-        lines = [f'{way:<11} {verdict:<10} {why}' for way, verdict, why in self.rows()]
-        return '\n'.join([f'{self.name}, compared with its own full forward', *lines])
-
-# %% ../../nbs/02_models/17_capabilities.ipynb #e4bece1c
-@patch
-def _repr_html_(self: Capabilities) -> str:
-    colours = dict(works='#0072b2', replaced='#b27300', refused='#b2182b')
-    rows = []
-    for way, verdict, why in self.rows():
-        style = f'color:{colours.get(verdict, "#555")};font-weight:bold'
-        cells = f'<td style="{style}">{verdict}</td><td>{html.escape(why)}</td>'
-        rows.append(f'<tr><td style="text-align:left">{html.escape(way)}</td>{cells}</tr>')
-    title = f'{html.escape(self.name)}, compared with its own full forward'
-    return f'<table><caption>{title}</caption>{"".join(rows)}</table>'
-
-# %% ../../nbs/02_models/17_capabilities.ipynb #f229dbf5
-@patch
-def require(self: CapabilitiesMixin, way: str):
-    """Raise `ValueError` where the model gives other logits in this way than by its full forward.
-
-    Also where it cannot be read step by step at all.
-    """
-    if not self.is_probed:
-        return
-    outcome = self.outcome(way)
-    unreadable = way == 'steps' and outcome.state == 'unsupported'
-    if outcome.state == 'differs' or unreadable:
-        raise ValueError(refusal(self.name, way, outcome))
-
-
-@patch
-def allows(self: CapabilitiesMixin, way: str) -> bool:
-    "May the model be read in this way? What it does not support raises where it is used."
-    return not self.is_probed or self.outcome(way).state != 'differs'
-
-
-@patch(as_prop=True)
-def capabilities(self: CapabilitiesMixin) -> Capabilities:
-    "All ways of reading, each compared with the model's own full forward."
-    self.refresh()
-    self.refresh_outcomes()
-    start = time.perf_counter()
-    outcomes = self._own_outcomes()
-    missing = [r for way, r in READERS.items() if way not in outcomes]
-    if missing:
-        outcomes |= probe(self, list(dict.fromkeys(missing)))
-    seconds = time.perf_counter() - start if missing else 0.0
-    return Capabilities({way: outcomes[way] for way in WAYS}, self.name, seconds)
+    @property
+    def capabilities(self) -> Capabilities:
+        "All ways of reading, each compared with the model's own full forward."
+        self.refresh()
+        self.refresh_outcomes()
+        start = time.perf_counter()
+        outcomes = self._own_outcomes()
+        missing = [r for way, r in READERS.items() if way not in outcomes]
+        if missing:
+            outcomes |= probe(self, list(dict.fromkeys(missing)))
+        seconds = time.perf_counter() - start if missing else 0.0
+        return Capabilities({way: outcomes[way] for way in WAYS}, self.name, seconds)

@@ -242,126 +242,108 @@ class Graphs:
         names = ('width', 'record', 'room', 'prompts', 'limit', 'warn')
         return {name: getattr(self, name) for name in names}
 
-# %% ../../nbs/02_models/10_compile.ipynb #fa3d5be3
-@patch
-def step(self: Graphs, room: int, start: int, stop: int, head: bool):
-    "The function that one graph computes, `(x, where, keys, values)`."
-    raise NotImplementedError
+    def step(self, room: int, start: int, stop: int, head: bool):
+        "The function that one graph computes, `(x, where, keys, values)`."
+        raise NotImplementedError
 
+    def padded_length(self, n: int, begin: int, start: int, stop: int) -> int:
+        "Tokens that a pass over `n` from position `begin` on is padded to; 0: it has no graph."
+        if begin and n <= self.width:
+            return n
+        if not self.prompts or (start, stop) != (0, self.depth):
+            return 0
+        bucket = max(MIN_BUCKET, 1 << (n - 1).bit_length())
+        fits = self.limit is None or begin + bucket <= self.limit
+        return bucket if fits else 0
 
-@patch
-def padded_length(self: Graphs, n: int, begin: int, start: int, stop: int) -> int:
-    "Tokens that a pass over `n` from position `begin` on is padded to; 0: it has no graph."
-    if begin and n <= self.width:
-        return n
-    if not self.prompts or (start, stop) != (0, self.depth):
-        return 0
-    bucket = max(MIN_BUCKET, 1 << (n - 1).bit_length())
-    fits = self.limit is None or begin + bucket <= self.limit
-    return bucket if fits else 0
+    def logits(self, ids, cache, begin: int, last: int):
+        "Logits `(1, last, V)` of ids `(1, n)` from position `begin` on, or None without a graph."
+        with_head = begin > 0 and ids.shape[1] <= self.width
+        out = self.run_graph(ids, cache, begin, 0, self.depth, with_head)
+        if out is None:
+            return None
+        return out[:, -last:] if with_head else self.head(out[:, -last:])
 
+    def run_graph(self, x, cache, begin: int, start: int, stop: int, head: bool):
+        "Logits, or hidden states, of a pass that a graph can do; None for any other."
+        rows, n = x.shape[:2]
+        n_padded = self.padded_length(n, begin, start, stop)
+        layers = self.cache_layers(cache, start, stop) if n_padded and rows == 1 else []
+        if not layers:
+            return None
+        room = self._reserve(layers, begin, begin + n_padded)
+        if n_padded > n:
+            x = torch.nn.functional.pad(x, (0, n_padded - n))
+        key = (n_padded, room, start, stop, head)
+        where = torch.arange(begin, begin + n_padded, device=x.device)
+        buffers = tuple([layer.room[side] for layer in layers] for side in (0, 1))
 
-@patch
-def logits(self: Graphs, ids, cache, begin: int, last: int):
-    "Logits `(1, last, V)` of ids `(1, n)` from position `begin` on, or None without a graph."
-    with_head = begin > 0 and ids.shape[1] <= self.width
-    out = self.run_graph(ids, cache, begin, 0, self.depth, with_head)
-    if out is None:
-        return None
-    return out[:, -last:] if with_head else self.head(out[:, -last:])
+        def run():
+            if self.record:
+                return self.replay_recorded(key, cache, x, where, buffers)
+            return single_output(self.graphs[key](x, where, *buffers[0], *buffers[1]))
 
-# %% ../../nbs/02_models/10_compile.ipynb #62490fa3
-@patch
-def run_graph(self: Graphs, x, cache, begin: int, start: int, stop: int, head: bool):
-    "Logits, or hidden states, of a pass that a graph can do; None for any other."
-    rows, n = x.shape[:2]
-    n_padded = self.padded_length(n, begin, start, stop)
-    layers = self.cache_layers(cache, start, stop) if n_padded and rows == 1 else []
-    if not layers:
-        return None
-    room = self._reserve(layers, begin, begin + n_padded)
-    if n_padded > n:
-        x = torch.nn.functional.pad(x, (0, n_padded - n))
-    key = (n_padded, room, start, stop, head)
-    where = torch.arange(begin, begin + n_padded, device=x.device)
-    buffers = tuple([layer.room[side] for layer in layers] for side in (0, 1))
+        if key not in self.graphs and not self.compile_shape(key, x, where, buffers, run):
+            return None
+        for layer in layers:
+            layer.length = begin + n
+        self.costs[key]['passes'] += 1
+        return run()[:, :n]
 
-    def run():
-        if self.record:
-            return self.replay_recorded(key, cache, x, where, buffers)
-        return single_output(self.graphs[key](x, where, *buffers[0], *buffers[1]))
+    def _reserve(self, layers: list, begin: int, end: int) -> int:
+        "Let all layers have room for `end` tokens, and one size; returns the size."
+        sizes = [layer.room[0].shape[2] for layer in layers]
+        room = max(self.room, 1 << (end - 1).bit_length(), *sizes)
+        for layer, size in zip(layers, sizes):
+            if size < room:
+                layer.reserve(room, begin)
+        return room
 
-    if key not in self.graphs and not self.compile_shape(key, x, where, buffers, run):
-        return None
-    for layer in layers:
-        layer.length = begin + n
-    self.costs[key]['passes'] += 1
-    return run()[:, :n]
+    def cache_layers(self, cache, start: int, stop: int) -> list:
+        """The layers of a preallocated cache; none of any other cache.
 
-# %% ../../nbs/02_models/10_compile.ipynb #093dc415
-@patch
-def _reserve(self: Graphs, layers: list, begin: int, end: int) -> int:
-    "Let all layers have room for `end` tokens, and one size; returns the size."
-    sizes = [layer.room[0].shape[2] for layer in layers]
-    room = max(self.room, 1 << (end - 1).bit_length(), *sizes)
-    for layer, size in zip(layers, sizes):
-        if size < room:
-            layer.reserve(room, begin)
-    return room
+        An empty cache is filled with `blank` keys and values, whose shapes an earlier pass has shown.
+        """
+        if not isinstance(cache, Cache):
+            return []
+        if self.blank and not cache.layers and cache.layer_class_to_replicate:
+            for i, pair in enumerate(self.blank):
+                cache.update(*pair, i)
+        layers = cache.layers[start:stop]
+        complete = len(layers) == stop - start and all(layer.is_initialized for layer in layers)
+        return layers if complete else []
 
+    def compile_shape(self, key: tuple, x, where, buffers, run) -> bool:
+        "Compile the pass of shape `key`, compare and time it; False where that fails."
+        if self.failure:
+            return False
+        function = self.step(*key[1:])
+        start = clock(x.device)
+        try:
+            self.graphs[key] = self.make_graph(key, function, x, where, buffers)
+        except RuntimeError as error:
+            return self.disable(str(error))
+        out = run()
+        first_seconds = clock(x.device) - start
+        error = relative_error(out, function(x, where, *buffers))
+        if error > ROUNDING.get(out.dtype, 0.1):
+            del self.graphs[key]
+            return self.disable(
+                f'its graph is off by {error:.1g} of the largest number: leave compile() out'
+            )
+        steady = median(time_run(run, x.device) for _ in range(3))
+        self.costs[key] = dict(first_seconds=first_seconds, steady_ms=1000 * steady, passes=0)
+        return True
 
-@patch
-def cache_layers(self: Graphs, cache, start: int, stop: int) -> list:
-    """The layers of a preallocated cache; none of any other cache.
+    def make_graph(self, key: tuple, function, x, where, buffers):
+        "What computes a pass of shape `key`; raises `RuntimeError` where nothing can."
+        return compile_graph(function, x, where, buffers)
 
-    An empty cache is filled with `blank` keys and values, whose shapes an earlier pass has shown.
-    """
-    if not isinstance(cache, Cache):
-        return []
-    if self.blank and not cache.layers and cache.layer_class_to_replicate:
-        for i, pair in enumerate(self.blank):
-            cache.update(*pair, i)
-    layers = cache.layers[start:stop]
-    complete = len(layers) == stop - start and all(layer.is_initialized for layer in layers)
-    return layers if complete else []
-
-# %% ../../nbs/02_models/10_compile.ipynb #e583ae20
-@patch
-def compile_shape(self: Graphs, key: tuple, x, where, buffers, run) -> bool:
-    "Compile the pass of shape `key`, compare and time it; False where that fails."
-    if self.failure:
+    def disable(self, why: str) -> bool:
+        "Make no further graph, and warn once with the reason."
+        self.failure = why
+        self.warn(why)
         return False
-    function = self.step(*key[1:])
-    start = clock(x.device)
-    try:
-        self.graphs[key] = self.make_graph(key, function, x, where, buffers)
-    except RuntimeError as error:
-        return self.disable(str(error))
-    out = run()
-    first_seconds = clock(x.device) - start
-    error = relative_error(out, function(x, where, *buffers))
-    if error > ROUNDING.get(out.dtype, 0.1):
-        del self.graphs[key]
-        return self.disable(
-            f'its graph is off by {error:.1g} of the largest number: leave compile() out'
-        )
-    steady = median(time_run(run, x.device) for _ in range(3))
-    self.costs[key] = dict(first_seconds=first_seconds, steady_ms=1000 * steady, passes=0)
-    return True
-
-
-@patch
-def make_graph(self: Graphs, key: tuple, function, x, where, buffers):
-    "What computes a pass of shape `key`; raises `RuntimeError` where nothing can."
-    return compile_graph(function, x, where, buffers)
-
-
-@patch
-def disable(self: Graphs, why: str) -> bool:
-    "Make no further graph, and warn once with the reason."
-    self.failure = why
-    self.warn(why)
-    return False
 
 # %% ../../nbs/02_models/10_compile.ipynb #8e29f5b7
 def relative_error(out: torch.Tensor, reference: torch.Tensor) -> float:
@@ -415,23 +397,37 @@ class CompiledForward(Graphs, NativeForward):
         "The function that one graph computes, `(x, where, keys, values)`."
         return pass_function(self, room, start, stop, head)
 
-# %% ../../nbs/02_models/10_compile.ipynb #90e8924a
-@patch
-def __call__(self: CompiledForward, ids, cache, begin, last):
-    "As `NativeForward` does, by a graph where there can be one."
-    out = self.logits(ids, cache, begin, last)
-    return NativeForward.__call__(self, ids, cache, begin, last) if out is None else out
+    def __call__(self, ids, cache, begin, last):
+        "As `NativeForward` does, by a graph where there can be one."
+        out = self.logits(ids, cache, begin, last)
+        return NativeForward.__call__(self, ids, cache, begin, last) if out is None else out
 
+    def forward_contiguous(self, x, cache, begin, start, stop, prompt=0):
+        "As `NativeForward` does, by a graph where there can be one."
+        out = None
+        if begin and x.shape[1] <= self.width:
+            out = self.run_graph(x, cache, begin, start, stop, False)
+        if out is None:
+            out = NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt)
+        return out
 
-@patch
-def forward_contiguous(self: CompiledForward, x, cache, begin, start, stop, prompt=0):
-    "As `NativeForward` does, by a graph where there can be one."
-    out = None
-    if begin and x.shape[1] <= self.width:
-        out = self.run_graph(x, cache, begin, start, stop, False)
-    if out is None:
-        out = NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt)
-    return out
+    def is_current(self) -> bool:
+        "Is the loaded model as it was when it was read, and when it was frozen?"
+        if not NativeForward.is_current(self):
+            return False
+        return not self.frozen or weight_versions(self.weights.snapshot) == self.versions
+
+    def make_graph(self, key: tuple, function, x, where, buffers):
+        "A library for a frozen pass over one token, and a graph for any other."
+        whole = key[0] == 1 and key[2:] == (0, self.depth, True)
+        if not (self.frozen and whole):
+            return compile_graph(function, x, where, buffers)
+        if self.library is None:
+            try:
+                self.library = compile_step(self, 1, self.limit)
+            except Exception as error:
+                raise RuntimeError(compiler_advice(error)) from error
+        return library_pass(self.library, self.depth)
 
 # %% ../../nbs/02_models/10_compile.ipynb #1289ec48
 def weight_versions(snapshot: ModelSnapshot | None) -> list[int]:
@@ -439,14 +435,6 @@ def weight_versions(snapshot: ModelSnapshot | None) -> list[int]:
     modules = () if snapshot is None else snapshot.modules
     parameters = [p for m in modules for p in m.attributes['_parameters'].values()]
     return [p._version for p in parameters if p is not None and not p.is_inference()]
-
-
-@patch
-def is_current(self: CompiledForward) -> bool:
-    "Is the loaded model as it was when it was read, and when it was frozen?"
-    if not NativeForward.is_current(self):
-        return False
-    return not self.frozen or weight_versions(self.weights.snapshot) == self.versions
 
 
 def library_pass(library: StepLibrary, depth: int):
@@ -457,20 +445,6 @@ def library_pass(library: StepLibrary, depth: int):
         return library(x[0], where, int(where), keys, values)[1][None]
 
     return run
-
-
-@patch
-def make_graph(self: CompiledForward, key: tuple, function, x, where, buffers):
-    "A library for a frozen pass over one token, and a graph for any other."
-    whole = key[0] == 1 and key[2:] == (0, self.depth, True)
-    if not (self.frozen and whole):
-        return compile_graph(function, x, where, buffers)
-    if self.library is None:
-        try:
-            self.library = compile_step(self, 1, self.limit)
-        except Exception as error:
-            raise RuntimeError(compiler_advice(error)) from error
-    return library_pass(self.library, self.depth)
 
 # %% ../../nbs/02_models/10_compile.ipynb #40b5bf65
 def record_cuda(run):
@@ -554,7 +528,10 @@ class TransformersGraphs(Graphs):
 
 # %% ../../nbs/02_models/10_compile.ipynb #bd384982
 class CompileMixin:
-    "The part of an `LM` that chooses its backend, compiles it, and packs its weights."
+    """How passes are computed: the part of an `LM` that chooses its backend, and compiles it.
+
+    Its state is the `native` forward, the `partial` one, and the `graphs` that were compiled.
+    """
 
     native = None  # the `NativeForward` of the model, where there is one
     partial = None  # the `PartialForward` of the model, once it was needed
@@ -575,6 +552,79 @@ class CompileMixin:
             self.partial = PartialForward(self.model)
         return self.partial
 
+    def compile(
+        self,
+        width: int = 8,  # passes of up to `width` tokens get a graph each; wider ones stay as they are
+        length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile
+        prompts: bool = False,  # prompts and wider passes too, padded to powers of two
+        cuda_graphs: bool = False,  # on a GPU, replay passes as CUDA graphs (not yet tried on one)
+        frozen: bool = False,  # float32 on a CPU: single tokens by a library with a copy of the weights
+    ):
+        """Compile the passes of this model: some seconds for each shape (`compiled` lists them).
+
+        Where that is not possible, warns once and leaves the model as it was. Returns the model.
+        Raises `ValueError` for wrong arguments and for a model that is compiled already.
+        """
+        self.refresh()
+        check_int('width', width)
+        check_int('length', length)
+        check_choice('prompts', prompts, (True, False))
+        self._check_compilable(cuda_graphs, frozen)
+        shapes = dict(
+            width=width,
+            record=record_cuda if cuda_graphs else None,
+            room=max(MIN_CAPACITY, 1 << (length - 1).bit_length()),
+            prompts=prompts,
+            limit=self.max_length,
+            warn=self._warn_uncompiled,
+        )
+        native, self.backend = self.native, self._plain_backend()
+        try:
+            if native:
+                self.graphs = CompiledForward(native, frozen=frozen, **shapes)
+            else:
+                self.graphs = TransformersGraphs(self.layers, **shapes)
+        except ValueError as error:
+            self._warn_uncompiled(str(error))
+            return self
+        self._warm_up(length)
+        if not self.graphs.graphs:
+            self.graphs, self.native = None, native
+        return self
+
+    @property
+    def compiled(self):
+        """What was compiled, a pandas table with a row for each graph.
+
+        tokens: of a pass; `positions`: of the cache; layers: how many; head: with it or without;
+        first_seconds: until the first result; steady_ms: of a later one; passes: uses so far.
+        """
+        import pandas as pd
+
+        rows = []
+        for (tokens, room, start, stop, head), cost in (
+            self.graphs.costs if self.graphs else {}
+        ).items():
+            rows.append(dict(tokens=tokens, positions=room, layers=stop - start, head=head, **cost))
+        columns = ['tokens', 'positions', 'layers', 'head', 'first_seconds', 'steady_ms', 'passes']
+        return pd.DataFrame(rows, columns=columns)
+
+    def pack_weights(self):
+        """Keep the matrices in oneDNN's blocks only; the model's own forward is gone afterwards.
+
+        Returns the model. Raises `ValueError` where that is not possible ([Weights](04_weights.ipynb)).
+        """
+        self.refresh()
+        if not self.native:
+            raise ValueError(
+                f'{self.name} is read by {self.backend}, and only the native forward can be packed'
+            )
+        if self.graphs:
+            raise ValueError(f'{self.name} is compiled already: pack first, then compile')
+        pack_matrices(self.model, self.native)
+        self.backend += ', packed'
+        return self
+
     def refresh(self):
         "Choose the backend, if that was not done or the model has changed since."
         graphs = self.graphs
@@ -586,153 +636,67 @@ class CompileMixin:
         if self.prefers_native and not (self.native is not None and self.native.is_current()):
             self._find_native()
 
-# %% ../../nbs/02_models/10_compile.ipynb #693bd28d
-@patch
-def _find_native(self: CompileMixin):
-    "The native forward, compiled if it was before, or the reason why there is none."
-    graphs, self.graphs = self.graphs, None
-    try:
-        self.native, self.backend = cached_native_forward(self.model), 'native forward'
-    except ValueError as error:
-        self.native, self.backend = None, f"transformers' forward: {error}"
-        self.prefers_native = False
-    if graphs is None:
-        return
-    if self.native is None:
-        self._warn_uncompiled('what was compiled is not there any more')
-        return
-    self.graphs = CompiledForward(self.native, **graphs.shapes)
-    self.graphs.blank = graphs.blank
-    self.native = self.graphs
-    self.backend += ', compiled'
+    def _find_native(self):
+        "The native forward, compiled if it was before, or the reason why there is none."
+        graphs, self.graphs = self.graphs, None
+        try:
+            self.native, self.backend = cached_native_forward(self.model), 'native forward'
+        except ValueError as error:
+            self.native, self.backend = None, f"transformers' forward: {error}"
+            self.prefers_native = False
+        if graphs is None:
+            return
+        if self.native is None:
+            self._warn_uncompiled('what was compiled is not there any more')
+            return
+        self.graphs = CompiledForward(self.native, **graphs.shapes)
+        self.graphs.blank = graphs.blank
+        self.native = self.graphs
+        self.backend += ', compiled'
 
+    def _warn_uncompiled(self, why: str):
+        "Put the reason into `backend`, and warn once."
+        partly = self.graphs is not None and bool(self.graphs.graphs)
+        state = 'compiled in part' if partly else 'not compiled'
+        self.backend = f'{self._plain_backend()}, {state}: {why}'
+        if not self._has_warned:
+            warnings.warn(f'{self.name} is read by {self.backend}', stacklevel=2)
+        self._has_warned = True
 
-@patch
-def _warn_uncompiled(self: CompileMixin, why: str):
-    "Put the reason into `backend`, and warn once."
-    partly = self.graphs is not None and bool(self.graphs.graphs)
-    state = 'compiled in part' if partly else 'not compiled'
-    self.backend = f'{self._plain_backend()}, {state}: {why}'
-    if not self._has_warned:
-        warnings.warn(f'{self.name} is read by {self.backend}', stacklevel=2)
-    self._has_warned = True
+    def _plain_backend(self) -> str:
+        "`backend` without what was compiled."
+        return self.backend.split(', compiled')[0].split(', not compiled')[0]
 
+    def _check_compilable(self, cuda_graphs: bool, frozen: bool):
+        "Raises `ValueError` for a model that is compiled already, or cannot be as is asked."
+        if self.graphs:
+            raise ValueError(
+                f'{self.name} is compiled already: wrap the model again to compile it otherwise'
+            )
+        if cuda_graphs and self.device.type != 'cuda':
+            raise ValueError(
+                f'{self.name} is on {self.device}, and cuda_graphs needs a CUDA device'
+            )
+        check_choice('frozen', frozen, (True, False))
+        reason = library_reason(self.native) if frozen else ''
+        if reason:
+            raise ValueError(f'{self.name} cannot be frozen ({reason}): leave frozen out')
 
-@patch
-def _plain_backend(self: CompileMixin) -> str:
-    "`backend` without what was compiled."
-    return self.backend.split(', compiled')[0].split(', not compiled')[0]
-
-# %% ../../nbs/02_models/10_compile.ipynb #59edc3ba
-@patch
-def compile(
-    self: CompileMixin,
-    width: int = 8,  # passes of up to `width` tokens get a graph each; wider ones stay as they are
-    length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile
-    prompts: bool = False,  # prompts and wider passes too, padded to powers of two
-    cuda_graphs: bool = False,  # on a GPU, replay passes as CUDA graphs (not yet tried on one)
-    frozen: bool = False,  # float32 on a CPU: single tokens by a library with a copy of the weights
-):
-    """Compile the passes of this model: some seconds for each shape (`compiled` lists them).
-
-    Where that is not possible, warns once and leaves the model as it was. Returns the model.
-    Raises `ValueError` for wrong arguments and for a model that is compiled already.
-    """
-    self.refresh()
-    check_int('width', width)
-    check_int('length', length)
-    check_choice('prompts', prompts, (True, False))
-    self._check_compilable(cuda_graphs, frozen)
-    shapes = dict(
-        width=width,
-        record=record_cuda if cuda_graphs else None,
-        room=max(MIN_CAPACITY, 1 << (length - 1).bit_length()),
-        prompts=prompts,
-        limit=self.max_length,
-        warn=self._warn_uncompiled,
-    )
-    native, self.backend = self.native, self._plain_backend()
-    try:
-        if native:
-            self.graphs = CompiledForward(native, frozen=frozen, **shapes)
-        else:
-            self.graphs = TransformersGraphs(self.layers, **shapes)
-    except ValueError as error:
-        self._warn_uncompiled(str(error))
-        return self
-    self._warm_up(length)
-    if not self.graphs.graphs:
-        self.graphs, self.native = None, native
-    return self
-
-# %% ../../nbs/02_models/10_compile.ipynb #9d1e3a46
-@patch
-def _check_compilable(self: CompileMixin, cuda_graphs: bool, frozen: bool):
-    "Raises `ValueError` for a model that is compiled already, or cannot be as is asked."
-    if self.graphs:
-        raise ValueError(
-            f'{self.name} is compiled already: wrap the model again to compile it otherwise'
-        )
-    if cuda_graphs and self.device.type != 'cuda':
-        raise ValueError(f'{self.name} is on {self.device}, and cuda_graphs needs a CUDA device')
-    check_choice('frozen', frozen, (True, False))
-    reason = library_reason(self.native) if frozen else ''
-    if reason:
-        raise ValueError(f'{self.name} cannot be frozen ({reason}): leave frozen out')
-
-
-@patch
-def _warm_up(self: CompileMixin, length: int):
-    "One pass of every shape for sequences of up to `length` tokens."
-    graphs = self.graphs
-    if self.native:
-        self.native = graphs
-    self.backend += ', compiled'
-    length = min(length, self.max_length or length)
-    begin = max(1, length - graphs.width)
-    session = self.session()
-    session.logits([0] * begin)
-    layers = session.cache.layers
-    graphs.blank = [tuple(b[:, :, :0].clone() for b in layer.room) for layer in layers]
-    for n in range(1, graphs.width + 1):
-        session.logits([0] * (begin + n), last=n)
-    bucket = MIN_BUCKET
-    while graphs.prompts and bucket <= length:
-        self.session().logits([0] * bucket)
-        bucket *= 2
-
-# %% ../../nbs/02_models/10_compile.ipynb #94786a58
-@patch(as_prop=True)
-def compiled(self: CompileMixin):
-    """What was compiled, a pandas table with a row for each graph.
-
-    tokens: of a pass; `positions`: of the cache; layers: how many; head: with it or without;
-    first_seconds: until the first result; steady_ms: of a later one; passes: uses so far.
-    """
-    import pandas as pd
-
-    rows = []
-    for (tokens, room, start, stop, head), cost in (
-        self.graphs.costs if self.graphs else {}
-    ).items():
-        rows.append(dict(tokens=tokens, positions=room, layers=stop - start, head=head, **cost))
-    columns = ['tokens', 'positions', 'layers', 'head', 'first_seconds', 'steady_ms', 'passes']
-    return pd.DataFrame(rows, columns=columns)
-
-
-@patch
-def pack_weights(self: CompileMixin):
-    """Keep the matrices in oneDNN's blocks only; the model's own forward is gone afterwards.
-
-    Returns the model. Raises `ValueError` where that is not possible ([Weights](04_weights.ipynb)).
-    """
-    self.refresh()
-    if not self.native:
-        raise ValueError(
-            f'{self.name} is read by {self.backend}, and only the native forward can be packed'
-        )
-    if self.graphs:
-        raise ValueError(f'{self.name} is compiled already: pack first, then compile')
-    pack_matrices(self.model, self.native)
-    self.backend += ', packed'
-    return self
+    def _warm_up(self, length: int):
+        "One pass of every shape for sequences of up to `length` tokens."
+        graphs = self.graphs
+        if self.native:
+            self.native = graphs
+        self.backend += ', compiled'
+        length = min(length, self.max_length or length)
+        begin = max(1, length - graphs.width)
+        session = self.session()
+        session.logits([0] * begin)
+        layers = session.cache.layers
+        graphs.blank = [tuple(b[:, :, :0].clone() for b in layer.room) for layer in layers]
+        for n in range(1, graphs.width + 1):
+            session.logits([0] * (begin + n), last=n)
+        bucket = MIN_BUCKET
+        while graphs.prompts and bucket <= length:
+            self.session().logits([0] * bucket)
+            bucket *= 2

@@ -10,7 +10,6 @@ __all__ = ['PreallocatedLayer', 'PreallocatedCache', 'preallocated_cache', 'Slot
 import bisect
 import copy
 
-from fastcore.basics import patch
 import torch
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
 
@@ -49,49 +48,41 @@ class PreallocatedLayer(DynamicLayer):
     def get_seq_length(self):
         return self.length
 
-# %% ../../nbs/02_models/02_kv_cache.ipynb #d2e6e3e6
-@patch
-def reserve(self: PreallocatedLayer, end, held, like=None, least=64):
-    "Make room for `end` tokens (a power of two, at least `least`) and copy the first `held`."
-    size = max(least, 1 << (end - 1).bit_length())
-    old = self.room if self.is_initialized else like
-    shapes = [(*x.shape[:2], size, x.shape[-1]) for x in old]
-    if shapes[0] == shapes[1]:
-        self.place(old[0].new_zeros(2, *shapes[0]))
-    else:
-        self.room = [x.new_zeros(shape) for x, shape in zip(old, shapes)]
-    for new, x in zip(self.room, old):
-        new[:, :, :held] = x[:, :, :held]
-    self.is_initialized = True
+    def reserve(self, end, held, like=None, least=64):
+        "Make room for `end` tokens (a power of two, at least `least`) and copy the first `held`."
+        size = max(least, 1 << (end - 1).bit_length())
+        old = self.room if self.is_initialized else like
+        shapes = [(*x.shape[:2], size, x.shape[-1]) for x in old]
+        if shapes[0] == shapes[1]:
+            self.place(old[0].new_zeros(2, *shapes[0]))
+        else:
+            self.room = [x.new_zeros(shape) for x, shape in zip(old, shapes)]
+        for new, x in zip(self.room, old):
+            new[:, :, :held] = x[:, :, :held]
+        self.is_initialized = True
 
+    def place(self, both: torch.Tensor):
+        "Use a buffer `(2, rows, heads, room, D)` of keys and values."
+        self.both = both
+        self.room = [both[0], both[1]]
 
-@patch
-def place(self: PreallocatedLayer, both: torch.Tensor):
-    "Use a buffer `(2, rows, heads, room, D)` of keys and values."
-    self.both = both
-    self.room = [both[0], both[1]]
+    def select(
+        self,
+        rows: torch.Tensor,  # indices, on the device of the buffers
+    ):
+        "Let row i continue what was row `rows[i]`."
+        if self.both is None:
+            self.room = [buffer[rows] for buffer in self.room]
+        else:
+            self.place(self.both.index_select(1, rows))
 
-
-@patch
-def select(
-    self: PreallocatedLayer,
-    rows: torch.Tensor,  # indices, on the device of the buffers
-):
-    "Let row i continue what was row `rows[i]`."
-    if self.both is None:
-        self.room = [buffer[rows] for buffer in self.room]
-    else:
-        self.place(self.both.index_select(1, rows))
-
-
-@patch
-def __deepcopy__(self: PreallocatedLayer, memo):
-    new = copy.copy(self)
-    if self.both is None:
-        new.room = [buffer.clone() for buffer in self.room]
-    else:
-        new.place(self.both.clone())
-    return new
+    def __deepcopy__(self, memo):
+        new = copy.copy(self)
+        if self.both is None:
+            new.room = [buffer.clone() for buffer in self.room]
+        else:
+            new.place(self.both.clone())
+        return new
 
 # %% ../../nbs/02_models/02_kv_cache.ipynb #9e7719cd
 class PreallocatedCache(Cache):
@@ -138,58 +129,66 @@ class SlotCache(Cache):
             visible.append(part[: len(self.slots)] if self.whole else part[self.slots])
         return tuple(visible)
 
-# %% ../../nbs/02_models/02_kv_cache.ipynb #ea14e507
-@patch
-def set_targets(
-    self: SlotCache,
-    slots: torch.Tensor,  # `(m,)`: the slot of each row of the next pass
-    columns: torch.Tensor,  # `(m, n)`: where its new tokens are written
-    begin: int,  # the rows attend to columns `begin`
-    end: int,  # to `end - 1`
-    whole: bool,  # are these all the first m slots?
-):
-    "Set where the next pass writes, and what it can attend to."
-    self.slots = slots
-    self.columns = columns
-    self.begin = begin
-    self.end = end
-    self.whole = whole
-    self.flat = {}  # (heads, columns) → index of the new tokens in a flat buffer
+    def set_targets(
+        self,
+        slots: torch.Tensor,  # `(m,)`: the slot of each row of the next pass
+        columns: torch.Tensor,  # `(m, n)`: where its new tokens are written
+        begin: int,  # the rows attend to columns `begin`
+        end: int,  # to `end - 1`
+        whole: bool,  # are these all the first m slots?
+    ):
+        "Set where the next pass writes, and what it can attend to."
+        self.slots = slots
+        self.columns = columns
+        self.begin = begin
+        self.end = end
+        self.whole = whole
+        self.flat = {}  # (heads, columns) → index of the new tokens in a flat buffer
 
-# %% ../../nbs/02_models/02_kv_cache.ipynb #0f969022
-@patch
-def _flat_index(self: SlotCache, heads: int, room: int) -> torch.Tensor:
-    "Indices `(m · heads · n,)` of the new tokens in a buffer seen as `(slots · heads · columns, D)`."
-    if (heads, room) not in self.flat:
-        head = torch.arange(heads, device=self.slots.device)
-        rows = self.slots[:, None] * heads + head  # (m, heads)
-        self.flat[heads, room] = (rows[..., None] * room + self.columns[:, None]).flatten()
-    return self.flat[heads, room]
+    def _flat_index(self, heads: int, room: int) -> torch.Tensor:
+        "Indices `(m · heads · n,)` of the new tokens in a buffer seen as `(slots · heads · columns, D)`."
+        if (heads, room) not in self.flat:
+            head = torch.arange(heads, device=self.slots.device)
+            rows = self.slots[:, None] * heads + head  # (m, heads)
+            self.flat[heads, room] = (rows[..., None] * room + self.columns[:, None]).flatten()
+        return self.flat[heads, room]
 
+    def _resized(self, layer: int, i: int, new: torch.Tensor) -> torch.Tensor:
+        "Buffer `i` of a layer in the size of `room`, with as much of the old one as fits."
+        wide = new.new_zeros(self.room[0], new.shape[1], self.room[1], new.shape[3])
+        if layer in self.buffers:
+            old = self.buffers[layer][i][: self.room[0], :, : self.room[1]]
+            wide[: old.shape[0], :, : old.shape[2]] = old
+        return wide
 
-@patch
-def _resized(self: SlotCache, layer: int, i: int, new: torch.Tensor) -> torch.Tensor:
-    "Buffer `i` of a layer in the size of `room`, with as much of the old one as fits."
-    wide = new.new_zeros(self.room[0], new.shape[1], self.room[1], new.shape[3])
-    if layer in self.buffers:
-        old = self.buffers[layer][i][: self.room[0], :, : self.room[1]]
-        wide[: old.shape[0], :, : old.shape[2]] = old
-    return wide
+    def move(self, source: int, target: int):
+        "Copy the contents of slot `source` to slot `target`."
+        for pair in self.buffers.values():
+            for buffer in pair:
+                if source < len(buffer):  # else these layers have not processed its sequence yet
+                    buffer[target] = buffer[source]
 
+    def n_bytes(self) -> int:
+        "Bytes of the buffers."
+        return sum(b.numel() * b.element_size() for pair in self.buffers.values() for b in pair)
 
-@patch
-def move(self: SlotCache, source: int, target: int):
-    "Copy the contents of slot `source` to slot `target`."
-    for pair in self.buffers.values():
-        for buffer in pair:
-            if source < len(buffer):  # else these layers have not processed its sequence yet
-                buffer[target] = buffer[source]
+    def write_slot(self, slot: int, pairs: dict):
+        "Write keys and values of the first tokens, `(1, heads, n, D)` by layer, to a slot."
+        for layer, pair in pairs.items():
+            if layer not in self.buffers or self.buffers[layer][0].shape[::2] != self.room:
+                self.buffers[layer] = tuple(self._resized(layer, i, x) for i, x in enumerate(pair))
+            for buffer, x in zip(self.buffers[layer], pair):
+                buffer[slot, :, 1 : 1 + x.shape[2]] = x[0]
 
-
-@patch
-def n_bytes(self: SlotCache) -> int:
-    "Bytes of the buffers."
-    return sum(b.numel() * b.element_size() for pair in self.buffers.values() for b in pair)
+    def read_slot(self, slot: int, n: int, layers: range) -> dict:
+        "Copies of the keys and values of the first `n` tokens in a slot, by layer."
+        return {
+            layer: tuple(
+                buffer[slot : slot + 1, :, 1 : n + 1].clone() for buffer in self.buffers[layer]
+            )
+            for layer in layers
+            if layer in self.buffers
+        }
 
 # %% ../../nbs/02_models/02_kv_cache.ipynb #a0b84005
 def decoder_start_ids(model) -> tuple[int, ...]:

@@ -12,7 +12,6 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fastcore.basics import patch
 import torch
 
 from .transformer import ModelSnapshot
@@ -181,112 +180,94 @@ class PartialForward:
         masks = attention_masks(self.body.config, keys, queries)
         return self.forward_positions(x, cache, queries, masks, start, stop)
 
-# %% ../../nbs/02_models/05_partial_forward.ipynb #3c44d459
-@patch
-def forward_positions(
-    self: PartialForward,
-    x: torch.Tensor,  # ids `(rows, n)` if `start` is 0, else hidden states `(rows, n, D)`
-    cache,
-    where: torch.Tensor,  # `(rows, n)`: positions
-    masks: dict,  # from `attention_masks`
-    start: int,  # the first layer
-    stop: int,  # one more than the last layer
-    real=None,  # the tokens that are no padding; not used, since padding is computed, too
-) -> torch.Tensor:
-    "Hidden states `(rows, n, D)` after layer `stop - 1`."
-    # The forward embeds some ids in any case; the first stand-in drops their embeddings.
-    ids = x if start == 0 else where.new_zeros(x.shape[:2])
-    self.states = x
-    self.view_for(start, stop)(
-        input_ids=ids,
-        attention_mask=self.mask_inputs(masks),
-        position_ids=where.clamp(min=0),
-        past_key_values=cache,
-        use_cache=True,
-    )
-    return self.pop_states()
+    def forward_positions(
+        self,
+        x: torch.Tensor,  # ids `(rows, n)` if `start` is 0, else hidden states `(rows, n, D)`
+        cache,
+        where: torch.Tensor,  # `(rows, n)`: positions
+        masks: dict,  # from `attention_masks`
+        start: int,  # the first layer
+        stop: int,  # one more than the last layer
+        real=None,  # the tokens that are no padding; not used, since padding is computed, too
+    ) -> torch.Tensor:
+        "Hidden states `(rows, n, D)` after layer `stop - 1`."
+        # The forward embeds some ids in any case; the first stand-in drops their embeddings.
+        ids = x if start == 0 else where.new_zeros(x.shape[:2])
+        self.states = x
+        self.view_for(start, stop)(
+            input_ids=ids,
+            attention_mask=self.mask_inputs(masks),
+            position_ids=where.clamp(min=0),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return self.pop_states()
 
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after the last layer, or any other."
+        # no layer looks at positions; a table of learned ones may have fewer than there are rows
+        positions = torch.zeros(1, x.shape[1], dtype=torch.int64, device=x.device)
+        masks = self.mask_inputs(attention_masks(self.body.config, positions[0], positions))
+        positions = positions.expand(x.shape[:2])
+        ids = torch.zeros_like(positions)
+        self.states = x
+        out = self.view_for(0, 0)(
+            input_ids=ids, attention_mask=masks, position_ids=positions, use_cache=False
+        )
+        self.pop_states()
+        return out.logits
 
-@patch
-def head(self: PartialForward, x: torch.Tensor) -> torch.Tensor:
-    "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after the last layer, or any other."
-    # no layer looks at positions; a table of learned ones may have fewer than there are rows
-    positions = torch.zeros(1, x.shape[1], dtype=torch.int64, device=x.device)
-    masks = self.mask_inputs(attention_masks(self.body.config, positions[0], positions))
-    positions = positions.expand(x.shape[:2])
-    ids = torch.zeros_like(positions)
-    self.states = x
-    out = self.view_for(0, 0)(
-        input_ids=ids, attention_mask=masks, position_ids=positions, use_cache=False
-    )
-    self.pop_states()
-    return out.logits
+    def embed(self, ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+        "Hidden states `(rows, n, D)` before the first layer, of ids at positions, both `(rows, n)`."
+        self.states = None
+        self.view_for(0, 0)(input_ids=ids, position_ids=where, use_cache=False)
+        return self.pop_states()
 
-# %% ../../nbs/02_models/05_partial_forward.ipynb #d3847ac3
-@patch
-def embed(self: PartialForward, ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-    "Hidden states `(rows, n, D)` before the first layer, of ids at positions, both `(rows, n)`."
-    self.states = None
-    self.view_for(0, 0)(input_ids=ids, position_ids=where, use_cache=False)
-    return self.pop_states()
+    def final_norm(self, x: torch.Tensor) -> torch.Tensor:
+        "Hidden states `(rows, n, D)` after any layer through the final norm: the head's input."
+        positions = torch.arange(x.shape[1], device=x.device)[None].expand(x.shape[:2])
+        if None not in self.views:
+            layers = list(getattr(self.view_for(0, 0).get_decoder(), self.name))
+            self.views[None] = with_layers(self.body, '', self.name, layers)
+        ids = torch.zeros_like(positions)
+        self.states = x
+        out = self.views[None](input_ids=ids, position_ids=positions, use_cache=False)
+        self.pop_states()
+        return out.last_hidden_state
 
+    def mask_inputs(self, masks: dict):
+        "The mask argument of the architecture's forward: one, or a dict by kind of layer."
+        inputs = {kind: self.to_attention_mask(masks[kind]) for kind in self.kinds}
+        return inputs if len(inputs) > 1 else inputs[self.kinds[0]]
 
-@patch
-def final_norm(self: PartialForward, x: torch.Tensor) -> torch.Tensor:
-    "Hidden states `(rows, n, D)` after any layer through the final norm: the head's input."
-    positions = torch.arange(x.shape[1], device=x.device)[None].expand(x.shape[:2])
-    if None not in self.views:
-        layers = list(getattr(self.view_for(0, 0).get_decoder(), self.name))
-        self.views[None] = with_layers(self.body, '', self.name, layers)
-    ids = torch.zeros_like(positions)
-    self.states = x
-    out = self.views[None](input_ids=ids, position_ids=positions, use_cache=False)
-    self.pop_states()
-    return out.last_hidden_state
+    def to_attention_mask(self, mask: torch.Tensor) -> torch.Tensor:
+        "A mask as the attention takes it: booleans, or a term to add to the scores."
+        if self.body.config._attn_implementation == 'sdpa':
+            return mask
+        dtype = self.model.dtype
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
-# %% ../../nbs/02_models/05_partial_forward.ipynb #859837f8
-@patch
-def mask_inputs(self: PartialForward, masks: dict):
-    "The mask argument of the architecture's forward: one, or a dict by kind of layer."
-    inputs = {kind: self.to_attention_mask(masks[kind]) for kind in self.kinds}
-    return inputs if len(inputs) > 1 else inputs[self.kinds[0]]
+    def view_for(self, start: int, stop: int):
+        "The view that runs layers `start` to `stop - 1`; without layers, one that ends in the head."
+        if (start, stop) not in self.views:
+            layers = [
+                RecordedLayer(layer, self)
+                if start <= i < stop
+                else SkippedLayer(layer, self, enter=i == 0)
+                for i, layer in enumerate(getattr(self.body, self.name))
+            ]
+            model, path = (self.body, '') if stop else (self.model, self.path)
+            self.views[start, stop] = with_layers(model, path, self.name, layers)
+        return self.views[start, stop]
 
+    def pop_states(self) -> torch.Tensor:
+        "The hidden states after the last layer, which are stored no longer."
+        x, self.states = self.states, None
+        return x
 
-@patch
-def to_attention_mask(self: PartialForward, mask: torch.Tensor) -> torch.Tensor:
-    "A mask as the attention takes it: booleans, or a term to add to the scores."
-    if self.body.config._attn_implementation == 'sdpa':
-        return mask
-    dtype = self.model.dtype
-    return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
-
-
-@patch
-def view_for(self: PartialForward, start: int, stop: int):
-    "The view that runs layers `start` to `stop - 1`; without layers, one that ends in the head."
-    if (start, stop) not in self.views:
-        layers = [
-            RecordedLayer(layer, self)
-            if start <= i < stop
-            else SkippedLayer(layer, self, enter=i == 0)
-            for i, layer in enumerate(getattr(self.body, self.name))
-        ]
-        model, path = (self.body, '') if stop else (self.model, self.path)
-        self.views[start, stop] = with_layers(model, path, self.name, layers)
-    return self.views[start, stop]
-
-
-@patch
-def pop_states(self: PartialForward) -> torch.Tensor:
-    "The hidden states after the last layer, which are stored no longer."
-    x, self.states = self.states, None
-    return x
-
-
-@patch
-def has_no_hooks(self: PartialForward) -> bool:
-    "Is the model's own forward free of hooks? One there would see a part of a pass."
-    return not any(m._forward_hooks or m._forward_pre_hooks for m in (self.model, self.body))
+    def has_no_hooks(self) -> bool:
+        "Is the model's own forward free of hooks? One there would see a part of a pass."
+        return not any(m._forward_hooks or m._forward_pre_hooks for m in (self.model, self.body))
 
 # %% ../../nbs/02_models/05_partial_forward.ipynb #3360b66f
 def trial_length(config, max_window: int = 32) -> int:

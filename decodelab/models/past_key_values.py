@@ -27,7 +27,7 @@ class ChunkedSession(Session):
 
     def forward(self, rows: list[list[int]], last: int = 1):
         "Logits `(rows, last, V)`, as of a `Session`."
-        self.check_rows(rows, last)
+        self._check_rows(rows, last)
         n_known = min(map(common_prefix, self.rows, rows))
         for end in range(n_known + self.chunk, len(rows[0]) - last + 1, self.chunk):
             super().forward([row[:end] for row in rows])

@@ -9,7 +9,6 @@ __all__ = ['PrecomputedEncoder', 'PrefilledPrompt', 'Prefill', 'prefill_prompts'
 # %% ../../nbs/02_models/12_prefill.ipynb #c012d395
 from typing import NamedTuple
 
-from fastcore.basics import patch
 import torch
 
 from .kv_cache import EncodedInput, preallocated_cache
@@ -135,51 +134,47 @@ class PrefilledSession(Session):
         "A session of the same prompt, with nothing else in its cache."
         return PrefilledSession(self.lm, self.inputs)
 
-    def check_layerwise(self, unless: str):
+    def _check_layerwise(self, unless: str):
         "Raises `ValueError`: the prompt's states after single layers are not stored."
         raise ValueError(
             'the prompt of this sequence is prefilled (embeddings, pictures), and '
             f'{self.lm.name} has read it as a whole: it cannot be {unless}'
         )
 
-# %% ../../nbs/02_models/12_prefill.ipynb #0737bd11
-@patch
-def check_prompt(self: PrefilledSession, rows: list[list[int]], last: int):
-    "Raises `ValueError` for rows with another prompt, and for logits within the prompt."
-    prompt = self.inputs.prompt
-    self.check_rows(rows, last)
-    if any(r[: len(prompt)] != prompt for r in rows):
-        raise ValueError(
-            'this session was opened for a prefilled prompt: give ids that begin with its own'
-        )
-    n_rows = len(rows[0]) - len(prompt) + 1
-    if last > n_rows:
-        raise ValueError(
-            f'last is {last}, and the logits within a prefilled prompt are not stored: '
-            f'ask for {n_rows} at most'
-        )
+    def check_prompt(self, rows: list[list[int]], last: int):
+        "Raises `ValueError` for rows with another prompt, and for logits within the prompt."
+        prompt = self.inputs.prompt
+        self._check_rows(rows, last)
+        if any(r[: len(prompt)] != prompt for r in rows):
+            raise ValueError(
+                'this session was opened for a prefilled prompt: give ids that begin with its own'
+            )
+        n_rows = len(rows[0]) - len(prompt) + 1
+        if last > n_rows:
+            raise ValueError(
+                f'last is {last}, and the logits within a prefilled prompt are not stored: '
+                f'ask for {n_rows} at most'
+            )
 
-# %% ../../nbs/02_models/12_prefill.ipynb #b6a6e85f
-@patch
-def forward(self: PrefilledSession, rows: list[list[int]], last: int = 1) -> torch.Tensor:
-    """Logits `(rows, last, V)` for sequences that begin with the prompt.
+    def forward(self, rows: list[list[int]], last: int = 1) -> torch.Tensor:
+        """Logits `(rows, last, V)` for sequences that begin with the prompt.
 
-    Raises `ValueError` for others, and for logits within the prompt.
-    """
-    self.check_prompt(rows, last)
-    n_new = len(rows[0]) - len(self.inputs.prompt)
-    if last <= n_new:
-        return Session.forward(self, rows, last)
-    self.passes += not self._is_counted
-    self._is_counted = True
-    if self.states is not None:
-        states = self.inputs.prefilled(self.lm, True).states
-        self.states.append(states.expand(len(rows), -1, -1))
-    after_prompt = self.prefilled.logits.expand(len(rows), 1, -1)
-    if n_new:
-        return torch.cat([after_prompt, Session.forward(self, rows, n_new)], 1)
-    self.rollback(len(self.inputs.prompt))
-    return after_prompt
+        Raises `ValueError` for others, and for logits within the prompt.
+        """
+        self.check_prompt(rows, last)
+        n_new = len(rows[0]) - len(self.inputs.prompt)
+        if last <= n_new:
+            return Session.forward(self, rows, last)
+        self.passes += not self._is_counted
+        self._is_counted = True
+        if self.states is not None:
+            states = self.inputs.prefilled(self.lm, True).states
+            self.states.append(states.expand(len(rows), -1, -1))
+        after_prompt = self.prefilled.logits.expand(len(rows), 1, -1)
+        if n_new:
+            return torch.cat([after_prompt, Session.forward(self, rows, n_new)], 1)
+        self.rollback(len(self.inputs.prompt))
+        return after_prompt
 
 # %% ../../nbs/02_models/12_prefill.ipynb #c0eeab2c
 class IdsOnlySession:

@@ -80,33 +80,88 @@ class LM(CompileMixin, CapabilitiesMixin):
     def __repr__(self):
         return f'LM({self.name!r}, {self.n_params:,} parameters, {self.dtype}, {self.device})'
 
-# %% ../../nbs/02_models/11_session.ipynb #cab29bcc
-@patch
-def _find_device(self: LM):
-    "Where the weights are. Move a model before wrapping it: this is slow, and done once."
-    self.device = device_of(self.model)
-    self.dtype = self.model.dtype
-    self.shards = n_shards(self.model)
+    def encode(self, text: str) -> list[int]:
+        """The ids of `text`, with the begin-of-text id where the tokenizer adds one.
 
+        Raises `ValueError` without a tokenizer.
+        """
+        if self.tokenizer is None:
+            raise ValueError(
+                f'{self.name} was wrapped without a tokenizer: give the prompt as a list of ids'
+            )
+        return self.tokenizer(text, verbose=False)['input_ids']
 
-@patch
-def _read_config(self: LM):
-    "Sizes, special ids, and how positions are counted."
-    model = self.model
-    config = model.config.get_text_config(decoder=True)
-    self.text_config = config
-    self.n_params = model.num_parameters()
-    self.depth = n_layers(model, config)
-    self.vocab_size = config.vocab_size
-    self.max_length = max_positions(config)
-    self.padding_position = padding_position(model)
-    self.state_modules = state_modules(model)
-    if self.max_length and self.padding_position is not None:
-        self.max_length -= self.padding_position + 1  # as many positions are not for tokens
-    self.eos = eos_ids(model)
-    self.decoder_start_ids = decoder_start_ids(model)  # () for a decoder-only model
-    # a vision model that stores the position of its last token in itself (`models.prefill`)
-    self.uses_mrope = 'rope_deltas' in vars(model.base_model)
+    def decode(self, ids: list[int]) -> str:
+        "The text of `ids`, special tokens included; without a tokenizer, the ids themselves."
+        if self.tokenizer is None:
+            return ''.join(f'<{i}>' for i in ids)
+        return self.tokenizer.decode(
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+
+    def session(
+        self,
+        encoder: 'dict | ModelInputs | None' = None,  # inputs of an encoder, or precomputed ones
+    ) -> 'Session':
+        "A new sequence, with nothing in its cache."
+        self.refresh()
+        self.refresh_outcomes()
+        if isinstance(encoder, ModelInputs):
+            return encoder.session(self)
+        return self.open_session(encoder)
+
+    def open_session(self, encoder: dict | EncodedInput | None = None) -> 'Session':
+        "A session of the kind that the model needs."
+        return (Session if self.caches() else UncachedSession)(self, encoder)
+
+    def caches(self) -> bool:
+        "Do sessions store what they have read?"
+        return self.use_cache and bool(cache_kind(self.model))
+
+    def _find_device(self):
+        "Where the weights are. Move a model before wrapping it: this is slow, and done once."
+        self.device = device_of(self.model)
+        self.dtype = self.model.dtype
+        self.shards = n_shards(self.model)
+
+    def _read_config(self):
+        "Sizes, special ids, and how positions are counted."
+        model = self.model
+        config = model.config.get_text_config(decoder=True)
+        self.text_config = config
+        self.n_params = model.num_parameters()
+        self.depth = n_layers(model, config)
+        self.vocab_size = config.vocab_size
+        self.max_length = max_positions(config)
+        self.padding_position = padding_position(model)
+        self.state_modules = state_modules(model)
+        if self.max_length and self.padding_position is not None:
+            self.max_length -= self.padding_position + 1  # as many positions are not for tokens
+        self.eos = eos_ids(model)
+        self.decoder_start_ids = decoder_start_ids(model)  # () for a decoder-only model
+        # a vision model that stores the position of its last token in itself (`models.prefill`)
+        self.uses_mrope = 'rope_deltas' in vars(model.base_model)
+
+    def _repr_html_(self) -> str:
+        "The model's sizes, and how its passes are computed."
+        from decodelab.core.plot import facts_html
+
+        ends = ', '.join(map(str, self.eos)) or 'none'
+        facts = {
+            'architecture': type(self.model).__name__,
+            'parameters': f'{self.n_params:,}',
+            'layers': self.depth,
+            'vocabulary': f'{self.vocab_size:,} tokens',
+            'context': f'{self.max_length:,} tokens' if self.max_length else 'no limit',
+            'tokenizer': 'none: prompts are ids'
+            if self.tokenizer is None
+            else type(self.tokenizer).__name__,
+            'end of a sequence': f'ids {ends}',
+            'weights': f'{self.dtype} on {self.device}',
+            'revision': self.revision,
+            'forward pass': "transformers' own" if self.native is None else 'native',
+        }
+        return facts_html(f'LM {self.name}', facts)
 
 # %% ../../nbs/02_models/11_session.ipynb #bd228c5e
 def n_layers(model, config) -> int:
@@ -142,29 +197,6 @@ def eos_ids(model) -> tuple[int, ...]:
     if eos is None:
         return ()
     return (eos,) if isinstance(eos, int) else tuple(eos)
-
-# %% ../../nbs/02_models/11_session.ipynb #3ba7ae89
-@patch
-def _repr_html_(self: LM) -> str:
-    "The model's sizes, and how its passes are computed."
-    from decodelab.core.plot import facts_html
-
-    ends = ', '.join(map(str, self.eos)) or 'none'
-    facts = {
-        'architecture': type(self.model).__name__,
-        'parameters': f'{self.n_params:,}',
-        'layers': self.depth,
-        'vocabulary': f'{self.vocab_size:,} tokens',
-        'context': f'{self.max_length:,} tokens' if self.max_length else 'no limit',
-        'tokenizer': 'none: prompts are ids'
-        if self.tokenizer is None
-        else type(self.tokenizer).__name__,
-        'end of a sequence': f'ids {ends}',
-        'weights': f'{self.dtype} on {self.device}',
-        'revision': self.revision,
-        'forward pass': "transformers' own" if self.native is None else 'native',
-    }
-    return facts_html(f'LM {self.name}', facts)
 
 # %% ../../nbs/02_models/11_session.ipynb #c934e21f
 MODULE_STATES = ('recurrent_states', 'conv1d_state')  # attributes of RecurrentGemma's modules
@@ -216,52 +248,6 @@ class ModelInputs:
         "A session of `lm` that begins with these inputs."
         raise NotImplementedError
 
-
-@patch
-def session(
-    self: LM,
-    encoder: dict | ModelInputs | None = None,  # inputs of an encoder, or precomputed ones
-) -> 'Session':
-    "A new sequence, with nothing in its cache."
-    self.refresh()
-    self.refresh_outcomes()
-    if isinstance(encoder, ModelInputs):
-        return encoder.session(self)
-    return self.open_session(encoder)
-
-
-@patch
-def open_session(self: LM, encoder: dict | EncodedInput | None = None) -> 'Session':
-    "A session of the kind that the model needs."
-    return (Session if self.caches() else UncachedSession)(self, encoder)
-
-
-@patch
-def caches(self: LM) -> bool:
-    "Do sessions store what they have read?"
-    return self.use_cache and bool(cache_kind(self.model))
-
-# %% ../../nbs/02_models/11_session.ipynb #b500bf2e
-@patch
-def encode(self: LM, text: str) -> list[int]:
-    """The ids of `text`, with the begin-of-text id where the tokenizer adds one.
-
-    Raises `ValueError` without a tokenizer.
-    """
-    if self.tokenizer is None:
-        raise ValueError(
-            f'{self.name} was wrapped without a tokenizer: give the prompt as a list of ids'
-        )
-    return self.tokenizer(text, verbose=False)['input_ids']
-
-
-@patch
-def decode(self: LM, ids: list[int]) -> str:
-    "The text of `ids`, special tokens included; without a tokenizer, the ids themselves."
-    if self.tokenizer is None:
-        return ''.join(f'<{i}>' for i in ids)
-    return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
 # %% ../../nbs/02_models/11_session.ipynb #efd06807
 MAX_SNAPSHOTS = 24
 ATTENTION_LAYERS = {'full_attention', 'sliding_attention', 'chunked_attention', 'dummy'}
@@ -304,8 +290,8 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
     states = None  # a list: transformers' forward appends the last layer's states to it
     position_offset = 0  # position of a token minus its index in the cache
     encoded = None  # the `EncodedInput` of an encoder–decoder
-    reads_blocks = True  # False: behind the cache, tokens are read one by one
-    can_cut = True  # False: what follows a cut is read again from the beginning
+    _reads_blocks = True  # False: behind the cache, tokens are read one by one
+    _can_cut = True  # False: what follows a cut is read again from the beginning
 
     def __init__(self, lm: LM, encoder: dict | EncodedInput | None = None):
         self.lm = lm
@@ -315,13 +301,13 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         self.kind = cache_kind(lm.model)
         if lm.native is None:  # a native forward was compared with transformers' when it was made
             lm.require('steps')
-            self.reads_blocks = lm.allows('blocks')
-            self.can_cut = lm.allows('rollback')
+            self._reads_blocks = lm.allows('blocks')
+            self._can_cut = lm.allows('rollback')
         self.encoded = self._encode(encoder)
-        self.cache = self.new_cache()
+        self.cache = self._new_cache()
         arguments = forward_arguments(lm.model)
-        self.cache_name = 'cache_params' if 'cache_params' in arguments else 'past_key_values'
-        self.has_positions = self.kind == 'snapshots' and 'position_ids' in arguments
+        self._cache_name = 'cache_params' if 'cache_params' in arguments else 'past_key_values'
+        self._has_positions = self.kind == 'snapshots' and 'position_ids' in arguments
 
     def __len__(self):
         return len(self.rows[0])
@@ -333,110 +319,185 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         """
         return self.forward([ids], last)[0]
 
-# %% ../../nbs/02_models/11_session.ipynb #ce377845
-@patch
-@torch.no_grad()
-def forward(self: Session, rows: list[list[int]], last: int = 1) -> torch.Tensor:
-    "Logits `(rows, last, V)` for several sequences of one length."
-    self.check_rows(rows, last)
-    if self.ahead and self.ahead.ids:
-        return upcast(self.resume(rows[0], last))[None]
-    self.ahead = None
-    n_cached = min(min(map(common_prefix, self.rows, rows)), len(rows[0]) - last)
-    if n_cached < len(self) or self.kind == 'growing':
-        n_cached = self.rollback(n_cached)  # also what an interrupted pass has written
-    if self.kind == 'growing' and self.reads_blocks:
-        return upcast(self._forward(rows, n_cached, len(rows[0]), last))
-    return upcast(self._forward_states(rows, n_cached, last))
+    @torch.no_grad()
+    def forward(self, rows: list[list[int]], last: int = 1) -> torch.Tensor:
+        "Logits `(rows, last, V)` for several sequences of one length."
+        self._check_rows(rows, last)
+        if self.ahead and self.ahead.ids:
+            return upcast(self._resume(rows[0], last))[None]
+        self.ahead = None
+        n_cached = min(min(map(common_prefix, self.rows, rows)), len(rows[0]) - last)
+        if n_cached < len(self) or self.kind == 'growing':
+            n_cached = self.rollback(n_cached)  # also what an interrupted pass has written
+        if self.kind == 'growing' and self._reads_blocks:
+            return upcast(self._forward(rows, n_cached, len(rows[0]), last))
+        return upcast(self._forward_states(rows, n_cached, last))
 
-# %% ../../nbs/02_models/11_session.ipynb #2550aae7
-@patch
-def _encode(self: Session, encoder: dict | EncodedInput | None) -> EncodedInput | None:
-    "The states of the encoder; None for a decoder-only model."
-    if not self.lm.decoder_start_ids:
-        if encoder is not None:
-            raise ValueError(f'{self.lm.name} has no encoder: leave encoder out')
-        return None
-    if isinstance(encoder, EncodedInput):
-        return encoder
-    return EncodedInput(self.lm.model, encoder)
+    def rollback(self, n: int) -> int:
+        """Forget all but the first `n` tokens.
 
+        Returns how many remain in the cache: fewer than `n` after a snapshot.
+        """
+        if not 0 <= n <= len(self):
+            raise ValueError(f'cannot roll back to {n} of {len(self)} tokens')
+        self._drop_ahead()
+        if not self._can_cut and n < len(self):
+            n = 0
+        if self.kind == 'growing':
+            for layer in self.cache.layers:
+                layer.length = n
+        else:
+            n = max((m for m in self.snapshots if m <= n), default=0)
+            self.cache = copy.deepcopy(self.snapshots[n]) if n else self._new_cache()
+            self.snapshots = {m: c for m, c in self.snapshots.items() if m <= n}
+        for row in self.rows:
+            del row[n:]
+        return n
 
-@patch
-def new_cache(self: Session):
-    "An empty cache of the kind that the model needs."
-    from transformers import DynamicCache
+    def _encode(self, encoder: dict | EncodedInput | None) -> EncodedInput | None:
+        "The states of the encoder; None for a decoder-only model."
+        if not self.lm.decoder_start_ids:
+            if encoder is not None:
+                raise ValueError(f'{self.lm.name} has no encoder: leave encoder out')
+            return None
+        if isinstance(encoder, EncodedInput):
+            return encoder
+        return EncodedInput(self.lm.model, encoder)
 
-    if self.lm.decoder_start_ids:
-        return encoder_decoder_cache()
-    if self.kind == 'growing':
-        return preallocated_cache()
-    cache = DynamicCache(config=self.lm.text_config)
-    cache.module_states = []  # for models with `state_modules`
-    return cache
+    def _new_cache(self):
+        "An empty cache of the kind that the model needs."
+        from transformers import DynamicCache
 
+        if self.lm.decoder_start_ids:
+            return encoder_decoder_cache()
+        if self.kind == 'growing':
+            return preallocated_cache()
+        cache = DynamicCache(config=self.lm.text_config)
+        cache.module_states = []  # for models with `state_modules`
+        return cache
 
-@patch
-def check_rows(self: Session, rows: list[list[int]], last: int):
-    "Raises `ValueError` where `rows` or `last` do not fit this session."
-    if len(rows) != len(self.rows):
-        raise ValueError(
-            f'{len(rows)} sequences for a session of {len(self.rows)}: '
-            'use expand() or reorder() first'
-        )
-    if len({len(r) for r in rows}) != 1:
-        raise ValueError('the sequences of one session must have one length')
-    if not 1 <= last <= len(rows[0]):
-        raise ValueError(
-            f'last is {last} for {len(rows[0])} ids: ask for at least one and at most all of them'
-        )
+    def _check_rows(self, rows: list[list[int]], last: int):
+        "Raises `ValueError` where `rows` or `last` do not fit this session."
+        if len(rows) != len(self.rows):
+            raise ValueError(
+                f'{len(rows)} sequences for a session of {len(self.rows)}: '
+                'use expand() or reorder() first'
+            )
+        if len({len(r) for r in rows}) != 1:
+            raise ValueError('the sequences of one session must have one length')
+        if not 1 <= last <= len(rows[0]):
+            raise ValueError(
+                f'last is {last} for {len(rows[0])} ids: ask for at least one and at most all of them'
+            )
 
-# %% ../../nbs/02_models/11_session.ipynb #fbb7075e
-@patch
-def _forward(self: Session, rows: list[list[int]], start: int, end: int, last: int) -> torch.Tensor:
-    "One pass over ids `start:end` of every row; logits `(rows, last, V)`."
-    if self.hidden_buffer and self.is_layerwise():
-        logits = self.forward_recorded(rows[0][start:end], start, last)
-    else:
-        ids = torch.tensor([r[start:end] for r in rows], device=self.lm.device)
-        logits = self._forward_ids(ids, start, last)
-    for cached, row in zip(self.rows, rows):
-        cached.extend(row[start:end])
-    self.passes += 1
-    if self.kind == 'snapshots':
-        self.snapshot()
-    return logits
+    def _forward(self, rows: list[list[int]], start: int, end: int, last: int) -> torch.Tensor:
+        "One pass over ids `start:end` of every row; logits `(rows, last, V)`."
+        if self._hidden_buffer and self._is_layerwise():
+            logits = self._forward_recorded(rows[0][start:end], start, last)
+        else:
+            ids = torch.tensor([r[start:end] for r in rows], device=self.lm.device)
+            logits = self._forward_ids(ids, start, last)
+        for cached, row in zip(self.rows, rows):
+            cached.extend(row[start:end])
+        self.passes += 1
+        if self.kind == 'snapshots':
+            self._snapshot()
+        return logits
 
-# %% ../../nbs/02_models/11_session.ipynb #76e6fafe
-@patch
-def _forward_ids(self: Session, ids: torch.Tensor, start: int, last: int) -> torch.Tensor:
-    "Logits `(rows, last, V)` of ids `(rows, n)` at positions `start` and on."
-    native = self.lm.native
-    if native and native.has_no_hooks() and not self._keeps_states:
-        return native(ids, self.cache, start, last)
-    return self._forward_transformers(ids, last)
+    def _forward_ids(self, ids: torch.Tensor, start: int, last: int) -> torch.Tensor:
+        "Logits `(rows, last, V)` of ids `(rows, n)` at positions `start` and on."
+        native = self.lm.native
+        if native and native.has_no_hooks() and not self._keeps_states:
+            return native(ids, self.cache, start, last)
+        return self._forward_transformers(ids, last)
 
+    @property
+    def _keeps_states(self) -> bool:
+        "Does a pass return hidden states besides its logits?"
+        return self.states is not None or self._hidden_buffer is not None
 
-@patch(as_prop=True)
-def _keeps_states(self: Session) -> bool:
-    "Does a pass return hidden states besides its logits?"
-    return self.states is not None or self.hidden_buffer is not None
+    def _forward_transformers(self, ids: torch.Tensor, last: int) -> torch.Tensor:
+        "Logits `(rows, last, V)` of ids `(rows, n)` by transformers' own forward, or a graph of it."
+        graphs = self.lm.graphs
+        if isinstance(graphs, TransformersGraphs) and not self._keeps_states:
+            logits = graphs(ids, self.cache, len(self), last)
+            if logits is not None:
+                return logits
+        inputs = self._forward_inputs(ids, last)
+        with module_states(self.lm.state_modules, self.cache):
+            out = self.lm.model(use_cache=True, output_hidden_states=self._keeps_states, **inputs)
+        if self._keeps_states:
+            self._store_states(out, len(self))
+        return out.logits[:, -last:]
 
+    def _forward_inputs(self, ids: torch.Tensor, last: int) -> dict:
+        "Arguments of transformers' forward for ids `(rows, n)`."
+        if self.encoded is None:
+            inputs = dict(input_ids=ids, logits_to_keep=last)
+        else:
+            inputs = dict(decoder_input_ids=ids) | self.encoded.arguments(len(ids))
+        if self.lm.uses_mrope:
+            begin = len(self) + self.position_offset
+            positions = torch.arange(begin, begin + ids.shape[1], device=ids.device)
+            inputs['position_ids'] = positions.expand(3, *ids.shape)
+        elif self.lm.padding_position is not None and self.encoded is None:
+            inputs['position_ids'] = self._padded_positions(ids)
+        elif self._has_positions:  # Bamba, for one, would count from 0 in each pass
+            positions = torch.arange(len(self), len(self) + ids.shape[1], device=ids.device)
+            inputs['position_ids'] = positions.expand(*ids.shape)
+        inputs[self._cache_name] = self.cache
+        return inputs
 
-@patch
-def _forward_transformers(self: Session, ids: torch.Tensor, last: int) -> torch.Tensor:
-    "Logits `(rows, last, V)` of ids `(rows, n)` by transformers' own forward, or a graph of it."
-    graphs = self.lm.graphs
-    if isinstance(graphs, TransformersGraphs) and not self._keeps_states:
-        logits = graphs(ids, self.cache, len(self), last)
-        if logits is not None:
-            return logits
-    inputs = self._forward_inputs(ids, last)
-    with module_states(self.lm.state_modules, self.cache):
-        out = self.lm.model(use_cache=True, output_hidden_states=self._keeps_states, **inputs)
-    if self._keeps_states:
-        self._store_states(out, len(self))
-    return out.logits[:, -last:]
+    def _padded_positions(self, ids: torch.Tensor) -> torch.Tensor:
+        "Positions `(rows, n)` of new ids as RoBERTa counts them: padding ids in a row do not count."
+        padding = self.lm.padding_position
+        cached = [len(row) - row.count(padding) for row in self.rows]
+        real = ids != padding
+        counts = real.cumsum(1) + torch.tensor(cached, device=ids.device)[:, None]
+        return counts * real + padding
+
+    def _store_states(
+        self,
+        out,
+        begin: int,  # position of the first token that was read
+        known: int = 0,  # tokens that were read again
+    ):
+        "Store the hidden states of a pass of transformers' forward."
+        states = out.get('hidden_states' if self.encoded is None else 'decoder_hidden_states')
+        if self.states is not None:
+            self.states.append(states[-1][:, known:])
+        if self._hidden_buffer:
+            layers = [states[layer][0] for layer in self._hidden_buffer.layers]
+            if any(state.ndim != 2 for state in layers):
+                raise ValueError(
+                    f'{self.lm.name} passes several streams of states between its layers, which draft '
+                    'heads cannot read: use another drafter'
+                )
+            self._hidden_buffer.put(begin, torch.stack(layers, 1))
+
+    def _chunks(self, start: int, end: int, last: int):
+        "The passes `(a, b)` in which a recurrent model processes ids `start:end`."
+        if not start and end > last:
+            start = end - last + 1
+            yield 0, start
+        for i in range(start, end):
+            yield i, i + 1
+
+    def _forward_states(self, rows: list[list[int]], start: int, last: int) -> torch.Tensor:
+        "As `_forward`, for a recurrent model; a pass that is interrupted leaves no trace in the state."
+        try:
+            chunks = self._chunks(start, len(rows[0]), last)
+            logits = [self._forward(rows, a, b, 1) for a, b in chunks]
+        except BaseException:
+            self.rollback(len(self))
+            raise
+        return torch.cat(logits, 1)[:, -last:]
+
+    def _snapshot(self):
+        "Store a copy of a recurrent model's state, and drop the oldest."
+        self.snapshots[len(self)] = copy.deepcopy(self.cache)
+        if len(self.snapshots) > MAX_SNAPSHOTS:
+            del self.snapshots[min(self.snapshots)]
 
 # %% ../../nbs/02_models/11_session.ipynb #d2af7de9
 PENDING = -1  # in `rows`: an id that only the device knows
@@ -446,7 +507,7 @@ PENDING = -1  # in `rows`: an id that only the device knows
 def reads_pending(self: Session) -> bool:
     "Can a pass append tokens whose ids the host does not know?"
     plain = len(self.rows) == 1 and not self._keeps_states and self.lm.padding_position is None
-    return plain and self.kind == 'growing' and self.reads_blocks and self.can_cut
+    return plain and self.kind == 'growing' and self._reads_blocks and self._can_cut
 
 
 @patch
@@ -485,110 +546,6 @@ def resolve(self: Session, tokens: list[int]):
         first = row.index(PENDING)
         row[first:] = tokens[: len(row) - first]
 
-# %% ../../nbs/02_models/11_session.ipynb #eb7d46e3
-@patch
-def _forward_inputs(self: Session, ids: torch.Tensor, last: int) -> dict:
-    "Arguments of transformers' forward for ids `(rows, n)`."
-    if self.encoded is None:
-        inputs = dict(input_ids=ids, logits_to_keep=last)
-    else:
-        inputs = dict(decoder_input_ids=ids) | self.encoded.arguments(len(ids))
-    if self.lm.uses_mrope:
-        begin = len(self) + self.position_offset
-        positions = torch.arange(begin, begin + ids.shape[1], device=ids.device)
-        inputs['position_ids'] = positions.expand(3, *ids.shape)
-    elif self.lm.padding_position is not None and self.encoded is None:
-        inputs['position_ids'] = self._padded_positions(ids)
-    elif self.has_positions:  # Bamba, for one, would count from 0 in each pass
-        positions = torch.arange(len(self), len(self) + ids.shape[1], device=ids.device)
-        inputs['position_ids'] = positions.expand(*ids.shape)
-    inputs[self.cache_name] = self.cache
-    return inputs
-
-
-@patch
-def _padded_positions(self: Session, ids: torch.Tensor) -> torch.Tensor:
-    "Positions `(rows, n)` of new ids as RoBERTa counts them: padding ids in a row do not count."
-    padding = self.lm.padding_position
-    cached = [len(row) - row.count(padding) for row in self.rows]
-    real = ids != padding
-    counts = real.cumsum(1) + torch.tensor(cached, device=ids.device)[:, None]
-    return counts * real + padding
-
-# %% ../../nbs/02_models/11_session.ipynb #f36f5319
-@patch
-def _store_states(
-    self: Session,
-    out,
-    begin: int,  # position of the first token that was read
-    known: int = 0,  # tokens that were read again
-):
-    "Store the hidden states of a pass of transformers' forward."
-    states = out.get('hidden_states' if self.encoded is None else 'decoder_hidden_states')
-    if self.states is not None:
-        self.states.append(states[-1][:, known:])
-    if self.hidden_buffer:
-        layers = [states[layer][0] for layer in self.hidden_buffer.layers]
-        if any(state.ndim != 2 for state in layers):
-            raise ValueError(
-                f'{self.lm.name} passes several streams of states between its layers, which draft '
-                'heads cannot read: use another drafter'
-            )
-        self.hidden_buffer.put(begin, torch.stack(layers, 1))
-
-# %% ../../nbs/02_models/11_session.ipynb #f4b25b56
-@patch
-def _chunks(self: Session, start: int, end: int, last: int):
-    "The passes `(a, b)` in which a recurrent model processes ids `start:end`."
-    if not start and end > last:
-        start = end - last + 1
-        yield 0, start
-    for i in range(start, end):
-        yield i, i + 1
-
-
-@patch
-def _forward_states(self: Session, rows: list[list[int]], start: int, last: int) -> torch.Tensor:
-    "As `_forward`, for a recurrent model; a pass that is interrupted leaves no trace in the state."
-    try:
-        chunks = self._chunks(start, len(rows[0]), last)
-        logits = [self._forward(rows, a, b, 1) for a, b in chunks]
-    except BaseException:
-        self.rollback(len(self))
-        raise
-    return torch.cat(logits, 1)[:, -last:]
-
-# %% ../../nbs/02_models/11_session.ipynb #37d84743
-@patch
-def rollback(self: Session, n: int) -> int:
-    """Forget all but the first `n` tokens.
-
-    Returns how many remain in the cache: fewer than `n` after a snapshot.
-    """
-    if not 0 <= n <= len(self):
-        raise ValueError(f'cannot roll back to {n} of {len(self)} tokens')
-    self.drop_ahead()
-    if not self.can_cut and n < len(self):
-        n = 0
-    if self.kind == 'growing':
-        for layer in self.cache.layers:
-            layer.length = n
-    else:
-        n = max((m for m in self.snapshots if m <= n), default=0)
-        self.cache = copy.deepcopy(self.snapshots[n]) if n else self.new_cache()
-        self.snapshots = {m: c for m, c in self.snapshots.items() if m <= n}
-    for row in self.rows:
-        del row[n:]
-    return n
-
-
-@patch
-def snapshot(self: Session):
-    "Store a copy of a recurrent model's state, and drop the oldest."
-    self.snapshots[len(self)] = copy.deepcopy(self.cache)
-    if len(self.snapshots) > MAX_SNAPSHOTS:
-        del self.snapshots[min(self.snapshots)]
-
 # %% ../../nbs/02_models/11_session.ipynb #9d3af6ef
 @patch
 def expand(self: Session, k: int) -> Session:
@@ -597,7 +554,7 @@ def expand(self: Session, k: int) -> Session:
     if len(self.rows) != 1:
         raise ValueError(f'this session has {len(self.rows)} rows already: expand a session of one')
     self.lm.require('branches')
-    self.drop_ahead()
+    self._drop_ahead()
     new = self.new()
     new.cache = copy.deepcopy(self.cache)
     new.rows = [list(self.rows[0])]
@@ -619,7 +576,7 @@ def reorder(self: Session, rows: list[int]) -> Session:
     """
     if not rows or min(rows) < 0 or max(rows) >= len(self.rows):
         raise ValueError(f'rows {rows} of a session of {len(self.rows)}')
-    self.drop_ahead()
+    self._drop_ahead()
     self.rows = [list(self.rows[r]) for r in rows]
     index = torch.tensor(rows, device=self.lm.device)
     for cache in [self.cache, *self.snapshots.values()]:
@@ -660,77 +617,65 @@ class UncachedSession(Session):
         self.encoded = self._encode(encoder)
         self.is_causal = lm.allows('steps') and lm.allows('blocks')
 
-# %% ../../nbs/02_models/11_session.ipynb #eabf9144
-@patch
-def new(self: UncachedSession) -> Session:
-    "A session of the same prompt."
-    return UncachedSession(self.lm, self.encoded, self.inputs)
+    @torch.no_grad()
+    def forward(self, rows: list[list[int]], last: int = 1) -> torch.Tensor:
+        """Logits `(rows, last, V)`: one pass for a causal model, else one for each prefix.
 
+        Raises `ValueError` for the states of a model that is not causal.
+        """
+        self._check_rows(rows, last)
+        ids = torch.tensor(rows, device=self.lm.device)
+        n = ids.shape[1]
+        if self.is_causal:
+            logits = self._read_all(ids)[:, -last:]
+        elif self._keeps_states:
+            raise ValueError(
+                f'the states of {self.lm.name} change as its sequence grows: ask for logits'
+            )
+        else:
+            prefixes = range(n - last + 1, n + 1)
+            logits = torch.cat([self._read_all(ids[:, :m])[:, -1:] for m in prefixes], 1)
+        self.rows = [list(row) for row in rows]
+        return upcast(logits)
 
-@patch
-def expand(self: UncachedSession, k: int) -> Session:
-    "A new session with `k` rows, each a copy of this one's single row."
-    new = self.new()
-    new.rows = [list(self.rows[0])]
-    return new.reorder([0] * k)
+    def rollback(self, n: int) -> int:
+        "Forget all but the first `n` tokens."
+        for row in self.rows:
+            del row[n:]
+        return n
 
+    def new(self) -> Session:
+        "A session of the same prompt."
+        return UncachedSession(self.lm, self.encoded, self.inputs)
 
-@patch
-def reorder(self: UncachedSession, rows: list[int]) -> Session:
-    "Let row i continue what was row `rows[i]`, and return this session."
-    self.rows = [list(self.rows[r]) for r in rows]
-    return self
+    def expand(self, k: int) -> Session:
+        "A new session with `k` rows, each a copy of this one's single row."
+        new = self.new()
+        new.rows = [list(self.rows[0])]
+        return new.reorder([0] * k)
 
+    def reorder(self, rows: list[int]) -> Session:
+        "Let row i continue what was row `rows[i]`, and return this session."
+        self.rows = [list(self.rows[r]) for r in rows]
+        return self
 
-@patch
-def rollback(self: UncachedSession, n: int) -> int:
-    "Forget all but the first `n` tokens."
-    for row in self.rows:
-        del row[n:]
-    return n
-
-# %% ../../nbs/02_models/11_session.ipynb #49a317dd
-@patch
-@torch.no_grad()
-def forward(self: UncachedSession, rows: list[list[int]], last: int = 1) -> torch.Tensor:
-    """Logits `(rows, last, V)`: one pass for a causal model, else one for each prefix.
-
-    Raises `ValueError` for the states of a model that is not causal.
-    """
-    self.check_rows(rows, last)
-    ids = torch.tensor(rows, device=self.lm.device)
-    n = ids.shape[1]
-    if self.is_causal:
-        logits = self._read_all(ids)[:, -last:]
-    elif self._keeps_states:
-        raise ValueError(
-            f'the states of {self.lm.name} change as its sequence grows: ask for logits'
-        )
-    else:
-        prefixes = range(n - last + 1, n + 1)
-        logits = torch.cat([self._read_all(ids[:, :m])[:, -1:] for m in prefixes], 1)
-    self.rows = [list(row) for row in rows]
-    return upcast(logits)
-
-# %% ../../nbs/02_models/11_session.ipynb #824dbafa
-@patch
-def _read_all(self: UncachedSession, ids: torch.Tensor) -> torch.Tensor:
-    "Logits of one pass over ids `(rows, n)`, with inputs as the model itself prepares them."
-    model = self.lm.model
-    options = dict(use_cache=False, return_dict=True)
-    if self._keeps_states:
-        options |= dict(output_hidden_states=True)
-    if self.encoded is not None:
-        inputs = dict(decoder_input_ids=ids) | self.encoded.arguments(len(ids))
-    else:
-        extra = {k: v.expand(len(ids), *v.shape[1:]) for k, v in self.inputs.items()}
-        inputs = model.prepare_inputs_for_generation(ids, **options, **extra)
-        options = {}
-    out = model(**inputs, **options)
-    if self._keeps_states:
-        self._store_states(out, 0, min(map(common_prefix, self.rows, ids.tolist())))
-    self.passes += 1
-    return out.logits
+    def _read_all(self, ids: torch.Tensor) -> torch.Tensor:
+        "Logits of one pass over ids `(rows, n)`, with inputs as the model itself prepares them."
+        model = self.lm.model
+        options = dict(use_cache=False, return_dict=True)
+        if self._keeps_states:
+            options |= dict(output_hidden_states=True)
+        if self.encoded is not None:
+            inputs = dict(decoder_input_ids=ids) | self.encoded.arguments(len(ids))
+        else:
+            extra = {k: v.expand(len(ids), *v.shape[1:]) for k, v in self.inputs.items()}
+            inputs = model.prepare_inputs_for_generation(ids, **options, **extra)
+            options = {}
+        out = model(**inputs, **options)
+        if self._keeps_states:
+            self._store_states(out, 0, min(map(common_prefix, self.rows, ids.tolist())))
+        self.passes += 1
+        return out.logits
 
 # %% ../../nbs/02_models/11_session.ipynb #5e229c38
 def _default_dtype(device: torch.device | None) -> torch.dtype | str:

@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fastcore.basics import patch
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
@@ -33,28 +32,6 @@ def n_readable(request: ForwardRequest) -> int:
     "The most first tokens of a request that may be read before it: no row after them is needed."
     n_pending = 0 if request.pending is None else len(request.pending)
     return len(request) - max(request.last, n_pending, 1)
-
-# %% ../../nbs/02_models/20_shared_prompt.ipynb #d74712c5
-@patch
-def write_slot(self: SlotCache, slot: int, pairs: dict):
-    "Write keys and values of the first tokens, `(1, heads, n, D)` by layer, to a slot."
-    for layer, pair in pairs.items():
-        if layer not in self.buffers or self.buffers[layer][0].shape[::2] != self.room:
-            self.buffers[layer] = tuple(self._resized(layer, i, x) for i, x in enumerate(pair))
-        for buffer, x in zip(self.buffers[layer], pair):
-            buffer[slot, :, 1 : 1 + x.shape[2]] = x[0]
-
-
-@patch
-def read_slot(self: SlotCache, slot: int, n: int, layers: range) -> dict:
-    "Copies of the keys and values of the first `n` tokens in a slot, by layer."
-    return {
-        layer: tuple(
-            buffer[slot : slot + 1, :, 1 : n + 1].clone() for buffer in self.buffers[layer]
-        )
-        for layer in layers
-        if layer in self.buffers
-    }
 
 # %% ../../nbs/02_models/20_shared_prompt.ipynb #544af619
 class SharedPrompt:
@@ -91,67 +68,59 @@ class SharedPrompt:
             self.encoded[id(lm)] = EncodedInput(lm.model, inputs)
         return self.encoded[id(lm)]
 
-# %% ../../nbs/02_models/20_shared_prompt.ipynb #818ee49c
-@patch
-def read(self: SharedPrompt, pool: ModelBatch, requests: list[ForwardRequest]):
-    "Read what the requests share, if it was not read before, and cut it off."
-    depth = pool.lm.depth
-    for r in requests:
-        if not r.start:  # what a sequence reads again is no longer that part
-            r.session.shared_ids = r.session.shared_ids[: r.begin]
-    fresh = [r for r in requests if not r.begin and r.start < depth and n_readable(r) > 0]
-    if fresh:
-        key = id(pool.lm), fresh[0].start, fresh[0].stop, fresh[0].stops
-        if key not in self.parts:
-            self.parts[key] = self.read_part(pool, fresh)
-        for request in fresh:
-            self.share(pool, request, self.parts[key])
-    self.tokens[pool.lm.name] += sum(len(r) for r in requests if not r.start)
+    def read(self, pool: ModelBatch, requests: list[ForwardRequest]):
+        "Read what the requests share, if it was not read before, and cut it off."
+        depth = pool.lm.depth
+        for r in requests:
+            if not r.start:  # what a sequence reads again is no longer that part
+                r.session.shared_ids = r.session.shared_ids[: r.begin]
+        fresh = [r for r in requests if not r.begin and r.start < depth and n_readable(r) > 0]
+        if fresh:
+            key = id(pool.lm), fresh[0].start, fresh[0].stop, fresh[0].stops
+            if key not in self.parts:
+                self.parts[key] = self.read_part(pool, fresh)
+            for request in fresh:
+                self.share(pool, request, self.parts[key])
+        self.tokens[pool.lm.name] += sum(len(r) for r in requests if not r.start)
 
-# %% ../../nbs/02_models/20_shared_prompt.ipynb #f7149c18
-@patch
-def shared_ids(self: SharedPrompt, fresh: list[ForwardRequest]) -> list[int]:
-    "The first ids that the requests have in common, as many as may be read before them."
-    first = fresh[0]
-    n = min(map(n_readable, fresh))
-    if first.start:  # behind an early exit the ids are those of the first layers
-        same = all(r.session.shared_ids == first.session.shared_ids for r in fresh)
-        ids = first.session.shared_ids
-        return ids if same and len(ids) <= n else []
-    return first.x[: min(n, *(common_prefix(first.x, r.x) for r in fresh))]
+    def shared_ids(self, fresh: list[ForwardRequest]) -> list[int]:
+        "The first ids that the requests have in common, as many as may be read before them."
+        first = fresh[0]
+        n = min(map(n_readable, fresh))
+        if first.start:  # behind an early exit the ids are those of the first layers
+            same = all(r.session.shared_ids == first.session.shared_ids for r in fresh)
+            ids = first.session.shared_ids
+            return ids if same and len(ids) <= n else []
+        return first.x[: min(n, *(common_prefix(first.x, r.x) for r in fresh))]
 
+    def read_part(self, pool: ModelBatch, fresh: list[ForwardRequest]) -> ReadPart:
+        "Read the shared ids in the slot of the first request's session."
+        first = fresh[0]
+        ids = self.shared_ids(fresh)
+        if not ids:
+            return ReadPart([], {}, None)
+        options = dict(start=first.start, stop=first.stop, stops=first.stops)
+        request = ForwardRequest(first.session, first.x[: len(ids)], 0, 0, **options)
+        run_pass(pool, [request])
+        if not first.start:
+            self.tokens[pool.lm.name] += len(ids)
+            self.extra_passes[pool.lm.name] += 1
+        end = pool.lm.depth if first.stop is None else first.stop
+        layers = range(first.start, max(end, *first.stops, 0))
+        pairs = pool.cache.read_slot(first.session.slot, len(ids), layers)
+        return ReadPart(list(ids), pairs, request.hidden)
 
-@patch
-def read_part(self: SharedPrompt, pool: ModelBatch, fresh: list[ForwardRequest]) -> ReadPart:
-    "Read the shared ids in the slot of the first request's session."
-    first = fresh[0]
-    ids = self.shared_ids(fresh)
-    if not ids:
-        return ReadPart([], {}, None)
-    options = dict(start=first.start, stop=first.stop, stops=first.stops)
-    request = ForwardRequest(first.session, first.x[: len(ids)], 0, 0, **options)
-    run_pass(pool, [request])
-    if not first.start:
-        self.tokens[pool.lm.name] += len(ids)
-        self.extra_passes[pool.lm.name] += 1
-    end = pool.lm.depth if first.stop is None else first.stop
-    layers = range(first.start, max(end, *first.stops, 0))
-    pairs = pool.cache.read_slot(first.session.slot, len(ids), layers)
-    return ReadPart(list(ids), pairs, request.hidden)
-
-# %% ../../nbs/02_models/20_shared_prompt.ipynb #bfa0bd3c
-@patch
-def share(self: SharedPrompt, pool: ModelBatch, request: ForwardRequest, part: ReadPart):
-    "Cut a part off a request that begins with it."
-    n = len(part.ids)
-    session = request.session
-    ids = session.shared_ids if request.start else request.x[:n]
-    if not n or n > n_readable(request) or ids != part.ids:
-        return
-    pool.reserve(n + 2)
-    pool.cache.write_slot(session.slot, part.pairs)
-    session.shared_ids = part.ids
-    request.cut(n, part.hidden)
+    def share(self, pool: ModelBatch, request: ForwardRequest, part: ReadPart):
+        "Cut a part off a request that begins with it."
+        n = len(part.ids)
+        session = request.session
+        ids = session.shared_ids if request.start else request.x[:n]
+        if not n or n > n_readable(request) or ids != part.ids:
+            return
+        pool.reserve(n + 2)
+        pool.cache.write_slot(session.slot, part.pairs)
+        session.shared_ids = part.ids
+        request.cut(n, part.hidden)
 
 # %% ../../nbs/02_models/20_shared_prompt.ipynb #4160ddcf
 def run_side_by_side(

@@ -12,7 +12,6 @@ import json
 import re
 from itertools import accumulate
 
-from fastcore.basics import patch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 MAX_TOKEN_BYTES = 32
@@ -127,22 +126,74 @@ class TokenizerBytes:
         "The bytes of `ids`; special ones write nothing."
         return b''.join(self.pieces[i] or b'' for i in ids if i < len(self.pieces))
 
+    def _invert(self) -> dict[bytes, int]:
+        "Bytes → id. Of two ids the added one is taken, and a byte token such as `<0x41>` last."
+        added = self.rust.get_added_tokens_decoder()
+
+        def rank(i):
+            return i not in added, bool(re.fullmatch('<0x..>', self.names[i] or ''))
+
+        ids = {}
+        for i in sorted(range(len(self.names)), key=rank):
+            if self.pieces[i]:
+                ids.setdefault(self.pieces[i], i)
+        return ids
+
+    def encode(
+        self,
+        text: bytes,
+        start: bool = False,  # the start of a text? Then the tokenizer's own leading space is allowed
+    ) -> list[int] | None:
+        "Ids with exactly these bytes; None where there are none."
+        ids = []
+        # surrogates stand for bytes that are no UTF-8
+        for part in re.split('([\udc80-\udcff]+)', text.decode('utf-8', 'surrogateescape')):
+            if not part:
+                continue
+            new = self._encode_part(part, start and self.adds_space and not ids)
+            if new is None:
+                return None
+            ids += new
+        return ids if all(i < len(self.pieces) for i in ids) else None
+
+    def _encode_part(self, part: str, adds_space: bool) -> list[int] | None:
+        "Ids of well-formed text, or of bytes that are no UTF-8."
+        raw = part.encode('utf-8', 'surrogateescape')
+        if not '\udc80' <= part[0] <= '\udcff':
+            ids = self.encode_text(part, adds_space)
+            if ids is not None and self.text(ids) == b' ' * adds_space + raw:
+                return ids
+        return self.longest_match(raw)
+
+    def encode_text(self, text: str, start: bool) -> list[int] | None:
+        "The tokenizer's own ids for well-formed text, at the start or in the middle of a text."
+        if not start and self.adds_space:
+            if text[0] != ' ':
+                return self._encode_behind_newline(text)
+            text = text[1:]
+        return self.rust.encode(text, add_special_tokens=False).ids
+
+    def _encode_behind_newline(self, text: str) -> list[int] | None:
+        "Ids of text in the middle; None where a token joins the line break with the text."
+        ids = self.rust.encode('\n' + text, add_special_tokens=False).ids
+        lengths = [len(self.pieces[i] or b'') if i < len(self.pieces) else 0 for i in ids]
+        ends = list(accumulate(lengths))
+        return ids[ends.index(2) + 1 :] if 2 in ends else None  # behind a space and the line break
+
+    def longest_match(self, text: bytes) -> list[int] | None:
+        "The longest known token first; None where a byte has no token."
+        ids, at = [], 0
+        while at < len(text):
+            for end in range(min(len(text), at + MAX_TOKEN_BYTES), at, -1):
+                if text[at:end] in self.ids:
+                    break
+            else:
+                return None
+            ids.append(self.ids[text[at:end]])
+            at = end
+        return ids
+
 # %% ../../nbs/02_models/15_tokenizer_bytes.ipynb #f4e5a471
-@patch
-def _invert(self: TokenizerBytes) -> dict[bytes, int]:
-    "Bytes → id. Of two ids the added one is taken, and a byte token such as `<0x41>` last."
-    added = self.rust.get_added_tokens_decoder()
-
-    def rank(i):
-        return i not in added, bool(re.fullmatch('<0x..>', self.names[i] or ''))
-
-    ids = {}
-    for i in sorted(range(len(self.names)), key=rank):
-        if self.pieces[i]:
-            ids.setdefault(self.pieces[i], i)
-    return ids
-
-
 def begin_ids(tokenizer) -> list[int]:
     "The special ids that a tokenizer puts before a text."
     plain = tokenizer('a', add_special_tokens=False, verbose=False)['input_ids']
@@ -151,70 +202,6 @@ def begin_ids(tokenizer) -> list[int]:
         if full[n : n + len(plain)] == plain:
             return full[:n]
     return []
-
-# %% ../../nbs/02_models/15_tokenizer_bytes.ipynb #f8f1824b
-@patch
-def encode(
-    self: TokenizerBytes,
-    text: bytes,
-    start: bool = False,  # the start of a text? Then the tokenizer's own leading space is allowed
-) -> list[int] | None:
-    "Ids with exactly these bytes; None where there are none."
-    ids = []
-    # surrogates stand for bytes that are no UTF-8
-    for part in re.split('([\udc80-\udcff]+)', text.decode('utf-8', 'surrogateescape')):
-        if not part:
-            continue
-        new = self._encode_part(part, start and self.adds_space and not ids)
-        if new is None:
-            return None
-        ids += new
-    return ids if all(i < len(self.pieces) for i in ids) else None
-
-
-@patch
-def _encode_part(self: TokenizerBytes, part: str, adds_space: bool) -> list[int] | None:
-    "Ids of well-formed text, or of bytes that are no UTF-8."
-    raw = part.encode('utf-8', 'surrogateescape')
-    if not '\udc80' <= part[0] <= '\udcff':
-        ids = self.encode_text(part, adds_space)
-        if ids is not None and self.text(ids) == b' ' * adds_space + raw:
-            return ids
-    return self.longest_match(raw)
-
-
-@patch
-def encode_text(self: TokenizerBytes, text: str, start: bool) -> list[int] | None:
-    "The tokenizer's own ids for well-formed text, at the start or in the middle of a text."
-    if not start and self.adds_space:
-        if text[0] != ' ':
-            return self._encode_behind_newline(text)
-        text = text[1:]
-    return self.rust.encode(text, add_special_tokens=False).ids
-
-# %% ../../nbs/02_models/15_tokenizer_bytes.ipynb #42b05b4a
-@patch
-def _encode_behind_newline(self: TokenizerBytes, text: str) -> list[int] | None:
-    "Ids of text in the middle; None where a token joins the line break with the text."
-    ids = self.rust.encode('\n' + text, add_special_tokens=False).ids
-    lengths = [len(self.pieces[i] or b'') if i < len(self.pieces) else 0 for i in ids]
-    ends = list(accumulate(lengths))
-    return ids[ends.index(2) + 1 :] if 2 in ends else None  # behind a space and the line break
-
-
-@patch
-def longest_match(self: TokenizerBytes, text: bytes) -> list[int] | None:
-    "The longest known token first; None where a byte has no token."
-    ids, at = [], 0
-    while at < len(text):
-        for end in range(min(len(text), at + MAX_TOKEN_BYTES), at, -1):
-            if text[at:end] in self.ids:
-                break
-        else:
-            return None
-        ids.append(self.ids[text[at:end]])
-        at = end
-    return ids
 
 # %% ../../nbs/02_models/15_tokenizer_bytes.ipynb #688c25f9
 class IdBytes(TokenizerBytes):

@@ -6,9 +6,9 @@
 __all__ = ['ONEDNN', 'LARGE', 'CHUNK', 'PLAIN', 'UNREAD', 'LARGE_BUFFER', 'onednn_linear', 'has_own_product', 'Matrix',
            'matmul_concat', 'Norm', 'norm', 'rotate', 'RotaryTables', 'angles', 'AttentionMask', 'make_mask',
            'causal_window', 'additive', 'mean_of_values', 'PassInfo', 'grid', 'flat', 'Layer', 'attention', 'store',
-           'wide_vector', 'mlp', 'block', 'Weights', 'embed', 'logits', 'TransformerEnds', 'NativeForward', 'is_plain',
-           'addresses', 'AttributeSnapshot', 'is_config', 'BufferSnapshot', 'ModuleSnapshot', 'ModelSnapshot',
-           'ConfigSnapshot', 'configs_of']
+           'wide_vector', 'mlp', 'block', 'Weights', 'embed', 'logits', 'NativeForward', 'is_plain', 'addresses',
+           'AttributeSnapshot', 'is_config', 'BufferSnapshot', 'ModuleSnapshot', 'ModelSnapshot', 'ConfigSnapshot',
+           'configs_of']
 
 # %% ../../nbs/02_models/03_transformer.ipynb #fed5857b
 import copy
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fastcore.basics import patch
 import torch
 import torch.nn.functional as F
 
@@ -84,14 +83,12 @@ class Matrix:
         "The product by oneDNN's kernel."
         return ONEDNN(x, self.weight, self.bias, 'none', [], '')
 
-# %% ../../nbs/02_models/03_transformer.ipynb #197855b5
-@patch
-def add_to(self: Matrix, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    "`y` `(T, o)` plus the product, in one operation where there is one."
-    plain = self.bias is None and not self.custom
-    if plain and not self.uses_onednn(x.shape[0]):
-        return torch.addmm(y, x, self.transposed)
-    return y + self(x)
+    def add_to(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        "`y` `(T, o)` plus the product, in one operation where there is one."
+        plain = self.bias is None and not self.custom
+        if plain and not self.uses_onednn(x.shape[0]):
+            return torch.addmm(y, x, self.transposed)
+        return y + self(x)
 
 # %% ../../nbs/02_models/03_transformer.ipynb #c6e7aefe
 def matmul_concat(x: torch.Tensor, matrices: tuple) -> torch.Tensor:
@@ -177,6 +174,26 @@ class RotaryTables:
         half = sin.shape[-1] // 2
         return cos[:, None], torch.cat((-sin[:, :half], sin[:, half:]), -1)[:, None]
 
+    def at(
+        self,
+        where: torch.Tensor,  # `(rows, n)`: positions
+        real: torch.Tensor | None,  # `(T,)`: indices of tokens that are no padding; None: all
+        bound: int | None = None,  # larger than every position, so that none has to be read
+    ):
+        "`(cos, sin)`, each `(T, 1, r)`; a row with position 0 is a prompt."
+        end = bound
+        if bound is None or (self.trained and bound > self.trained):
+            end = int(where.max()) + 1
+        if not self.trained or end <= self.trained:
+            index = where.flatten() if real is None else where.flatten()[real]
+            return [t[index] for t in self.until(end)]
+        rows = []
+        for row in where:
+            tables = self.until(int(row.max()) + 1, bool((row == 0).any()))
+            rows.append([t[row] for t in tables])
+        both = [torch.cat(t) for t in zip(*rows)]
+        return both if real is None else [t[real] for t in both]
+
 # %% ../../nbs/02_models/03_transformer.ipynb #2ef0a143
 @torch.no_grad()
 def angles(
@@ -196,28 +213,6 @@ def angles(
     turn = positions[0, :, None].float() * speed.float()  # (P, r/2)
     turn = torch.cat((turn, turn), -1)
     return (turn.cos() * scale).to(like.dtype), (turn.sin() * scale).to(like.dtype)
-
-
-@patch
-def at(
-    self: RotaryTables,
-    where: torch.Tensor,  # `(rows, n)`: positions
-    real: torch.Tensor | None,  # `(T,)`: indices of tokens that are no padding; None: all
-    bound: int | None = None,  # larger than every position, so that none has to be read
-):
-    "`(cos, sin)`, each `(T, 1, r)`; a row with position 0 is a prompt."
-    end = bound
-    if bound is None or (self.trained and bound > self.trained):
-        end = int(where.max()) + 1
-    if not self.trained or end <= self.trained:
-        index = where.flatten() if real is None else where.flatten()[real]
-        return [t[index] for t in self.until(end)]
-    rows = []
-    for row in where:
-        tables = self.until(int(row.max()) + 1, bool((row == 0).any()))
-        rows.append([t[row] for t in tables])
-    both = [torch.cat(t) for t in zip(*rows)]
-    return both if real is None else [t[real] for t in both]
 
 # %% ../../nbs/02_models/03_transformer.ipynb #3f045872
 class AttentionMask(NamedTuple):
@@ -393,9 +388,9 @@ def logits(w: Weights, x: torch.Tensor) -> torch.Tensor:
     "`(T, V)` of hidden states `(T, D)` after the last block, or after any other."
     return w.head(norm(x, w.norm))
 
-# %% ../../nbs/02_models/03_transformer.ipynb #09626153
-class TransformerEnds:
-    "The parts of a model before its first layer and after its last one."
+# %% ../../nbs/02_models/03_transformer.ipynb #287a0305
+class NativeForward:
+    "The native forward of a model: ids and a cache in, logits or hidden states out."
 
     def __init__(self, weights: Weights):
         self.weights = weights
@@ -412,10 +407,6 @@ class TransformerEnds:
     def head(self, x: torch.Tensor) -> torch.Tensor:
         "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after any layer."
         return logits(self.weights, x.flatten(0, 1)).unflatten(0, x.shape[:2])
-
-# %% ../../nbs/02_models/03_transformer.ipynb #287a0305
-class NativeForward(TransformerEnds):
-    "The native forward of a model: ids and a cache in, logits or hidden states out."
 
     def __call__(self, ids: torch.Tensor, cache, begin: int, last: int) -> torch.Tensor:
         "Logits `(rows, last, V)` of ids `(rows, n)` at positions `begin` and on."
@@ -440,64 +431,68 @@ class NativeForward(TransformerEnds):
             x = block(x, i, self.weights.layers[i], at, cache)
         return x
 
-# %% ../../nbs/02_models/03_transformer.ipynb #3656941f
-@patch
-def forward_contiguous(
-    self: NativeForward,
-    x: torch.Tensor,  # ids `(rows, n)` if `start` is 0, or hidden states `(rows, n, D)`
-    cache,
-    begin: int,  # position of the first token of each row
-    start: int,  # the first layer
-    stop: int,  # one more than the last layer
-    prompt: int = 0,  # the length of the prompt that the tokens are part of, if they are
-) -> torch.Tensor:
-    "Hidden states `(rows, n, D)` after layer `stop - 1`, of consecutive tokens."
-    w, (rows, n) = self.weights, x.shape[:2]
-    end = begin + n
-    masks = {kind: make_mask(window, begin, n, w.embed) for kind, window in w.windows.items()}
-    cos, sin = None, None
-    if w.tables is not None:
-        tables = w.tables.until(max(prompt, end), prompt > 0 or begin == 0)
-        cos, sin = (t[begin:end] for t in tables)
-        if rows > 1:
-            cos, sin = cos.repeat(rows, 1, 1), sin.repeat(rows, 1, 1)
-    if start == 0 and not x.is_floating_point():
-        where = None
-        if w.places is not None:
-            where = torch.arange(begin, end, device=x.device).repeat(rows)
-        x = embed(w, x.flatten(), where)
-    else:
-        x = x.flatten(0, 1)
-    x = self.forward_blocks(x, cache, PassInfo(rows, n, cos, sin, masks), start, stop)
-    return x.unflatten(0, (rows, n))
+    def forward_contiguous(
+        self,
+        x: torch.Tensor,  # ids `(rows, n)` if `start` is 0, or hidden states `(rows, n, D)`
+        cache,
+        begin: int,  # position of the first token of each row
+        start: int,  # the first layer
+        stop: int,  # one more than the last layer
+        prompt: int = 0,  # the length of the prompt that the tokens are part of, if they are
+    ) -> torch.Tensor:
+        "Hidden states `(rows, n, D)` after layer `stop - 1`, of consecutive tokens."
+        w, (rows, n) = self.weights, x.shape[:2]
+        end = begin + n
+        masks = {kind: make_mask(window, begin, n, w.embed) for kind, window in w.windows.items()}
+        cos, sin = None, None
+        if w.tables is not None:
+            tables = w.tables.until(max(prompt, end), prompt > 0 or begin == 0)
+            cos, sin = (t[begin:end] for t in tables)
+            if rows > 1:
+                cos, sin = cos.repeat(rows, 1, 1), sin.repeat(rows, 1, 1)
+        if start == 0 and not x.is_floating_point():
+            where = None
+            if w.places is not None:
+                where = torch.arange(begin, end, device=x.device).repeat(rows)
+            x = embed(w, x.flatten(), where)
+        else:
+            x = x.flatten(0, 1)
+        x = self.forward_blocks(x, cache, PassInfo(rows, n, cos, sin, masks), start, stop)
+        return x.unflatten(0, (rows, n))
 
-# %% ../../nbs/02_models/03_transformer.ipynb #ba76dea8
-@patch
-def forward_positions(
-    self: NativeForward,
-    x: torch.Tensor,  # ids `(rows, n)` if `start` is 0, else hidden states `(rows, n, D)`
-    cache,
-    where: torch.Tensor,  # `(rows, n)`: positions
-    masks: dict,  # from `attention_masks`
-    start: int,  # the first layer
-    stop: int,  # one more than the last layer
-    real: torch.Tensor | None = None,  # `(T,)`: indices of the tokens that are no padding
-) -> torch.Tensor:
-    "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens at any positions."
-    w, (rows, n) = self.weights, x.shape[:2]
-    # Once for all layers of a kind; no position is behind the last key.
-    n_keys = max(masks[kind].shape[-1] for kind in w.windows)
-    masks = {kind: AttentionMask(additive(masks[kind], w.embed)) for kind in w.windows}
-    x, positions = x.flatten(0, 1), where.flatten()
-    if real is not None:
-        x, positions = x[real], positions[real]
-    cos, sin = (None, None) if w.tables is None else w.tables.at(where, real, n_keys)
-    if start == 0 and not x.is_floating_point():
-        x = embed(w, x, positions)
-    x = self.forward_blocks(x, cache, PassInfo(rows, n, cos, sin, masks, real), start, stop)
-    if real is not None:
-        x = x.new_zeros(rows * n, x.shape[-1]).index_copy_(0, real, x)
-    return x.unflatten(0, (rows, n))
+    def forward_positions(
+        self,
+        x: torch.Tensor,  # ids `(rows, n)` if `start` is 0, else hidden states `(rows, n, D)`
+        cache,
+        where: torch.Tensor,  # `(rows, n)`: positions
+        masks: dict,  # from `attention_masks`
+        start: int,  # the first layer
+        stop: int,  # one more than the last layer
+        real: torch.Tensor | None = None,  # `(T,)`: indices of the tokens that are no padding
+    ) -> torch.Tensor:
+        "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens at any positions."
+        w, (rows, n) = self.weights, x.shape[:2]
+        # Once for all layers of a kind; no position is behind the last key.
+        n_keys = max(masks[kind].shape[-1] for kind in w.windows)
+        masks = {kind: AttentionMask(additive(masks[kind], w.embed)) for kind in w.windows}
+        x, positions = x.flatten(0, 1), where.flatten()
+        if real is not None:
+            x, positions = x[real], positions[real]
+        cos, sin = (None, None) if w.tables is None else w.tables.at(where, real, n_keys)
+        if start == 0 and not x.is_floating_point():
+            x = embed(w, x, positions)
+        x = self.forward_blocks(x, cache, PassInfo(rows, n, cos, sin, masks, real), start, stop)
+        if real is not None:
+            x = x.new_zeros(rows * n, x.shape[-1]).index_copy_(0, real, x)
+        return x.unflatten(0, (rows, n))
+
+    def has_no_hooks(self) -> bool:
+        "Are the loaded model and its modules free of hooks? A hook must see every pass."
+        return not any(self.weights.hooks)
+
+    def is_current(self) -> bool:
+        "Is the loaded model as it was when its weights and numbers were read?"
+        return self.weights.snapshot is None or self.weights.snapshot.is_current()
 
 # %% ../../nbs/02_models/03_transformer.ipynb #8a656bd5
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
@@ -637,15 +632,3 @@ def configs_of(modules) -> list:
     "The configurations of the modules, each once."
     configs = {id(c): c for m in modules for c in vars(m).values() if is_config(c)}
     return list(configs.values())
-
-# %% ../../nbs/02_models/03_transformer.ipynb #b1a4f061
-@patch
-def has_no_hooks(self: NativeForward) -> bool:
-    "Are the loaded model and its modules free of hooks? A hook must see every pass."
-    return not any(self.weights.hooks)
-
-
-@patch
-def is_current(self: NativeForward) -> bool:
-    "Is the loaded model as it was when its weights and numbers were read?"
-    return self.weights.snapshot is None or self.weights.snapshot.is_current()

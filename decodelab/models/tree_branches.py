@@ -6,7 +6,6 @@
 __all__ = ['MAX_UNPRUNED', 'GrowingTree', 'keep_nodes', 'subtree', 'TreeBranchesMixin', 'Branches', 'supports_tree']
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #528714c7
-from fastcore.basics import patch
 import torch
 
 from .early_exit import upcast
@@ -56,32 +55,28 @@ class GrowingTree:
         self.depths = self.depths[:m]
         self.new = 0
 
-# %% ../../nbs/02_models/09_tree_branches.ipynb #ea9fece6
-@patch
-def check(self: GrowingTree, parents: list[int], tokens: list[int]):
-    "Raises `ValueError` where `parents` and `tokens` cannot be added."
-    m = len(self.tokens)
-    if len(parents) != len(tokens) or not tokens:
-        raise ValueError(
-            f'{len(tokens)} tokens and {len(parents)} parents: '
-            'give at least one token and one parent for each'
-        )
-    for parent in parents:
-        if not -1 <= parent < m:
+    def check(self, parents: list[int], tokens: list[int]):
+        "Raises `ValueError` where `parents` and `tokens` cannot be added."
+        m = len(self.tokens)
+        if len(parents) != len(tokens) or not tokens:
             raise ValueError(
-                f'the parent {parent} of a new node: give -1, or one of the {m} nodes that are there'
+                f'{len(tokens)} tokens and {len(parents)} parents: '
+                'give at least one token and one parent for each'
             )
+        for parent in parents:
+            if not -1 <= parent < m:
+                raise ValueError(
+                    f'the parent {parent} of a new node: give -1, or one of the {m} nodes that are there'
+                )
 
-
-@patch
-def _reserve(self: GrowingTree, n: int):
-    "Room for `n` nodes, the new ones without ancestors."
-    m = len(self.tokens)
-    if n > len(self.room):
-        room = torch.zeros(2 * n, 2 * n, dtype=torch.bool)
-        room[:m, :m] = self.room[:m, :m]
-        self.room = room
-    self.room[m:n] = False
+    def _reserve(self, n: int):
+        "Room for `n` nodes, the new ones without ancestors."
+        m = len(self.tokens)
+        if n > len(self.room):
+            room = torch.zeros(2 * n, 2 * n, dtype=torch.bool)
+            room[:m, :m] = self.room[:m, :m]
+            self.room = room
+        self.room[m:n] = False
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #b2501010
 def keep_nodes(
@@ -114,13 +109,16 @@ def subtree(
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #7dd9cba1
 class TreeBranchesMixin(TreeMixin):
-    "The part of a `Session` whose sequence continues in several ways at once."
+    """A tree that grows behind a sequence: the part of a `Session` that extends and prunes it.
+
+    Its state is `live_tree`, a `GrowingTree`.
+    """
 
     live_tree = None  # (the tree, the version of the session at its last pass)
 
     def begin_tree(self):
         "Begin a tree behind the sequence; raises `ValueError` where the model supports no trees."
-        self.check_trees('read along a tree, its past is a state: read rows instead')
+        self._check_trees('read along a tree, its past is a state: read rows instead')
         self.live_tree = GrowingTree(), self._version()
 
     @torch.no_grad()
@@ -136,7 +134,7 @@ class TreeBranchesMixin(TreeMixin):
         tree = self._live_tree()
         m = len(tree.tokens)
         tree.add(parents, tokens)
-        self.pending_length = len(self) + len(tree.tokens)
+        self._pending_length = len(self) + len(tree.tokens)
         try:
             logits, hidden = self._forward_nodes(tree, len(self) + m)
         except BaseException:
@@ -146,50 +144,44 @@ class TreeBranchesMixin(TreeMixin):
         self.live_tree = tree, self._version()
         return upcast(logits), hidden
 
-# %% ../../nbs/02_models/09_tree_branches.ipynb #42947ae9
-@patch
-@torch.no_grad()
-def prune_tree(self: TreeBranchesMixin, leaves: list[int]) -> list[int]:
-    """Keep `leaves` and their ancestors; what all of them share becomes sequence.
+    @torch.no_grad()
+    def prune_tree(self, leaves: list[int]) -> list[int]:
+        """Keep `leaves` and their ancestors; what all of them share becomes sequence.
 
-    Returns the new numbers of the leaves, -1 for the end of the sequence.
-    """
-    tree = self._live_tree()
-    trunk, others = keep_nodes(tree, leaves)
-    self._compact(len(self), trunk + others)
-    self.rows[0].extend(tree.tokens[j] for j in trunk)
-    tree, number = subtree(tree, trunk, others)
-    self.pending_length = len(self) + len(others)
-    self.live_tree = tree, self._version()
-    return [number[j] for j in leaves]
+        Returns the new numbers of the leaves, -1 for the end of the sequence.
+        """
+        tree = self._live_tree()
+        trunk, others = keep_nodes(tree, leaves)
+        self._compact(len(self), trunk + others)
+        self.rows[0].extend(tree.tokens[j] for j in trunk)
+        tree, number = subtree(tree, trunk, others)
+        self._pending_length = len(self) + len(others)
+        self.live_tree = tree, self._version()
+        return [number[j] for j in leaves]
 
-# %% ../../nbs/02_models/09_tree_branches.ipynb #ac98fbb3
-@patch
-def _live_tree(self: TreeBranchesMixin) -> GrowingTree:
-    "The growing tree; raises `ValueError` if there is none, or after any other pass."
-    if not self.live_tree or self.live_tree[1] != self._version():
-        raise ValueError(
-            'no tree grows behind this sequence: call begin_tree() first, '
-            'and again after any other pass'
-        )
-    return self.live_tree[0]
+    def _live_tree(self) -> GrowingTree:
+        "The growing tree; raises `ValueError` if there is none, or after any other pass."
+        if not self.live_tree or self.live_tree[1] != self._version():
+            raise ValueError(
+                'no tree grows behind this sequence: call begin_tree() first, '
+                'and again after any other pass'
+            )
+        return self.live_tree[0]
 
-
-@patch
-def _forward_nodes(
-    self: TreeBranchesMixin,
-    tree: GrowingTree,
-    begin: int,  # the first new node's index in the cache
-) -> tuple[torch.Tensor, torch.Tensor]:
-    "One pass of the new nodes: `(logits (n, V), hidden (n, D))`."
-    lm, n = self.lm, len(tree)
-    slots = torch.arange(begin + n)
-    for layer in self.cache.layers:
-        layer.length = begin
-    where, masks = tree_masks(lm.text_config, slots, slots[None, begin:], [tree], lm.device)
-    ids = torch.tensor([tree.tokens[-n:]], device=lm.device)
-    hidden = lm.layers.forward_positions(ids, self.cache, where, masks, 0, lm.depth)
-    return lm.layers.head(hidden)[0], hidden[0]
+    def _forward_nodes(
+        self,
+        tree: GrowingTree,
+        begin: int,  # the first new node's index in the cache
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        "One pass of the new nodes: `(logits (n, V), hidden (n, D))`."
+        lm, n = self.lm, len(tree)
+        slots = torch.arange(begin + n)
+        for layer in self.cache.layers:
+            layer.length = begin
+        where, masks = tree_masks(lm.text_config, slots, slots[None, begin:], [tree], lm.device)
+        ids = torch.tensor([tree.tokens[-n:]], device=lm.device)
+        hidden = lm.layers.forward_positions(ids, self.cache, where, masks, 0, lm.depth)
+        return lm.layers.head(hidden)[0], hidden[0]
 
 # %% ../../nbs/02_models/09_tree_branches.ipynb #e907affe
 MAX_UNPRUNED = 48
@@ -245,54 +237,48 @@ class Branches:
         self.sequences = [[*self.sequences[p], t] for p, t in zip(parents, tokens, strict=True)]
         return self._extend_tree(parents, tokens) if self.tree else self._extend_rows(parents)
 
+    def _first_logits(self, ids: list[int]) -> torch.Tensor:
+        "Logits `(1, V)` after a sequence, and the states of all its tokens."
+        hidden = self.session.hidden_states(ids, [self.session.lm.depth], last=len(ids))[
+            :, 0
+        ]  # (n, D)
+        self.states = self.session.lm.layers.final_norm(hidden[None])[0]
+        return upcast(self.session.head(hidden[-1:]))
+
+    def _extend_tree(self, parents: list[int], tokens: list[int]) -> torch.Tensor:
+        "Logits `(n, V)` after new leaves of the tree."
+        session, leaves = self.session, [self.leaves[p] for p in parents]
+        if len(session._live_tree().tokens) - self.pruned > MAX_UNPRUNED:
+            leaves = session.prune_tree(leaves)
+            self.pruned = len(session._live_tree().tokens)
+        m = len(session._live_tree().tokens)
+        self.leaves = list(range(m, m + len(tokens)))
+        logits, hidden = session.extend_tree(leaves, tokens)
+        if self.keeps_states:
+            self.states = session.lm.layers.final_norm(hidden[None])[0]
+        return logits
+
+    def _extend_rows(self, parents: list[int]) -> torch.Tensor:
+        "Logits `(n, V)` of rows that continue those of the step before."
+        if self.batched is None:
+            self.batched = self.session.expand(len(parents))
+        else:
+            self.batched = self.batched.reorder(parents)
+        return self._forward_rows(self.batched, self.sequences)[:, 0]
+
+    def _forward_rows(self, session, sequences: list[list[int]]) -> torch.Tensor:
+        "Logits `(rows, 1, V)`; and the states of this pass, on request."
+        session.states = [] if self.keeps_states else None
+        logits = session.forward(sequences)
+        if self.keeps_states:
+            self.states = torch.cat(session.states, 1).flatten(0, 1)
+        return logits
+
 # %% ../../nbs/02_models/09_tree_branches.ipynb #06ea8092
 def supports_tree(session) -> bool:
     "Can the session's sequence continue in a tree?"
     try:
-        session.check_trees('read along a tree')
+        session._check_trees('read along a tree')
     except ValueError:
         return False
     return True
-
-
-@patch
-def _first_logits(self: Branches, ids: list[int]) -> torch.Tensor:
-    "Logits `(1, V)` after a sequence, and the states of all its tokens."
-    hidden = self.session.hidden_states(ids, [self.session.lm.depth], last=len(ids))[:, 0]  # (n, D)
-    self.states = self.session.lm.layers.final_norm(hidden[None])[0]
-    return upcast(self.session.head(hidden[-1:]))
-
-
-@patch
-def _extend_tree(self: Branches, parents: list[int], tokens: list[int]) -> torch.Tensor:
-    "Logits `(n, V)` after new leaves of the tree."
-    session, leaves = self.session, [self.leaves[p] for p in parents]
-    if len(session._live_tree().tokens) - self.pruned > MAX_UNPRUNED:
-        leaves = session.prune_tree(leaves)
-        self.pruned = len(session._live_tree().tokens)
-    m = len(session._live_tree().tokens)
-    self.leaves = list(range(m, m + len(tokens)))
-    logits, hidden = session.extend_tree(leaves, tokens)
-    if self.keeps_states:
-        self.states = session.lm.layers.final_norm(hidden[None])[0]
-    return logits
-
-# %% ../../nbs/02_models/09_tree_branches.ipynb #cbf58d50
-@patch
-def _extend_rows(self: Branches, parents: list[int]) -> torch.Tensor:
-    "Logits `(n, V)` of rows that continue those of the step before."
-    if self.batched is None:
-        self.batched = self.session.expand(len(parents))
-    else:
-        self.batched = self.batched.reorder(parents)
-    return self._forward_rows(self.batched, self.sequences)[:, 0]
-
-
-@patch
-def _forward_rows(self: Branches, session, sequences: list[list[int]]) -> torch.Tensor:
-    "Logits `(rows, 1, V)`; and the states of this pass, on request."
-    session.states = [] if self.keeps_states else None
-    logits = session.forward(sequences)
-    if self.keeps_states:
-        self.states = torch.cat(session.states, 1).flatten(0, 1)
-    return logits
