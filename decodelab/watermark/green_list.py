@@ -8,25 +8,14 @@ __all__ = ['GreenList']
 # %% ../../nbs/10_watermark/04_green_list.ipynb #d3b4045a
 from dataclasses import dataclass
 
-from fastcore.basics import patch
 import numpy as np
 import torch
 
 from ..core.checks import check_choice, check_fraction, check_int, check_number
-from decodelab.watermark.base import (
-    rows_as_tuples,
-    GreenListWatermark,
-)
-from decodelab.watermark.philox import (
-    select_context,
-    key_words,
-    LIST_DOMAIN,
-    SEEDINGS,
-    self_token_words,
-    self_vocabulary_words,
-    token_words,
-    vocabulary_words,
-)
+from .base import rows_as_tuples, GreenListWatermark
+from .philox import select_context, key_words, LIST_DOMAIN, SEEDINGS
+from .philox import self_token_words, self_vocabulary_words, token_words
+from .philox import vocabulary_words
 
 # %% ../../nbs/10_watermark/04_green_list.ipynb #baff5ff9
 @dataclass(frozen=True, repr=False)
@@ -76,38 +65,32 @@ class GreenList(GreenListWatermark):
     def bias(self) -> float:
         return self.delta
 
-# %% ../../nbs/10_watermark/04_green_list.ipynb #6a20f53e
-@patch
-def green_lists(self: GreenList, contexts, vocab_size, device):
-    "The lists `(n, V)` of `GreenList`, uint8."
-    if self.seeding == 'self':
-        words = self_vocabulary_words(self.key, contexts, vocab_size, device)
-    else:
+    def green_lists(self, contexts, vocab_size, device):
+        "The lists `(n, V)` of `GreenList`, uint8."
+        if self.seeding == 'self':
+            words = self_vocabulary_words(self.key, contexts, vocab_size, device)
+        else:
+            selected = select_context(self.key, contexts, self.seeding)
+            words = vocabulary_words(
+                self.key, selected, vocab_size, LIST_DOMAIN, self.tokens_per_call, device
+            )
+        if device == 'cpu':  # words may be uint16, which torch does not compare
+            return torch.from_numpy((words.numpy() < self.threshold).view(np.uint8))
+        return (words < self.threshold).to(torch.uint8)
+
+    def is_green(self, contexts, tokens):
+        "The colours `(n,)` of single tokens."
+        if self.seeding == 'self':
+            return self_token_words(self.key, contexts, tokens) < self.threshold
         selected = select_context(self.key, contexts, self.seeding)
-        words = vocabulary_words(
-            self.key, selected, vocab_size, LIST_DOMAIN, self.tokens_per_call, device
-        )
-    if device == 'cpu':  # words may be uint16, which torch does not compare
-        return torch.from_numpy((words.numpy() < self.threshold).view(np.uint8))
-    return (words < self.threshold).to(torch.uint8)
+        words = token_words(self.key, selected, tokens, LIST_DOMAIN, self.tokens_per_call)
+        return words < self.threshold
 
-
-@patch
-def is_green(self: GreenList, contexts, tokens):
-    "The colours `(n,)` of single tokens."
-    if self.seeding == 'self':
-        return self_token_words(self.key, contexts, tokens) < self.threshold
-    selected = select_context(self.key, contexts, self.seeding)
-    words = token_words(self.key, selected, tokens, LIST_DOMAIN, self.tokens_per_call)
-    return words < self.threshold
-
-
-@patch
-def seed_of(self: GreenList, contexts, tokens):
-    "The tokens of each context that decided the colour."
-    if self.seeding != 'self':
-        return rows_as_tuples(select_context(self.key, contexts, self.seeding))
-    columns = [contexts[:, i : i + 1] for i in range(self.context)]
-    words = [token_words(self.key, column, tokens, LIST_DOMAIN) for column in columns]
-    chosen = (np.stack(words, 1) >> 16).argmin(1)  # of (n, h)
-    return [(c,) for c in contexts[np.arange(len(tokens)), chosen].tolist()]
+    def seed_of(self, contexts, tokens):
+        "The tokens of each context that decided the colour."
+        if self.seeding != 'self':
+            return rows_as_tuples(select_context(self.key, contexts, self.seeding))
+        columns = [contexts[:, i : i + 1] for i in range(self.context)]
+        words = [token_words(self.key, column, tokens, LIST_DOMAIN) for column in columns]
+        chosen = (np.stack(words, 1) >> 16).argmin(1)  # of (n, h)
+        return [(c,) for c in contexts[np.arange(len(tokens)), chosen].tolist()]

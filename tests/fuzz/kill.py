@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))
 
 from decodelab.core.files import may_be_alive
 from repo import ROOT
@@ -80,7 +80,7 @@ class Work:
     key: object = compare_key  # of a row
     kept: list = field(default_factory=list)  # the rows after the last kill
     spawn: object = (
-        None  # starts `python COMMAND` as `start` of tests/preloaded.py does; None: a new Python
+        None  # starts `python COMMAND` as `start` of tools/preloaded.py does; None: a new Python
     )
     counts: Counter = field(default_factory=Counter)
 

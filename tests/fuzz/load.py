@@ -1,6 +1,6 @@
 """`python -m tests.fuzz.load --decodes 2000`: what many decodes leave behind, and what a long batch needs.
 
-Prints a table: for each strategy of tests/test_decode_faults.py the growth in live objects, tensors, threads and
+Prints a table: for each strategy of tests/core/test_decode_faults.py the growth in live objects, tensors, threads and
 resident memory over the second half of the decodes, and whether the global random state and the model's
 configuration changed; then the peak of resident memory of `decode_batch` over many prompts, with and without
 `cache_tokens`.
@@ -9,17 +9,14 @@ configuration changed; then the peak of resident memory of `decode_batch` over m
 import argparse
 import gc
 import resource
-import sys
 import threading
 import time
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from decodelab import Greedy, decode, decode_batch, random_lm
-from test_decode_faults import LM, PROMPTS, STRATEGIES
+from tests.core.test_decode_faults import LM, PROMPTS, STRATEGIES
 
 
 def resident_mb() -> float:

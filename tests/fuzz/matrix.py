@@ -6,15 +6,15 @@ and each drafter greedily on two prompts against plain decoding by the full forw
 
 import random
 import sys
+from pathlib import Path
 
 from decodelab.speculative.protocol import Drafter
-from tests.repo import ROOT
 from tests.fuzz import greedy
 from tests.fuzz.cases import Case, FailedError, RefusedError
 from tests.fuzz.models import architectures, build, quiet
 from tests.fuzz.parts import Maker, classes
 
-PAGE = ROOT / 'docs' / 'architectures.md'
+PAGE = Path(__file__).parents[2] / 'docs' / 'architectures.md'
 SIGNS = dict(works='✓', replaced='○', refused='–', failed='✗')
 WRAPPERS = ('CappedDrafter', 'CascadeDrafter', 'FirstOfDrafter', 'ParallelDrafter')
 PROMPTS = ((1, 2, 3, 1, 2, 3, 1), (5,))
@@ -87,7 +87,7 @@ def head(n_architectures: int, n_drafters: int) -> list[str]:
         '',
         f"{n_architectures} architectures of transformers' list of causal language models, as tiny random models "
         'in float64. The first columns are the ways of reading that '
-        '[`lm.capabilities`](../nbs/02_models/17_capabilities.ipynb) compares with the model\'s own full '
+        '[`lm.capabilities`](../nbs/02_models/10_capabilities.ipynb) compares with the model\'s own full '
         f'forward pass; then {n_drafters} drafters, whose greedy tokens are compared with plain decoding by that '
         'pass. Made by `python -m tests.fuzz.matrix`; architectures that could not be built tiny are not listed.',
         '',

@@ -1,0 +1,23 @@
+"`decodelab detect` prints and stores whether a file is watermarked."
+
+import json
+
+
+from decodelab import GreenList, Sample, Temperature, decode, load
+from decodelab.cli.main import main
+
+
+def test_the_detect_command_says_marked_or_not(tmp_path, capsys):
+    watermarked = Sample([Temperature(1.0), GreenList(7)])
+    trace = decode(load('pico', device='cpu'), 'def read_lines(path):\n', watermarked, 80, 0)
+    (tmp_path / 'a.txt').write_text(trace.text)
+    file = tmp_path / 'r.json'
+    assert main(['detect', str(tmp_path / 'a.txt'), '--key', '7', '--json', str(file)]) == 0
+    assert ', watermarked at level 0.01' in capsys.readouterr().out
+    document = json.loads(file.read_text())['documents'][0]
+    assert (document['marked'], document['level']) == (True, 0.01)
+    assert main(['detect', str(tmp_path / 'a.txt'), '--key', '8', '--json', str(file)]) == 1
+    out = capsys.readouterr().out
+    assert 'not watermarked at level 0.01' in out
+    assert 'tokenized again' in out
+    assert json.loads(file.read_text())['documents'][0]['marked'] is False

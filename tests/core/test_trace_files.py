@@ -1,0 +1,23 @@
+"A trace is saved and loaded, and a file that is no trace is refused in a sentence."
+
+import pytest
+
+from decodelab import Greedy, Trace, decode, load
+from tests.refusals import refused
+
+PROMPT = 'def is_even(n):\n'
+
+
+@pytest.fixture(scope='module')
+def lm():
+    return load('pico', device='cpu')
+
+
+def test_a_trace_in_a_file(lm, tmp_path):
+    trace = decode(lm, PROMPT, Greedy(), 6)
+    trace.save(tmp_path / 'a.json')
+    assert Trace.load(tmp_path / 'a.json') == trace
+    assert 'no folder' in refused(lambda: trace.save(tmp_path / 'b' / 'a.json'))
+    assert 'there is no file' in refused(lambda: Trace.load(tmp_path / 'absent.json'))
+    (tmp_path / 'half.json').write_text(trace.to_json()[:-20])
+    assert 'half.json' in refused(lambda: Trace.load(tmp_path / 'half.json'))

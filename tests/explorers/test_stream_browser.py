@@ -1,0 +1,69 @@
+"""A text that is watched in JupyterLab, in a real browser: it grows while it is written, in colours, with
+whole characters; a search says why it cannot."""
+
+import nbformat
+import pytest
+
+from tests.explore.test_tour_browser import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
+MADE = '''import time
+from decodelab import BeamSearch, Speculative, PromptLookupDrafter, decode, load
+from decodelab.strategies import display_live
+from decodelab.core.trace import Step
+lm = load('pico', device='cpu')
+class Slowly:
+    "A strategy that says what it is told to, a token at a time, or the steps of another, so slowly that a person can follow."
+    def __init__(self, said): self.said = said
+    def decode(self, request):
+        for step in self.said.decode(request) if hasattr(self.said, 'decode') else (Step([i]) for i in self.said):
+            time.sleep(.15)
+            yield step'''
+FAST = "prompt = 'def add(a, b):\\n    return a + b\\n\\ndef add'\ntrace = display_live(lm, prompt, Slowly(Speculative(PromptLookupDrafter())), 40)\nassert trace.tokens == decode(lm, prompt, Speculative(PromptLookupDrafter()), 40).tokens"
+WIDE = "said = lm.encode('日本語 😀 grün')\nassert len(said) > 12\ndisplay_live(lm, 'x', Slowly(said), len(said)).text"
+SEARCH = "display_live(lm, prompt, BeamSearch(4), 20)"
+
+
+@pytest.fixture
+def tour(tmp_path):
+    "A folder with a notebook that watches, under the tour's name."
+    nbformat.write(
+        nbformat.v4.new_notebook(
+            cells=[nbformat.v4.new_code_cell(source) for source in (MADE, FAST, WIDE, SEARCH)],
+            metadata=dict(
+                kernelspec=dict(name='python3', display_name='Python 3', language='python')
+            ),
+        ),
+        tmp_path / TOUR,
+    )
+    return tmp_path
+
+
+def test_a_text_is_watched_as_it_grows(lab, page):
+    page.goto(lab)
+    page.locator('.jp-Notebook .jp-CodeCell').first.wait_for(timeout=90_000)
+    page.wait_for_function(
+        "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
+        timeout=90_000,
+    )
+    page.evaluate("""() => { window.seen = []; setInterval(() => window.seen.push([...document.querySelectorAll('.jp-CodeCell')].map(c => {
+        const text = c.querySelector('.decodelab-trace .dl-text')
+        return text && [text.innerText, text.querySelectorAll('.dl-accepted').length] })), 20) }""")
+    page.get_by_role('menuitem', name='Run', exact=True).click()
+    page.get_by_text('Run All Cells', exact=True).click()
+    page.get_by_text('is not sure of its text until it ends').first.wait_for(timeout=120_000)
+    page.wait_for_timeout(500)
+    seen = page.evaluate('window.seen')
+    for cell in (1, 2):
+        views = [now[cell][0] for now in seen if now[cell]]
+        grown = [v for i, v in enumerate(views) if not i or v != views[i - 1]]
+        # longer and longer, nothing is taken back
+        assert len(grown) > 5, grown
+        assert all(b.startswith(a.rstrip('\n')) for a, b in zip(grown, grown[1:])), grown
+        assert '\ufffd' not in ''.join(grown), grown  # whole characters only
+    assert '日本語 😀 grün' in grown[-1]
+    accepted = [now[1][1] for now in seen if now[1]]
+    # colours as they come
+    assert accepted == sorted(accepted)
+    assert len(set(accepted)) > 2
+    assert page.locator('.decodelab-trace').count() == 2  # in place, and none for the search

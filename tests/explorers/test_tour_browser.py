@@ -1,0 +1,89 @@
+"The tour in JupyterLab, in a real browser: opened from its address, run from the menu, and looked at."
+
+import time
+
+import nbformat
+import pytest
+
+from tests.jupyter_browser import (
+    ARTEFACTS,
+    BROWSER,
+    CELLS,
+    open_browser,
+    open_notebook,
+    run_all,
+    serve,
+)
+from repo import ROOT
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
+TOUR = '00_tour.ipynb'
+
+
+@pytest.fixture
+def tour(tmp_path):
+    "A folder with the tour, all outputs taken away, so that whatever is seen was made here."
+    nb = nbformat.read(ROOT / 'experiments' / TOUR, 4)
+    for cell in nb.cells:
+        if cell.cell_type == 'code':
+            cell.outputs, cell.execution_count = [], None
+    nbformat.write(nb, tmp_path / TOUR)
+    return tmp_path
+
+
+@pytest.fixture
+def lab(tour, tmp_path_factory):
+    "The address of the tour in a JupyterLab that serves its folder."
+    home = tmp_path_factory.mktemp('home')
+    with serve(tour, home, DECODELAB_SCALE='pico', DECODELAB_QUICK='1') as address:
+        yield address(TOUR)
+
+
+@pytest.fixture
+def page():
+    with open_browser() as page:
+        yield page
+
+
+def test_the_tour_runs_and_shows_its_trace_and_its_figures(lab, tour, page):
+    open_notebook(page, lab)
+    assert page.evaluate(
+        f"[...{CELLS}].filter(c => c.type === 'code').every(c => c.outputs.length === 0 && "
+        "c.executionCount === null)"
+    )
+    assert not page.locator('.decodelab-trace').count()  # nothing is there before it runs
+    began = time.perf_counter()
+    outputs = run_all(page)
+    assert not [o for o in outputs if o['output_type'] == 'error'], outputs
+    assert not [o for o in outputs if o.get('name') == 'stderr'], outputs
+    took = time.perf_counter() - began
+
+    show = lambda text: page.evaluate(
+        """(async text => { const notebook = jupyterapp.shell.currentWidget.content
+        await notebook.scrollToItem(notebook.widgets.findIndex(w => w.model.sharedModel.getSource().includes(text)), 'start') })""",
+        text,
+    )
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    show('fast = decode(')
+    trace = page.locator('.decodelab-trace:has(.dl-accepted)').first
+    trace.wait_for(timeout=20_000)
+    accepted = trace.locator('.dl-text .dl-accepted')
+    given = trace.locator('.dl-text .dl-prompt')
+    assert accepted.count() > 10
+    assert accepted.first.is_visible()
+    assert (
+        len(
+            {
+                e.evaluate('e => getComputedStyle(e).backgroundColor')
+                for e in (accepted.first, given.first)
+            }
+        )
+        == 2
+    )  # coloured, that is
+    page.screenshot(path=ARTEFACTS / 'jupyterlab_trace.png')
+    show('plot_speed(')
+    figure = page.locator('.jp-OutputArea-output img').last
+    figure.wait_for(timeout=20_000)
+    assert figure.evaluate('e => e.complete && e.naturalWidth > 200')
+    page.screenshot(path=ARTEFACTS / 'jupyterlab_figure.png')
+    print(f'the tour took {took:.0f} s in JupyterLab')

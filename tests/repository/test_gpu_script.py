@@ -1,0 +1,120 @@
+"""experiments/gpu.py, as a toy: killed without warning and called again, it does what is left and nothing twice.
+
+And it runs from end to end on the pretend accelerator."""
+
+import json
+import os
+import time
+
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+import nbformat
+
+import preloaded
+from repo import ROOT
+
+SETUP = '''import time, pandas as pd
+from pathlib import Path
+from decodelab import Experiment, Greedy, decode; from decodelab.evaluate import run_jobs
+NEEDS = dict(gpu=dict(models=('nano',), data=(), memory_gb=.1, minutes=.1))
+ex = Experiment('90_tiny', NEEDS)'''
+MEASURE = '''lm = ex.load('nano')
+def slow(i):
+    time.sleep(.2)
+    with open(ex.rows_folder('did'), 'a') as f: f.write(f'{i}\\n')
+    return dict(i=i, new_tokens=len(decode(lm, 'def', Greedy(), 4).tokens))
+ex.save(pd.DataFrame(run_jobs({str(i): lambda i=i: slow(i) for i in range(10)}, output_dir=ex.rows_folder('rows'), progress=False))); ex.save_metadata()'''
+VERDICT = (
+    "ex.verdicts([dict(claim='all are there', source='10', measured=str(len(ex.read())), "
+    "agrees=len(ex.read()) == 10, why='they were kept')])"
+)
+CALL = 'nano,90_tiny'
+
+
+def write_notebook(folder):
+    cells = [
+        new_code_cell(SETUP),
+        new_markdown_cell('## Measure'),
+        new_code_cell(MEASURE),
+        new_markdown_cell('## Agreement'),
+        new_code_cell(VERDICT),
+    ]
+    nbformat.write(new_notebook(cells=cells), folder / '90_tiny.ipynb')
+
+
+def call(folder, *more, **variables):
+    options = ['--out', folder / 'out', '--nano', folder / 'nano', '--experiments', folder]
+    options += ['--only', CALL, '--toy', '--tokens', '4096', *more]
+    script = ROOT / 'experiments/gpu.py'
+    env = os.environ | dict(CUDA_VISIBLE_DEVICES='') | variables
+    return preloaded.start([script, *options], cwd=folder, env=env)
+
+
+def said(child):
+    out, err = child.communicate(timeout=240)
+    assert child.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def test_a_killed_run_goes_on(tmp_path):
+    write_notebook(tmp_path)
+    runs = tmp_path / 'out/runs/90_tiny.gpu.quick'
+    first, begun = call(tmp_path), time.monotonic()
+    while not (runs / 'did').exists() or (runs / 'did').read_text().count('\n') < 2:
+        assert first.poll() is None, first.communicate()
+        assert time.monotonic() - begun < 240, first.communicate()
+        time.sleep(0.05)
+    first.kill()
+    first.communicate()
+    second = said(call(tmp_path))
+    assert second['done']
+    assert second['finished'] == ['nano', '90_tiny']
+    assert not second['left']
+    assert not second['failed']
+    assert second['megabytes'] < 1
+    did = (runs / 'did').read_text().split()
+    # what was on its way when it was killed
+    assert set(did) == {str(i) for i in range(10)}
+    assert len(did) <= 12
+    rows = [json.loads(line) for line in (runs / 'rows/rows.jsonl').read_text().splitlines()]
+    assert sorted(r['job'] for r in rows) == sorted(map(str, range(10)))
+    assert (tmp_path / 'out/results/quick/90_tiny.gpu.verdicts.csv').exists()
+    assert (tmp_path / 'nano/nano/config.json').exists()
+    state = json.loads((tmp_path / 'out/gpu.json').read_text())
+    assert state['seconds'] > 2
+    assert second['minutes'] == round(state['seconds'] / 60, 2)
+
+
+def test_what_is_left_is_printed_first(tmp_path):
+    write_notebook(tmp_path)
+    out, err = call(tmp_path, '--plan').communicate(timeout=120)
+    assert [line.split()[:2] for line in err.splitlines()] == [
+        ['nano', '6.0'],
+        ['90_tiny', '0.1'],
+        ['2', 'tasks,'],
+    ]
+    assert not out
+    assert not (tmp_path / 'out').exists()
+    assert not (tmp_path / 'nano').exists()
+
+
+def test_what_it_does_not_know_is_refused(tmp_path):
+    child = call(tmp_path, '--only', 'nano,91_other')
+    assert "no task '91_other'" in child.communicate(timeout=120)[1]
+    assert child.returncode == 1
+
+
+def test_training_and_experiments_on_the_pretend_accelerator(tmp_path):
+    "From its call to its verdicts: every process that computes has the device by default, and uses it."
+    write_notebook(tmp_path)
+    paths = [str(ROOT / 'tests/pretend_site'), str(ROOT), os.environ.get('PYTHONPATH')]
+    traffic = tmp_path / 'traffic.jsonl'
+    path = os.pathsep.join(filter(None, paths))
+    result = said(call(tmp_path, PYTHONPATH=path, PRETEND_TRAFFIC=str(traffic)))
+    assert result['finished'] == ['nano', '90_tiny']
+    assert not result['failed']
+    results = tmp_path / 'out/results/quick'
+    assert json.loads((results / '90_tiny.gpu.json').read_text())['device'] == 'pretend'
+    used = [json.loads(line) for line in traffic.read_text().splitlines()]
+    training = [u['traffic'] for u in used if 'nano' in u['command']]
+    kernel = [u['traffic'] for u in used if 'ipykernel' in u['command'][0]]
+    assert [t['kernels'] > 1000 and t['reads'] > 50 for t in training + kernel] == [True, True]

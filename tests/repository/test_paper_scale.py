@@ -1,0 +1,69 @@
+"""The short form of every experiment at scale `paper`, offline, with tiny stand-ins under the names of the checkpoints and data sets.
+
+What is shown is that the cells run: names, architectures, tokenizers, files. Their figures mean nothing. Experiments without that scale, and why:
+00_tour measures this package, 08_watermark_speed what marks cost by themselves, 16_drafters, 16_engine and 17_search this package's parts beside
+transformers', 18_scaling processes: no source names checkpoints for them."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from decodelab.lab.requirements import requirements
+from repo import ROOT, notebooks
+from tests.stand_ins import paper_environment
+
+WITHOUT = {
+    '00_tour',
+    '08_watermark_speed',
+    '16_drafters',
+    '16_engine',
+    '17_search',
+    '18_scaling',
+    '20_trees',
+}
+NOT_HERE = {  # parts that need a package that is not here, and are reported as failed
+    '01_assisted_generation': {'INT8'},
+}
+PAPER = [p for p in notebooks('experiments') if p.stem not in WITHOUT]
+
+
+def test_who_has_no_such_scale():
+    assert {p.stem for p in notebooks('experiments') if 'paper' not in requirements(p)} == WITHOUT
+
+
+def every_call_has_a_verdict(results):
+    "Each call of the guides was run, beside the text that its guide prints, if it prints one."
+    call = ['guide', 'block', 'part', 'method']
+    read = dict(index_col=call, keep_default_na=False, dtype=str)
+    calls = pd.read_csv(ROOT / 'experiments' / 'sources' / 'guides.csv', **read)
+    found = pd.read_csv(results, **read)
+    assert len(calls)
+    assert found.index.is_unique
+    assert set(found.index) == set(calls.index)
+    assert found.verdict.ne('').all()
+    assert found.printed_verdict[calls.printed.ne('').reindex(found.index)].ne('').all()
+
+
+@pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
+def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
+    env = paper_environment(requirements(path)['paper'], shelf, tmp_path)
+    failed = runner.run(path, env, skipped=('#| net', '#| gpu'))
+    assert not failed, failed[-3000:]
+    found = pd.read_csv(tmp_path / 'quick' / f'{path.stem}.paper.verdicts.csv')
+    assert len(found)
+    assert list(found) == ['claim', 'source', 'measured', 'agrees', 'why']
+    about = [
+        json.loads(p.read_text()) for p in (tmp_path / 'quick').glob(f'{path.stem}.paper*.json')
+    ]
+    assert any(a['experiment'] == path.stem and a['scale'] == 'paper' and a['quick'] for a in about)
+    failures = tmp_path / 'quick' / f'{path.stem}.paper.failures.csv'
+    failed = set(pd.read_csv(failures).part) if failures.exists() else set()
+    assert failed <= NOT_HERE.get(path.stem, set()), pd.read_csv(failures).to_string()
+    if path.stem == '21_guides':  # its source is calls with printed texts, not a table of numbers
+        return every_call_has_a_verdict(tmp_path / 'quick' / '21_guides.paper.csv')
+    beside = pd.read_csv(
+        tmp_path / 'quick' / f'{path.stem}.paper.beside.csv', keep_default_na=False
+    )
+    owed = beside[beside.left_out.eq('') & beside.ours.eq('')]
+    assert failed or owed.empty

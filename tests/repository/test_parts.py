@@ -1,0 +1,242 @@
+"""The parts: what each may import, that there is no circle, that notebooks and modules are each other's."""
+
+import ast
+import re
+import sys
+from collections import Counter
+
+import pytest
+
+from repo import ROOT, cells, directives, is_exported, module_name, module_path, notebooks, project
+
+# part -> the parts that its modules may import, in the order of the folders; late imports count too
+MAY_IMPORT = {
+    'core': '',
+    'models': 'core',
+    'logits': 'core models',
+    'strategies': 'core models logits',
+    'zoo': 'core models',
+    'evaluate': 'core models logits strategies',
+    'speculative': 'core models strategies evaluate',
+    'drafters': 'core models logits strategies zoo speculative',
+    'tuning': 'core models strategies evaluate speculative drafters',
+    'watermark': 'core models logits strategies speculative',
+    'detection': 'core models logits strategies watermark',
+    'hf': 'core models logits strategies speculative drafters watermark',
+    'engines': 'core models evaluate strategies speculative',
+    'explorers': 'core models logits strategies zoo evaluate speculative drafters tuning watermark detection hf',
+    'lab': 'core models logits strategies zoo evaluate speculative drafters tuning watermark detection hf',
+    'cli': 'core models logits strategies zoo evaluate speculative drafters tuning watermark detection hf lab explorers',
+}
+# Modules that may import each other, because the import is late.
+RESERVED = {'engines'}  # its place among the folders, until it has a notebook
+CIRCLES = [
+    {
+        'core.trace',
+        'core.metrics',
+        'core.plot',
+    },  # a trace knows its metrics and its picture, which are functions of traces
+    {
+        'explorers.explorer',
+        'explorers.panel',
+    },  # an explorer shows itself in its panel, the form over explorers
+]
+DEVELOPMENT = 'nbdev', 'IPython', 'execnb', 'pytest'  # what only developers have
+MODULES = {module_name(p): p for p in notebooks()}
+every = pytest.mark.parametrize('path', notebooks(), ids=module_name)
+
+
+def imports(source, module):
+    "Yield the modules that a module imports, wherever the import stands: `part.name` for our own."
+    package = ['decodelab', *module.split('.')]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level] if node.level else []
+            name = '.'.join([*base, *([node.module] if node.module else [])])
+            yield from resolved(name, [a.name for a in node.names])
+
+
+def resolved(name, names):
+    "`from name import names` as modules: a part's or the root's own names count as their homes."
+    if name.split('.')[0] != 'decodelab' or name.count('.') == 2:
+        return [name]
+    stub = ROOT / name.replace('.', '/') / '__init__.pyi'
+    homes = {
+        a.name: n.module or a.name
+        for n in ast.parse(stub.read_text()).body
+        if isinstance(n, ast.ImportFrom)
+        for a in n.names
+    }
+    return [f'{name}.{homes.get(n, n)}' for n in names if n != '__version__']
+
+
+def graph():
+    "Module -> the modules of the package that it imports."
+    found = {m: set(imports(module_path(m).read_text(), m)) for m in MODULES}
+    return {
+        m: {i.removeprefix('decodelab.') for i in names if i.startswith('decodelab.')} - {m}
+        for m, names in found.items()
+    }
+
+
+def circles(edges):
+    "The sets of nodes that reach each other."
+
+    def reach(start):
+        seen, todo = set(), [start]
+        while todo:
+            for n in edges.get(todo.pop(), ()):
+                if n not in seen:
+                    seen.add(n)
+                    todo.append(n)
+        return seen
+
+    reached = {n: reach(n) for n in edges}
+    return {
+        frozenset(m for m in reached[n] if n in reached.get(m, ()))
+        for n in edges
+        if n in reached[n]
+    }
+
+
+def test_a_part_imports_what_it_may():
+    parts = list(MAY_IMPORT)
+    folders = {int(p.name[:2]): p.name[3:] for p in (ROOT / 'nbs').glob('[0-9]*') if p.is_dir()}
+    assert folders == {i: part for i, part in enumerate(parts, 1) if part not in RESERVED}
+    for i, names in enumerate(MAY_IMPORT.values()):
+        assert set(names.split()) <= set(parts[:i])  # acyclic by its order
+    wrong = [
+        f'{m} imports {target}'
+        for m, targets in graph().items()
+        for target in targets
+        if (part := target.split('.')[0]) != m.split('.')[0]
+        and part not in MAY_IMPORT[m.split('.')[0]].split()
+    ]
+    assert wrong == []
+
+
+def test_no_notebook_imports_a_later_one_of_its_part():
+    numbers = {module: path.name for module, path in MODULES.items()}
+    circles = {frozenset(c) for c in CIRCLES}
+    assert [
+        f'{numbers[module]} imports {numbers[target]}'
+        for module, targets in graph().items()
+        for target in targets
+        if target in numbers
+        and target.split('.')[0] == module.split('.')[0]
+        and numbers[target] > numbers[module]
+        and not any({module, target} <= circle for circle in circles)
+    ] == []
+
+
+def test_modules_make_no_circle():
+    edges = graph()
+    assert sum(map(len, edges.values())) > 500  # it saw the imports
+    assert circles(edges) == {frozenset(c) for c in CIRCLES} and len(CIRCLES) <= 3
+
+
+def test_the_checks_see_what_they_should():
+    assert (
+        circles(dict(a={'b'}, b={'c'}, c={'a'}, d={'a'})) == {frozenset('abc')}
+        and circles(dict(a={'b'}, b=set())) == set()
+    )
+    source = 'from ..core.trace import Step\ndef f():\n    from decodelab import load\n    from .plot import x\nfrom decodelab.detection import Paraphrase'
+    assert list(imports(source, 'hf.generate')) == [
+        'decodelab.core.trace',
+        'decodelab.detection.attacks_models',
+        'decodelab.models.session',
+        'decodelab.hf.plot',
+    ]
+
+
+@every
+def test_a_module_imports_nothing_of_development(path):
+    found = {
+        i.split('.')[0]
+        for i in imports(module_path(module_name(path)).read_text(), module_name(path))
+    }
+    assert found & set(DEVELOPMENT) == set()
+
+
+def python(source):
+    "A cell as code; magics and cells in other languages count as empty."
+    source = '\n'.join(l for l in source.splitlines() if not l.startswith(('%', '!')))
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return ''
+    return source
+
+
+# PyTorch registers a device once in a process: the notebook takes the objects that its module registered
+ITS_OWN = {'evaluate.pretend'}
+
+
+@every
+def test_a_notebook_does_not_import_its_own_module(path):
+    own = module_name(path)
+    found = [s for s in cells(path) if f'decodelab.{own}' in imports(python(s), 'none.none')]
+    assert len(found) == (own in ITS_OWN), found
+
+
+def test_no_two_notebooks_make_one_module():
+    assert [n for n, k in Counter(module_name(p) for p in notebooks()).items() if k > 1] == []
+
+
+@every
+def test_the_first_cell_names_the_module(path):
+    exports = [
+        s.split()[2]
+        for source in cells(path)
+        for s in source.splitlines()
+        if s.startswith('#| default_exp')
+    ]
+    assert exports == [module_name(path)] and cells(path)[0].startswith('#| default_exp')
+    assert not [d for source in cells(path) for d in directives(source) if d == 'exports']
+    targets = [
+        l
+        for source in cells(path)
+        for l in source.splitlines()
+        if l.startswith('#| export') and len(l.split()) > 2
+    ]
+    assert targets == []  # a cell exported into another notebook's module
+
+
+def test_notebooks_of_a_part_are_numbered_as_they_are_read():
+    for folder in {p.parent for p in notebooks()}:
+        numbers = [int(p.stem[:2]) for p in sorted(folder.glob('[0-9]*.ipynb'))]
+        assert numbers == list(range(1, len(numbers) + 1)), folder.name
+
+
+def test_what_is_imported_is_declared():
+    normal = dict(sklearn='scikit-learn', yaml='pyyaml', PIL='pillow')
+    meta = project()['project']
+    extras = [
+        d
+        for extra in ('quantized', 'experiments', 'lab')
+        for d in meta['optional-dependencies'][extra]
+    ]
+    declared = {
+        re.split(r'[<>=!~\[ ;]', d)[0].lower().replace('-', '_')
+        for d in [*meta['dependencies'], *extras]
+    }
+    used = {
+        i.split('.')[0]
+        for p in notebooks()
+        for s in cells(p)
+        if is_exported(s)
+        for i in imports(s, module_name(p))
+    }
+    used -= {*sys.stdlib_module_names, 'decodelab'}
+    assert {normal.get(u, u).replace('-', '_') for u in used} <= declared
+
+
+def test_the_modules_are_the_notebooks():
+    made = {
+        '.'.join(p.relative_to(ROOT / 'decodelab').with_suffix('').parts)
+        for p in (ROOT / 'decodelab').glob('*/*.py')
+        if p.stem != '__init__'
+    }
+    assert made - {n for n in made if n.startswith('experiments.')} == set(MODULES)

@@ -1,0 +1,214 @@
+"The site: what is made of a notebook, links that lead somewhere, pages whose code runs, and a small build."
+
+import re
+import sys
+from importlib.util import find_spec
+
+import nbformat
+import pandas as pd
+import pytest
+import torch
+import transformers
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+import docs_blocks
+from repo import ROOT, notebooks
+
+sys.path.insert(0, str(ROOT / 'docs'))
+import links
+import pages
+
+PAGES = [ROOT / 'docs' / 'howto.md', *sorted((ROOT / 'docs' / 'tutorials').glob('*.md'))]
+DEFECTS = ROOT / 'docs' / 'defects.md'
+
+
+# What a page is made of
+
+
+@pytest.fixture
+def site():
+    return pages.Site()
+
+
+def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
+    html = {
+        'text/html': '<b>seen</b>',
+        'application/vnd.jupyter.widget-view+json': dict(model_id='x'),
+    }
+    nb = new_notebook(
+        cells=[
+            new_code_cell('#| default_exp lab.write'),
+            new_markdown_cell('# Title\n\n> What it is about.'),
+            new_code_cell('#| hide\nsecret = 1'),
+            new_code_cell('#| export\ndef shown(): ...'),
+            new_code_cell('#| slow\nshown()', outputs=[new_output('display_data', data=html)]),
+            new_markdown_cell('[a](../07_speculative/04_loop.ipynb#The-Loop) `[x](y)`'),
+        ]
+    )
+    path = ROOT / 'nbs' / '15_lab' / '99_write.ipynb'
+    monkeypatch.setattr(nbformat, 'read', lambda *args: nb)
+    site.notebooks.append(path)
+    site.pages[path] = 'book/15_lab/99_write.ipynb'
+    monkeypatch.setattr(pages.Site, 'relink', lambda site, text, home: text)
+    page = nbformat.reads(pages.notebook_page(site, path), 4)
+    assert [c.source.splitlines()[0] for c in page.cells[:3]] == [
+        '# Title',
+        'def shown(): ...',
+        'shown()',
+    ]
+    assert page.cells[1].metadata.tags == ['module']
+    assert 'tags' not in page.cells[2].metadata
+    assert set(page.cells[2].outputs[0].data) == {'text/html'}
+    assert '`decodelab.lab.write`' in page.cells[0].source
+    assert '#|' not in ''.join(c.source for c in page.cells)
+
+
+def test_links_of_files_are_links_of_pages(site):
+    home = ROOT / 'nbs' / '08_drafters' / '01_assistant.ipynb'
+    assert site.link('../07_speculative/04_loop.ipynb', home) == '../07_speculative/04_loop.ipynb'
+    assert site.link('../../experiments/README.md', home) == '../../experiments/index.md'
+    assert site.link('../../LICENSE', home) == f'{site.repository}/blob/main/LICENSE'
+    text = '[a](02_prompt_lookup.ipynb#A-B) [b](https://x.org/y.ipynb) [c](#here)\n```md\n[d](no.ipynb)\n```\n'
+    assert site.relink(text, home) == text.replace('#A-B', '#a-b')
+    with pytest.raises(FileNotFoundError, match='no.ipynb'):
+        site.relink('[d](no.ipynb)', home)
+
+
+def test_every_notebook_has_its_page_and_every_link_a_target(site):
+    sources = pages.sources(site)
+    for path in notebooks():
+        assert f'book/{path.relative_to(ROOT / "nbs").as_posix()}' in sources
+        assert f'({path.name})' in sources[f'book/{path.parent.name}/index.md']
+    assert {f'experiments/{p.name}' for p in notebooks('experiments')} <= set(sources)
+    assert sources['index.md'].count(':::{grid-item-card}') == 6
+    assert 'trace.svg' in sources['index.md']
+    assert 'FIRST SCREEN' not in sources['index.md']
+
+
+def test_every_public_name_is_in_the_reference(site):
+    from tests.repository.test_package import PARTS, offered
+
+    entries = '\n'.join(pages.api_page(site, part) for part in PARTS)
+    for part in ['', *PARTS]:
+        for name in offered(ROOT / 'decodelab' / part):
+            assert re.search(rf'\.\. auto\w+:: decodelab(\.\w+)?\.{name}$', entries, flags=re.M), (
+                name
+            )
+
+
+def test_the_glossary_page_has_every_word(site):
+    from decodelab.core import GLOSSARY
+
+    text = pages.glossary_page()
+    assert [word for word in GLOSSARY if f'\n{word}\n  ' not in text] == []
+
+
+def test_the_page_of_the_guides_has_a_line_for_every_call(site):
+    "Its rows are those that the experiment has stored, which are the source's, in the same order."
+    rows = pd.read_csv(ROOT / 'experiments/results/21_guides.pico.csv', keep_default_na=False)
+    calls = pd.read_csv(ROOT / 'experiments/sources/guides.csv', keep_default_na=False)
+    places = ['guide', 'block', 'part', 'section']
+    assert rows[places].equals(calls[places])
+    assert set(rows.guide) == set(pages.GUIDES)
+    page = pages.sources(site)['guides.md']
+    lines = [line for line in page.splitlines() if re.match(r'\| \d', line)]
+    assert len(lines) == len(rows)
+    assert '%% ROWS' not in page
+    for command in rows.command:
+        assert f'`{command}`' in page, command
+    assert (rows.verdict != '').all()
+    assert not rows.verdict.str.startswith('differs').any()
+
+
+def test_a_cell_of_the_guides_holds_any_text():
+    assert pages.inline('a|b\n`c`') == "`a\\|b⏎'c'`"
+    assert pages.inline('   ') == ''
+    assert pages.inline('x' * 100, 10) == f'`{"x" * 10}…`'
+
+
+def test_dead_links_are_found(tmp_path):
+    (tmp_path / 'a.html').write_text(
+        '<a href="b.html#here">x</a> <a href="b.html#gone">x</a> <a href="c.html">x</a>'
+        '<a href="https://x.org">x</a> <img src="p.png"> <a id="top" href="#top">x</a>'
+    )
+    (tmp_path / 'b.html').write_text('<h1 id="here">b</h1>')
+    checked, dead = links.check(tmp_path)
+    assert checked == 5
+    assert [line.split()[-1] for line in dead] == ['b.html#gone', 'c.html', 'p.png']
+
+
+# Pages whose code runs
+
+
+@pytest.mark.parametrize('path', PAGES, ids=lambda p: p.stem)
+def test_the_blocks_of_a_page_run_and_print_what_it_shows(path):
+    text = path.read_text()
+    with torch.random.fork_rng(devices=[]):
+        assert docs_blocks.run(text) == text
+
+
+def test_the_index_of_tasks_has_forty_entries_with_code_and_a_link():
+    entries = re.split(r'^### ', (ROOT / 'docs' / 'howto.md').read_text(), flags=re.M)[1:]
+    assert len(entries) >= 40
+    for entry in entries:
+        block = re.search(r'^```(?:python|py|sh)\n(.*?)^```', entry, flags=re.M | re.S)
+        lines = [line for line in block.group(1).splitlines() if line]
+        code = [line for line in lines if not line.startswith(('import ', 'from '))]
+        assert 1 <= len(code) <= 4, entry
+        assert re.search(r'\]\([^)]+\)', entry), entry
+
+
+def entries_of_defects():
+    return re.split(r'^### ', DEFECTS.read_text(), flags=re.M)[1:]
+
+
+def test_every_defect_names_a_test_or_a_notebook_that_exists():
+    for entry in entries_of_defects():
+        named = re.findall(r'\[`(test_\w+)`\]\(\.\./(tests/[\w/]+\.py)\)', entry)
+        shown = re.findall(r'\]\(\.\./(nbs/[\w/]+\.ipynb)\)', entry)
+        assert named or shown, entry
+        for name, file in named:
+            assert re.search(rf'^def {name}\(', (ROOT / file).read_text(), flags=re.M), name
+        assert all((ROOT / file).exists() for file in shown)
+
+
+@pytest.mark.skipif(
+    transformers.__version__ != '5.23.0', reason='the page is about transformers 5.23.0'
+)
+def test_every_reproduction_of_a_defect_reproduces_it():
+    with torch.random.fork_rng(devices=[]):
+        assert docs_blocks.run(DEFECTS.read_text()) == DEFECTS.read_text()
+
+
+# The build
+
+
+def test_the_workflow_runs_the_command_of_contributing():
+    workflow = yaml.safe_load((ROOT / '.github' / 'workflows' / 'site.yml').read_text())
+    steps = [step.get('run', '') for step in workflow['jobs']['build']['steps']]
+    install, build = steps[2], steps[3].partition(' #')[0]
+    assert f'{install} && {build}' in (ROOT / 'CONTRIBUTING.md').read_text()
+    assert 'nbdev_docs' in (ROOT / 'CONTRIBUTING.md').read_text()
+    assert workflow['jobs']['deploy']['needs'] == 'build'
+
+
+@pytest.mark.skipif(
+    any(find_spec(name) is None for name in ('sphinx', 'myst_nb', 'furo', 'sphinx_design')),
+    reason="the site's tools are not installed: pip install -c constraints.txt '.[site]'",
+)
+def test_a_small_site_builds_without_a_warning_or_a_dead_link(tmp_path):
+    import build
+
+    some = [p for p in notebooks() if p.stem in ('03_files', '04_loop', '09_parameter_docs')]
+    site = pages.Site(notebooks=some, experiments=[], parts=['speculative'])
+    code, dead, checked = build.build(tmp_path, site, jobs=1)
+    assert code == 0
+    assert dead == []
+    assert checked > 500
+    page = (tmp_path / 'html' / 'book' / '07_speculative' / '04_loop.html').read_text()
+    assert 'decodelab-trace' in page
+    assert '#| ' not in page
+    api = (tmp_path / 'html' / 'api' / 'speculative.html').read_text()
+    assert 'id="decodelab.Speculative"' in api
+    assert 'meaning' in api

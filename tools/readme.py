@@ -1,0 +1,166 @@
+"""Writes README.md and its picture from nbs/index.ipynb. Plain text outputs only: pages that show a README
+drop styles and inline images."""
+
+import html
+import re
+import sys
+
+import nbformat
+from nbconvert import MarkdownExporter
+import pandas as pd
+
+from decodelab.lab.freshness import stored_freshness
+from repo import ROOT, directives
+
+sys.path.insert(0, str(ROOT / 'experiments'))
+from result_tables import claims_table, freshness_warning, peers_table, sources_page
+
+PEERS = '<!-- peers -->'  # in the index, where their table goes
+ENGINE_ROWS = ROOT / 'experiments' / 'results' / '16_engine.pico.csv'
+PICTURE = ROOT / 'docs' / 'trace.svg'
+COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
+# told apart by the colour-blind, too
+COLOURS = dict(accepted='#0072b2', corrected='#d55e00', bonus='#009e73')
+STYLE = """<style>
+text { font: 15px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328; white-space: pre }
+.note { font: 14px system-ui, sans-serif; fill: #59636e } .tick { stroke: #59636e; stroke-width: 1.5 }
+@media (prefers-color-scheme: dark) { text { fill: #f0f6fc } .note { fill: #9198a1 } .tick { stroke: #9198a1 } }
+</style>"""
+
+
+def render(path=ROOT / 'nbs' / 'index.ipynb'):
+    "The notebook as Markdown, without hidden cells and directives, with links that hold from the root."
+    nb = nbformat.read(path, 4)
+    nb.metadata.language_info = dict(name='python')
+    nb.cells = [c for c in nb.cells if not {'hide', 'default_exp'} & set(directives(c.source))]
+    for cell in nb.cells:
+        cell.source = '\n'.join(
+            line for line in cell.source.splitlines() if not line.startswith('#|')
+        )
+        for output in cell.get('outputs', []):
+            if 'data' in output:
+                output.data = {
+                    k: v for k, v in output.data.items() if k in ('text/plain', 'text/markdown')
+                }
+    text, _ = MarkdownExporter().from_notebook_node(nb)
+    text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
+    text = re.sub(r'\n{3,}', '\n\n', text).strip()
+    text = text.replace(PEERS, peers_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
+    return f'<!-- Made from nbs/index.ipynb by tools/readme.py: edit there. -->\n{text}\n'
+
+
+def kinds(trace):
+    "`(text, where it comes from, whether it ends a pass)` of each token of a speculative trace."
+    texts = trace.to_frame(by='token')['text'].tolist()
+    for step in trace.steps:
+        last = 'corrected' if step.rejected else 'bonus'
+        origins = ['accepted'] * step.accepted + [last] * (len(step.tokens) - step.accepted)
+        for i, origin in enumerate(origins):
+            yield texts.pop(0), origin, i == len(origins) - 1
+
+
+def picture(trace):
+    "A trace as SVG: a box a token, coloured by its origin, a tick after each pass of the target."
+    x = y = 0
+    boxes = []
+    for text, origin, ends in kinds(trace):
+        for part in re.split(r'(\n)', text):
+            shown = '⏎' if part == '\n' else part
+            if x + len(shown) > COLUMNS:
+                x, y = 0, y + 1
+            if shown:
+                left, top = x * WIDTH + 4, y * HEIGHT + 34
+                box = (
+                    f'<rect x="{left:.1f}" y="{top}" width="{len(shown) * WIDTH - 1:.1f}" '
+                    'height="20" rx="3" '
+                )
+                boxes.append(box + f'fill="{COLOURS[origin]}" fill-opacity=".3"/>')
+                length = (
+                    f'textLength="{len(shown) * WIDTH - 1:.1f}" lengthAdjust="spacingAndGlyphs"'
+                )
+                boxes.append(
+                    f'<text x="{left:.1f}" y="{top + 15}" {length}>{html.escape(shown)}</text>'
+                )
+                x += len(shown)
+            if part == '\n':
+                x, y = 0, y + 1
+        if ends:
+            at = x * WIDTH + 3.5
+            boxes.append(
+                f'<line class="tick" x1="{at:.1f}" x2="{at:.1f}" y1="{y * HEIGHT + 32}" '
+                f'y2="{y * HEIGHT + 56}"/>'
+            )
+    counts = trace.metrics()
+    passes = (
+        f'{counts["new_tokens"]} tokens in {counts["target_passes"]} passes of the target model'
+    )
+    legend = [
+        ('accepted', 'drafted and accepted'),
+        ('corrected', 'rejected, replaced by the target'),
+        ('bonus', "the target's own"),
+    ]
+    notes = [
+        f'<text class="note" x="4" y="18">{passes} (a tick ends a pass); the same text takes '
+        f'plain decoding {counts["new_tokens"]}</text>'
+    ]
+    bottom = (y + 1) * HEIGHT + 52
+    left = 4
+    for name, words in legend:
+        notes.append(
+            f'<rect x="{left}" y="{bottom - 12}" width="14" height="14" rx="3" '
+            f'fill="{COLOURS[name]}" fill-opacity=".4"/>'
+        )
+        notes.append(f'<text class="note" x="{left + 20}" y="{bottom}">{words}</text>')
+        left += 42 + 7 * len(words)
+    size = (
+        f'viewBox="0 0 {COLUMNS * WIDTH + 8:.0f} {bottom + 12}" width="{COLUMNS * WIDTH + 8:.0f}"'
+    )
+    label = f'role="img" aria-label="{passes}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>{STYLE}\n'
+        + '\n'.join(notes + boxes)
+        + '\n</svg>\n'
+    )
+
+
+def pictured():
+    "The trace of the README: the embedded pair, greedy."
+    from decodelab import AssistantDrafter, FixedLookahead, Speculative, decode, load
+
+    prompt = 'class Stack:\n    """A stack of values."""\n\n    def __init__(self'
+    strategy = Speculative(
+        AssistantDrafter(load('pico-draft', device='cpu')), lookahead=FixedLookahead(4)
+    )
+    return decode(load('pico', device='cpu'), prompt, strategy, max_new_tokens=48)
+
+
+def claims(folder=ROOT / 'experiments'):
+    "All claims of all experiments with our figures and verdicts, as the page of their folder."
+    results = stored_freshness(folder)
+    return f"""<!-- Made from results/*.verdicts.csv by tools/readme.py. -->
+# Experiments
+
+What the sources claim, and what came out here: by source, then [every figure in one table](#every-claim). A scale is named with every figure: `pico` is the embedded models on a CPU. Of `gpu` there are figures of one experiment, on an H100 ([19_gpu_costs](19_gpu_costs.ipynb), whose batches and compiled passes were not reached); the others of `gpu`, and `paper`, are complete and were run on stand-ins only.
+
+`decodelab experiment list` shows what each experiment needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. The numbers of the sources are data, `sources/NAME.csv`, each with its url and table; at scale `paper` each of them is measured or left out with a reason.
+
+{freshness_warning(results)}
+
+## By source
+
+How many claims hold at our scale, and how many do not; below, for each source, which ones, and why.
+
+{sources_page(folder, '{}.ipynb')}
+
+## Every claim
+
+What its source states, what we measured, and the verdict; the rows are `results/NAME.SCALE.verdicts.csv`.
+
+{claims_table(folder, '{}.ipynb', results)}
+"""
+
+
+if __name__ == '__main__':
+    (ROOT / 'README.md').write_text(render())
+    (ROOT / 'experiments' / 'README.md').write_text(claims())
+    PICTURE.write_text(picture(pictured()))
