@@ -118,7 +118,7 @@ class ProbeRun:
 
 
 def stand_in_encoder(lm, n: int = 6) -> EncodedInput:
-    "Seeded states `(1, n, D)` in place of an encoder's."
+    "Seeded states `(1, n, D)` instead of an encoder's."
     config = lm.model.get_encoder().config
     names = ('d_model', 'hidden_size', 'encoder_hidden_size', 'decoder_hidden_size')
     sizes = [getattr(config, name, None) for name in names]

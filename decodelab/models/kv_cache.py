@@ -53,14 +53,14 @@ class PreallocatedLayer(DynamicLayer):
         old = self.room if self.is_initialized else like
         shapes = [(*x.shape[:2], size, x.shape[-1]) for x in old]
         if shapes[0] == shapes[1]:
-            self.place(old[0].new_zeros(2, *shapes[0]))
+            self.use_buffer(old[0].new_zeros(2, *shapes[0]))
         else:
             self.room = [x.new_zeros(shape) for x, shape in zip(old, shapes)]
         for new, x in zip(self.room, old):
             new[:, :, :held] = x[:, :, :held]
         self.is_initialized = True
 
-    def place(self, both: torch.Tensor):
+    def use_buffer(self, both: torch.Tensor):
         "Use a buffer `(2, rows, heads, room, D)` of keys and values."
         self.both = both
         self.room = [both[0], both[1]]
@@ -73,14 +73,14 @@ class PreallocatedLayer(DynamicLayer):
         if self.both is None:
             self.room = [buffer[rows] for buffer in self.room]
         else:
-            self.place(self.both.index_select(1, rows))
+            self.use_buffer(self.both.index_select(1, rows))
 
     def __deepcopy__(self, memo):
         new = copy.copy(self)
         if self.both is None:
             new.room = [buffer.clone() for buffer in self.room]
         else:
-            new.place(self.both.clone())
+            new.use_buffer(self.both.clone())
         return new
 
 

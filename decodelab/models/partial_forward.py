@@ -74,7 +74,7 @@ def with_layers(model, path: str, name: str, layers: list):
 
 # %% ../../nbs/02_models/04_partial_forward.ipynb #e4f05d45
 def unsplittable_reason(model) -> str:
-    "Why a model cannot run in parts; an empty string if only a trial can tell."
+    "Why a model cannot run in parts; an empty string if no reason is known before a trial."
     from transformers import PreTrainedModel
 
     if not isinstance(model, PreTrainedModel):

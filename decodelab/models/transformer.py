@@ -123,7 +123,7 @@ def norm(x: torch.Tensor, p: Norm) -> torch.Tensor:
 
 # %% ../../nbs/02_models/03_transformer.ipynb #69518625
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    "Turn heads `(T, h, d)` by tables `(T, 1, r)` in place; dimensions from `r` on stay."
+    "Turn heads `(T, h, d)` by tables `(T, 1, r)` in their own memory; dimensions from `r` on stay."
     r = cos.shape[-1]
     turned = x if r == x.shape[-1] else x[..., :r]
     partners = turned.roll(r // 2, -1)
