@@ -105,7 +105,7 @@ def repetition_lengths(
 
 
 def match_length(ids: Sequence[int], i: int, breakers: frozenset[int], max_length: int) -> int:
-    "How many tokens up to position `i` equal the last ones of `ids`, at most `max_length`."
+    "The number of tokens up to position `i` that equal the last ones of `ids`, at most `max_length`."
     end = len(ids) - 1
     m = 1
     while m < max_length and m <= i and ids[i - m] == ids[end - m] and ids[i - m] not in breakers:

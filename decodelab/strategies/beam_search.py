@@ -181,7 +181,7 @@ class Search:
         return rows.log_softmax(-1)
 
     def finish_reason(self, beam: Beam) -> str:
-        "Why a continuation ends with its last token; an empty string if it continues."
+        "The reason why a continuation ends with its last token; an empty string if it continues."
         reason = self.stopper.check(beam.tokens)
         if reason:
             return reason
