@@ -57,7 +57,7 @@ def check_speech_model(lm: LM):
 def language_ids(
     lm: LM, encoder: dict, language: str | None, forced: list[int | None]
 ) -> list[int | None]:
-    "The token of the language: of the given one, the forced one or, if the model has several, the detected one."
+    "The token of the given language, the forced one or, if the model has several, the detected one."
     languages = generation_settings(lm).get('lang_to_id') or {}
     if language:
         name = f'<|{language.strip("<|>")}|>'
