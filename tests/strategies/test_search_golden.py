@@ -71,7 +71,7 @@ NAMED = {  # cases by themselves: the error we raise instead of a text
         'dola-109',
         'dola-131',
         'dola-132',
-        'has . layers',
+        r'a layer of .* is \d+: give an integer from 0 to \d',
     ),
     'the phrase is longer than the text may be': (
         'constrained-165',
