@@ -20,13 +20,13 @@ from ..speculative.protocol import Draft, Drafter, DraftState, KeepDrafting
 
 # %% ../../nbs/08_drafters/01_prompt_lookup.ipynb #7dd384a3
 class MostRecentMatch(Component):
-    "Of all positions where an n-gram was continued, the last."
+    "The last position at which an n-gram was continued."
 
     def __init__(self):
         pass
 
     def insert(self, record: tuple | None, token: int, at: int) -> tuple:
-        "The record of an n-gram, its position first, now that `token` has followed it at position `at`."
+        "The updated record of an n-gram, position first, after `token` followed it at position `at`."
         return (at,)
 
 
@@ -37,14 +37,14 @@ class MostFrequentMatch(Component):
         pass
 
     def insert(self, record: tuple | None, token: int, at: int) -> tuple:
-        "The record of an n-gram, its position first, now that `token` has followed it at position `at`."
+        "The updated record of an n-gram, position first, after `token` followed it at position `at`."
         position, best, counts = record or (at, token, {})
         counts[token] = counts.get(token, 0) + 1
         return (at, token, counts) if counts[token] >= counts[best] else (position, best, counts)
 
 # %% ../../nbs/08_drafters/01_prompt_lookup.ipynb #9e8f15cc
 class NgramIndex:
-    "Where each n-gram of a growing sequence was continued."
+    "The positions at which each n-gram of a growing sequence was continued."
 
     def __init__(self, min_ngram: int, max_ngram: int, match=MostRecentMatch()):
         self.sizes = range(max_ngram, min_ngram - 1, -1)
@@ -61,13 +61,13 @@ class NgramIndex:
                 self.positions[ngram] = self.match.insert(record, ids[end], end)
 
     def extend(self, ids: list[int]):
-        "Index what is new in `ids` since the last time."
+        "Index the tokens added to `ids` since the last call."
         for end in range(self.n_inserted + 1, len(ids)):
             self.insert(ids, end)
         self.n_inserted = max(self.n_inserted, len(ids) - 1)
 
     def find(self, ids: list[int]) -> tuple[int, int]:
-        "`(position, n)`: where the longest indexed suffix of `ids` was continued; `(0, 0)` if nowhere."
+        "`(position, n)` of the continuation of the longest indexed suffix of `ids`, or `(0, 0)`."
         for n in self.sizes:
             record = self.positions.get(tuple(ids[-n:])) if n <= len(ids) else None
             if record:
@@ -80,12 +80,9 @@ def check_ngram_sizes(min_ngram: int, max_ngram: int):
     check_int('min_ngram', min_ngram)
     check_int('max_ngram', max_ngram, minimum=min_ngram)
 
-# %% ../../nbs/08_drafters/01_prompt_lookup.ipynb #00d925f8
-END = -1  # between documents; no token has this id
-
 # %% ../../nbs/08_drafters/01_prompt_lookup.ipynb #4bd65a01
 class Datastore:
-    """Documents to copy from; built once, shared by requests, never changed by them.
+    """Documents to copy from, shared by requests and never changed by them.
 
     Source: He et al. 2023 (REST, arXiv 2311.08252).
     """
@@ -93,7 +90,7 @@ class Datastore:
     def __init__(
         self,
         documents: Iterable,  # lists of ids, or texts
-        lm=None,  # whose tokenizer encodes texts
+        lm=None,  # a model whose tokenizer encodes texts
         max_ngram: int = 4,  # the longest suffix that is looked up, first
         min_ngram: int = 2,  # the shortest
         match=MostFrequentMatch(),
@@ -106,7 +103,9 @@ class Datastore:
         self.min_ngram = min_ngram
         self.match = match
         self.documents = len(sequences)
-        self.ids = [t for ids in sequences for t in (*ids, END)]
+        self.ids = []
+        for ids in sequences:
+            self.ids += [*ids, END]
         self.index = NgramIndex(min_ngram, max_ngram, match)
         for end in range(1, len(self.ids)):
             if self.ids[end] != END:
@@ -124,25 +123,25 @@ class Datastore:
         return len(self.ids) - self.documents
 
     def find(self, ids: list[int]) -> tuple[int, int]:
-        """`(position in self.ids, n)`: where the longest indexed suffix of `ids` is continued.
-
-        `(0, 0)` if there is none.
-        """
+        "`(position in self.ids, n)` of the continuation of the longest suffix of `ids`, or `(0, 0)`."
         return self.index.find(ids)
 
     def __repr__(self):
-        "Sizes, the match and a digest of the documents instead of the documents."
+        "Sizes, the match and a digest in place of the documents."
         digest = hashlib.sha256(repr(self.ids).encode()).hexdigest()[:8]
         sizes = f'max_ngram={self.max_ngram}, min_ngram={self.min_ngram}'
         counts = f'{self.documents} documents, {self.n_tokens} tokens'
         return f'Datastore({counts}, {sizes}, {self.match!r}, {digest})'
 
 # %% ../../nbs/08_drafters/01_prompt_lookup.ipynb #747a8127
+END = -1  # between documents; no token has this id
+
+
 def document_ids(
     document,  # a text, or ids: a list or a 1-D tensor
-    lm=None,  # whose tokenizer encodes a text
+    lm=None,  # a model whose tokenizer encodes a text
 ) -> list[int]:
-    "A document as ids; raises `ValueError` for a text without a tokenizer, or for what is no id."
+    "A document as ids; raises `ValueError` for a text without a tokenizer or an invalid id."
     if isinstance(document, str):
         if lm is None:
             raise ValueError(
@@ -150,15 +149,12 @@ def document_ids(
             )
         return lm.encode(document)
     tensor = isinstance(document, torch.Tensor | np.ndarray)
-    ids = document.tolist() if tensor else list(document)
-    for token in ids:
-        if isinstance(token, bool) or not isinstance(token, int) or token < 0:
-            raise ValueError(f'{token!r} in a document is no token id: give integers of 0 or more')
-    return ids
+    ids = document.tolist() if tensor else document
+    return [check_int('a token id of a document', token, minimum=0) for token in ids]
 
 
 def check_vocabulary(max_id: int, lm, what: str):
-    "Raise `ValueError` where ids to copy from are not in the target's vocabulary."
+    "Raise `ValueError` if ids to copy from are not in the target's vocabulary."
     if max_id >= lm.vocab_size:
         raise ValueError(
             f'{what} holds id {max_id} and {lm.name} has {lm.vocab_size} tokens: '
@@ -177,7 +173,7 @@ class PromptLookupDrafter(Drafter):
         max_ngram: int = 3,  # the longest suffix that is looked up, first
         min_ngram: int = 1,  # the shortest
         match=MostRecentMatch(),
-        datastore: Datastore | None = None,  # other documents, used where they match more tokens
+        datastore: Datastore | None = None,  # other documents, used if they match more tokens
     ):
         check_ngram_sizes(min_ngram, max_ngram)
         self.max_ngram = max_ngram
@@ -188,7 +184,7 @@ class PromptLookupDrafter(Drafter):
     def start(self, request: Request, base: Base, target) -> 'PromptLookupState':
         """The state for one sequence.
 
-        Raises `ValueError` where the datastore has ids outside the target's vocabulary.
+        Raises `ValueError` if the datastore has ids outside the target's vocabulary.
         """
         if self.datastore is not None:
             check_vocabulary(self.datastore.max_id, request.lm, 'the datastore')
@@ -208,7 +204,7 @@ class PromptLookupState(DraftState):
         self.datastore = datastore
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
-        "A copy of what followed the longest indexed suffix; empty if there is none; deterministic."
+        "A copy of the tokens after the longest match: deterministic, and empty without a match."
         self.index.extend(ids)
         at, n = self.index.find(ids)
         if self.datastore is not None and n < self.index.sizes[0]:

@@ -43,7 +43,7 @@ class SuffixAutomaton:
         self.match_state = (ROOT, 0)
 
     def add(self, max_length: int) -> int:
-        "A new state without strings."
+        "Append a state without strings; returns its number."
         self.next.append({})
         self.link.append(-1)
         self.max_length.append(max_length)
@@ -53,7 +53,7 @@ class SuffixAutomaton:
         return len(self.max_length) - 1
 
     def add_copy(self, state: int, max_length: int) -> int:
-        "A new state for the strings of `state` with up to `max_length` tokens."
+        "Append a state for the strings of `state` with up to `max_length` tokens."
         new = self.add(max_length)
         self.next[new] = dict(self.next[state])
         for column in (self.link, self.count, self.n_followed, self.best):
@@ -73,7 +73,7 @@ class SuffixAutomaton:
     def clone_state(self, state: int, token: int) -> int:
         """The state whose longest string is that of `state` and `token`.
 
-        It is split off where a state with longer strings has it.
+        It is split off if a state with longer strings has it.
         """
         target = self.next[state][token]
         if self.max_length[target] == self.max_length[state] + 1:
@@ -114,7 +114,7 @@ def truncate(self: SuffixAutomaton, state: int, length: int) -> MatchState:
 
 @patch
 def move(self: SuffixAutomaton, match: MatchState, token: int) -> MatchState:
-    "The longest suffix, of at most `depth` tokens, of the matched string and `token` that occurs."
+    "The match of the longest suffix, up to `depth` tokens, of the matched string and `token`."
     state, length = match
     while state and token not in self.next[state]:
         state = self.link[state]
@@ -126,7 +126,7 @@ def move(self: SuffixAutomaton, match: MatchState, token: int) -> MatchState:
 # %% ../../nbs/08_drafters/02_suffix.ipynb #d6168f6c
 @patch
 def extend(self: SuffixAutomaton, token: int):
-    "Append `token` and count what it ends and what it follows; `END` ends a text, and the next begins."
+    "Append `token` and update the counts; `END` ends a sequence, and the next begins."
     parent, length = self.match_state
     self.append(token)
     if token == END:
@@ -182,7 +182,7 @@ def follow(self: SuffixAutomaton, match: MatchState, budget: int, floor: float) 
 
 # %% ../../nbs/08_drafters/02_suffix.ipynb #89048ac5
 class SuffixCache:
-    "Finished sequences to draft from, at most `max_tokens`; the oldest are dropped. Changes only by `add`."
+    "Finished sequences to draft from, at most `max_tokens`; only `add` changes it and drops the oldest."
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class SuffixCache:
         self.automaton = SuffixAutomaton(depth)
 
     def add(self, ids):
-        """Add a finished sequence (a list of ids or a 1-D tensor), dropping the oldest for room.
+        """Add a finished sequence (a list of ids or a 1-D tensor), dropping the oldest if necessary.
 
         Raises `ValueError` for an empty one, or one longer than the cache.
         """
@@ -230,7 +230,7 @@ class SuffixCache:
         self.n_inserted += len(ids) + 1
 
     def __repr__(self):
-        "Sizes and a digest instead of the sequences."
+        "Sizes and a digest in place of the sequences."
         digest = hashlib.sha256(repr(list(self.sequences)).encode()).hexdigest()[:8]
         size = f'{self.tokens} of {self.max_tokens} tokens, depth={self.depth}'
         return f'SuffixCache({len(self.sequences)} sequences, {size}, {digest})'
@@ -246,7 +246,7 @@ class SuffixDrafter(Drafter):
         self,
         cache: SuffixCache | None = None,  # finished sequences; None: the sequence itself only
         factor: float = 1.0,  # tokens drafted for each token matched, at most
-        min_probability: float = 0.1,  # a path ends where its frequency falls below
+        min_probability: float = 0.1,  # a path ends when its frequency falls below
         depth: int = 24,  # the longest match in the sequence itself
     ):
         check_number('factor', factor, above=0)
@@ -259,7 +259,7 @@ class SuffixDrafter(Drafter):
     def start(self, request: Request, base: Base, target) -> 'SuffixState':
         """The state for one sequence.
 
-        Raises `ValueError` where the cache has ids outside the target's vocabulary.
+        Raises `ValueError` if the cache has ids outside the target's vocabulary.
         """
         if self.cache is not None:
             max_id = max(self.cache.automaton.next[ROOT], default=END)
@@ -287,7 +287,7 @@ class SuffixState(DraftState):
         self.n_read = 0
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
-        "The path with the highest score, as far as `keep_drafting` agrees; empty without a match."
+        "The path with the highest score, as far as `keep_drafting` allows; empty without a match."
         self.catch_up(ids)
         path, source = self.best_path()
         n = 0
@@ -297,7 +297,7 @@ class SuffixState(DraftState):
         return Draft(path.tokens[:n], draft_probs=path.probs[:n], info=info)
 
     def best_path(self) -> tuple[Path, str]:
-        "The best path, and where it is from."
+        "The best path and its source."
         match = self.automaton.match_state
         path = self.automaton.best_path(match, self.factor, self.floor)
         if self.cache is not None:
@@ -307,7 +307,7 @@ class SuffixState(DraftState):
         return path, 'text'
 
     def catch_up(self, ids: list[int]):
-        "Read what is new in `ids`; raises `ValueError` if the cache has changed since the sequence began."
+        "Read the new tokens of `ids`; raises `ValueError` if the cache has changed since the start."
         if self.cache is not None and self.cache.version != self.version:
             raise ValueError(
                 'the cache was changed while a sequence was being decoded: '
