@@ -79,7 +79,7 @@ class FirstOfDrafter(CombinedDrafter):
 
     @property
     def trees(self) -> bool:
-        "Whether a draft can be a tree."
+        "True if a draft can be a tree."
         return any(d.trees for d in self.drafters)
 
 # %% ../../nbs/08_drafters/09_combined.ipynb #4ebbb77d
@@ -101,7 +101,7 @@ class CappedDrafter(Drafter):
 
     @property
     def needs_history(self) -> bool:
-        "Whether the first round of a sequence drafts nothing."
+        "True if the first round of a sequence drafts nothing."
         return self.drafter.needs_history
 
     def start(self, request: Request, base: Base, target) -> DraftState:

@@ -40,7 +40,7 @@ class EncodedAudio(EncodedInput):
 
 
 def same_encoder(a: LM, b: LM) -> bool:
-    "Whether two encoder–decoders have equal encoder weights, in one precision on one device."
+    "True if two encoder–decoders have equal encoder weights, in one precision on one device."
     if not (a.decoder_start_ids and b.decoder_start_ids):
         return False
     if a.dtype != b.dtype or a.device != b.device:

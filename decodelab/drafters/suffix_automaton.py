@@ -142,7 +142,7 @@ class SuffixAutomatonDrafter(Drafter):
 
     @property
     def trees(self) -> bool:
-        "Whether drafts are trees; with a width of 1 they are chains."
+        "True if drafts are trees; with a width of 1 they are chains."
         return self.width > 1
 
     def start(self, request: Request, base: Base, target) -> 'SuffixAutomatonState':

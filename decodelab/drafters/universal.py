@@ -50,7 +50,7 @@ class VocabMap:
 
 # %% ../../nbs/08_drafters/11_universal.ipynb #e8ba2e12
 def starts_word(tokenizer: TokenizerBytes, ids: list[int], n: int) -> bool:
-    "Whether `ids` can be cut before `ids[n]` without changing the tokens of either part."
+    "True if `ids` can be cut before `ids[n]` without changing the tokens of either part."
     before = tokenizer.pieces[ids[n - 1]]
     if before is None:
         return True
@@ -261,7 +261,7 @@ class Proposal:
         return True
 
     def can_continue(self, context: int | None) -> bool:
-        "Whether the draft model may draw one more token."
+        "True if the draft model may draw one more token."
         n_ids = len(self.prefix) + len(self.drafted)
         if not self.prefix or self.ended or (context and n_ids >= context):
             return False
