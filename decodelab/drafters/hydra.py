@@ -91,7 +91,7 @@ class HydraHeads(Heads):
             self.add_prefix(layer)
 
     def set_first_weights(self):
-        "Set the weights of untrained heads, which repeat the state: zeros, and an identity beside the blocks."
+        "Set the weights of untrained heads, which repeat the state: zeros, with identity residuals."
         for linear in (*self.mix, *self.residual, *self.turn):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)

@@ -127,7 +127,7 @@ class Datastore:
         return self.index.find(ids)
 
     def __repr__(self):
-        "Sizes, the match and a digest in place of the documents."
+        "Sizes, the match and a digest instead of the documents."
         digest = hashlib.sha256(repr(self.ids).encode()).hexdigest()[:8]
         sizes = f'max_ngram={self.max_ngram}, min_ngram={self.min_ngram}'
         counts = f'{self.documents} documents, {self.n_tokens} tokens'

@@ -230,7 +230,7 @@ class SuffixCache:
         self.n_inserted += len(ids) + 1
 
     def __repr__(self):
-        "Sizes and a digest in place of the sequences."
+        "Sizes and a digest instead of the sequences."
         digest = hashlib.sha256(repr(list(self.sequences)).encode()).hexdigest()[:8]
         size = f'{self.tokens} of {self.max_tokens} tokens, depth={self.depth}'
         return f'SuffixCache({len(self.sequences)} sequences, {size}, {digest})'

@@ -53,7 +53,7 @@ class CandidateMatrix:
         return twin
 
     def __repr__(self):
-        "Sizes and a digest in place of the rows."
+        "Sizes and a digest instead of the rows."
         digest = hashlib.sha256(repr(sorted(self.rows.items())).encode()).hexdigest()[:8]
         return f'CandidateMatrix({self.k}, {len(self.rows)} tokens, {digest})'
 

@@ -261,7 +261,7 @@ class TreeState(DraftState):
         return scorer.step(sequences, [index[self.shape.parents[node]] for node in level])
 
     def level_choices(self, nodes: list[int], rows: list) -> dict[int, dict[int, float]]:
-        "The likeliest tokens of each node of a level, and their probabilities; {} if `expand_node` reads them."
+        "The likeliest tokens of a level's nodes, and their probabilities; {} if `expand_node` reads them."
         if self.sampled:
             return {}
         numbers = [len(self.shape.children[node]) for node in nodes]
