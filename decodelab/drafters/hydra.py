@@ -57,7 +57,7 @@ class HydraScorer(FromStateScorer):
 
 # %% ../../nbs/08_drafters/25_hydra.ipynb #6d25612c
 class HydraHeads(Heads):
-    """Heads that predict from the last state and the tokens between; number k, k positions further on.
+    """Hydra heads: head k predicts from the last state and the k + 1 tokens after it.
 
     Source: arXiv 2402.05109, section 3.
     """

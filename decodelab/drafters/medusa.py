@@ -36,7 +36,7 @@ class MedusaScorer(HeadsScorer):
 
 # %% ../../nbs/08_drafters/20_medusa.ipynb #13fdc67d
 class MedusaHeads(Heads):
-    """Heads of which number k predicts the token k positions after the next one, from the last state.
+    """Medusa heads: head k predicts the token k positions after the next one, from the last state.
 
     Source: arXiv 2401.10774, equation 1.
     """

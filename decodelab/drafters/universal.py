@@ -158,7 +158,7 @@ def to_target_ids(self: Retokenizer, ids: list[int], drafted: list[int]) -> list
 def encode_continuation(
     self: Retokenizer,
     word: list[int],  # committed target ids
-    text: bytes,  # what follows them
+    text: bytes,  # the text after them
     start: bool,  # does the word begin the text?
 ) -> list[int] | None:
     "Target ids of `text` after a committed `word`; None if the target cannot write them."
