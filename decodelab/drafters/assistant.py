@@ -16,8 +16,8 @@ from ..core.driver import Request
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
 from ..strategies.sampling import Base, Scorer
-from ..speculative.device import DeviceDraft
-from ..speculative.protocol import Draft, Drafter, DraftState, KeepDrafting, draft_chain
+from ..speculative.protocol import DeviceDraft, Draft, Drafter, DraftState
+from ..speculative.protocol import KeepDrafting, draft_chain
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #fc099b06
 class PaddedScorer(Scorer):
@@ -70,6 +70,10 @@ class DraftHeads:
         "The scorer of one sequence, beside the target's."
         raise NotImplementedError(f'{type(self).__name__} has no method scorer')
 
+    def with_model(self, lm) -> 'DraftHeads':
+        "Heads of this kind for another target; here the heads themselves, which fit no other."
+        return self
+
 
 class ModelDrafter(Drafter):
     "A drafter with a draft model `lm`, which its repr shows by name."
@@ -92,6 +96,12 @@ class AssistantDrafter(ModelDrafter):
         self.lm = lm
         self.base = base
         self.checked_ = WeakSet()  # targets whose tokenizer is the draft's
+
+    def with_model(self, lm) -> 'AssistantDrafter':
+        "A copy with another draft model, or with other heads of the kind, and nothing learned."
+        twin = super().with_model(self.lm.with_model(lm) if isinstance(self.lm, DraftHeads) else lm)
+        twin.checked_ = WeakSet()
+        return twin
 
     def start(self, request: Request, base: Base, target) -> 'AssistantState':
         """The state for one sequence.

@@ -278,7 +278,11 @@ class DFlashDrafter(AssistantDrafter):
                 f'{heads!r} reads no states of a target: give DFlashHeads, from load_heads or '
                 'train_heads(lm, corpus, DFlashHeads.of(lm), folder), and a model to PardDrafter'
             )
-        self.heads = heads
+
+    @property
+    def heads(self) -> DFlashHeads:
+        "The draft heads, which stand in for a draft model."
+        return self.lm
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #b720f090
 def draw_anchors(length: int, block: int, n: int, draw: np.random.Generator) -> torch.Tensor:

@@ -289,4 +289,8 @@ class EagleDrafter(DynamicTreeDrafter):
         base: Base | None = None,  # gives the confidences; None: the target's base
     ):
         super().__init__(heads, nodes, expand, base)
-        self.heads = heads
+
+    @property
+    def heads(self) -> EagleHeads:
+        "The draft heads, which stand in for a draft model."
+        return self.lm

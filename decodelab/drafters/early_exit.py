@@ -63,6 +63,12 @@ class EarlyExitDrafter(Drafter):
         self.layer = layer
         self.shallow_ = WeakKeyDictionary()  # encoder–decoder → its drafter
 
+    def with_model(self, lm) -> 'EarlyExitDrafter':
+        "A copy with no shallow drafter; it has no draft model."
+        twin = super().with_model(lm)
+        twin.shallow_ = WeakKeyDictionary()
+        return twin
+
     def start(self, request: Request, base: Base, target) -> AssistantState:
         """The state for one sequence, in the target's own session.
 

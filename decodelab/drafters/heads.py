@@ -236,6 +236,10 @@ def vocab_scores(lm: LM, x: torch.Tensor) -> torch.Tensor:
         return lm.native.weights.head(x)
     return lm.model.get_output_embeddings()(x)
 
+    def with_model(self, lm) -> 'Heads':
+        "Random heads of this kind for another target; a table of fractions takes the place of heads."
+        return self.randomized(lm) if isinstance(lm, LM) else lm
+
 # %% ../../nbs/08_drafters/18_heads.ipynb #0a27eefa
 def save_heads(heads: Heads, folder):
     "Write `heads.safetensors` and `heads.json` to a folder, in bfloat16, each file whole."

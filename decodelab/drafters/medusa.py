@@ -113,7 +113,6 @@ class MedusaDrafter(TreeDrafter):
         replace: bool = False,  # draw guesses for one position with replacement
     ):
         super().__init__(heads, shape, base, replace)
-        self.heads = heads
         depth = max(self.shape.depths) + 1
         limit = heads.max_draft if isinstance(heads, Heads) else None
         if limit is not None and depth > limit:
@@ -121,3 +120,8 @@ class MedusaDrafter(TreeDrafter):
                 f'the shape is {depth} deep and there are {limit} heads: '
                 'give at most one level for each head'
             )
+
+    @property
+    def heads(self) -> MedusaHeads:
+        "The draft heads, which stand in for a draft model."
+        return self.lm

@@ -17,8 +17,7 @@ from ..core.checks import check_fraction, check_int
 from ..core.driver import Request
 from .assistant import AssistantDrafter, AssistantState, DraftHeads, token_probs
 from ..models.session import LM
-from ..speculative.device import DeviceDraft
-from ..speculative.protocol import Draft, draft_chain
+from ..speculative.protocol import DeviceDraft, Draft, draft_chain
 from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/08_drafters/08_parallel_draft.ipynb #4baffff0

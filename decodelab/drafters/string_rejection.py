@@ -111,6 +111,12 @@ class StringRejectionDrafter(ModelDrafter):
         self.limit = check_int('limit', limit)
         self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 
+    def with_model(self, lm) -> 'StringRejectionDrafter':
+        "A copy with another draft model, and no map of a vocabulary."
+        twin = super().with_model(lm)
+        twin.vocab_maps_ = WeakKeyDictionary()
+        return twin
+
     def start(self, request: Request, base: Base, target) -> StringRejectionState:
         """The state for one sequence.
 

@@ -145,6 +145,12 @@ class TokenIntersectionDrafter(ModelDrafter):
         self.base = base
         self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 
+    def with_model(self, lm) -> 'TokenIntersectionDrafter':
+        "A copy with another draft model, and no map of a vocabulary."
+        twin = super().with_model(lm)
+        twin.vocab_maps_ = WeakKeyDictionary()
+        return twin
+
     def start(self, request: Request, base: Base, target) -> MappedState:
         """The state for one sequence.
 

@@ -12,6 +12,7 @@ from fastcore.basics import patch
 import torch
 
 from ..core.checks import check_int
+from ..core.component import fast_form_holds
 from ..core.driver import Request
 from ..core.host_reads import lists_to_host
 from .assistant import AssistantDrafter, RoundScorer, begin_round
@@ -28,7 +29,9 @@ class TreeScorer:
         self,
         scorer,  # the draft model's `Scorer`, a `RoundScorer`, or a table's
     ):
-        model_scores = isinstance(scorer, Scorer) and type(scorer).scores is Scorer.scores
+        model_scores = isinstance(scorer, Scorer) and fast_form_holds(
+            scorer, 'tree_scores', 'scores'
+        )
         self.scorer = scorer
         self.branches = None  # None: each branch is scored by itself
         if model_scores and supports_tree(scorer.session):

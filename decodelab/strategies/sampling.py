@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from fastcore.basics import patch
 import torch
 
-from ..core.component import Component
+from ..core.component import Component, fast_form_holds
 from ..core.host_reads import lists_to_host, to_host
-from ..core.driver import Request, Rng, Strategy
+from ..core.driver import RandomSource, Request, Rng, Strategy
 from ..core.trace import Step
 from ..models.tree_branches import supports_tree
 from ..logits.warpers import Warper
@@ -25,13 +25,9 @@ class Scorer:
     "Scores of one sequence by one model under logits processors."
 
     session = None  # of the model, where one is read position by position
-    processors: BoundProcessors | None = (
-        None  # None: there are none, as for a table of probabilities
-    )
+    processors: BoundProcessors | None = None  # None for a table of probabilities
     probabilities = False  # are the rows probabilities? Otherwise they are scores
-    last_tree = (
-        None  # ids, tokens and logits of the last tree, for processors that learn from scores
-    )
+    last_tree = None  # ids, tokens and logits of the last tree, if processors learn from scores
     max_draft: int | None = None  # the most tokens that can be drafted in a row; None: no limit
 
     def __init__(
@@ -73,7 +69,7 @@ class Scorer:
         "Rows `(1 + n, V)` after `ids` and each node of a tree: one pass where the model processes trees."
         learns = self.processors is not None and self.processors.learns
         self.last_tree = (ids, tokens, None) if learns else None
-        if type(self).scores is not Scorer.scores or not supports_tree(self.session):
+        if not fast_form_holds(self, 'tree_scores', 'scores') or not supports_tree(self.session):
             return scores_by_paths(self, ids, tokens, parents)
         scores = self.session.tree_logits(ids, tokens, parents)
         if learns:
@@ -104,7 +100,7 @@ class Scorer:
 @patch
 def reads_pending(self: Scorer) -> bool:
     "Can it score tokens that only the device knows? Not under processors that read ids."
-    if type(self).scores is not Scorer.scores or not self.session.reads_pending:
+    if not fast_form_holds(self, 'pending_scores', 'scores') or not self.session.reads_pending:
         return False
     return all(isinstance(function, Warper) for function in self.processors.functions)
 
@@ -155,10 +151,11 @@ def process_tree(
     return torch.stack(rows)
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #36649661
-class Argmax:
+class Argmax(RandomSource):
     "A deterministic stand-in for `Rng`: always the largest weight, the first one on a tie."
 
     draws = 0  # uniform numbers that one index takes
+    draws_on_device = True
 
     def draw(self, rows: torch.Tensor, uniforms: None) -> tuple[torch.Tensor, torch.Tensor]:
         "`(index, usable)`, each `(r,)` and on the device: of the largest weight of each row `(r, V)`."
@@ -195,7 +192,7 @@ class Argmax:
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #ce5f0bdc
 def draw_and_read(
-    rng,  # a source of randomness: an `Rng`, `Argmax`, …
+    rng: RandomSource,
     weights: torch.Tensor,  # `(V,)`
     *tensors: torch.Tensor,  # what else the host wants to know of the step
 ) -> tuple[int, list[list]]:
@@ -203,7 +200,7 @@ def draw_and_read(
 
     Raises as `rng.categorical` does.
     """
-    if weights.device.type == 'cpu' or type(rng) not in (Rng, Argmax):
+    if weights.device.type == 'cpu' or not rng.draws_on_device:
         return rng.categorical(weights), lists_to_host(*tensors)
     uniforms = rng.stock.peek(1) if rng.draws else None
     index, usable = rng.draw(weights[None], uniforms)
@@ -217,6 +214,8 @@ def draw_and_read(
 # %% ../../nbs/04_strategies/01_sampling.ipynb #95fe93fd
 class MultinomialRng(Rng):
     "A source of randomness that draws as transformers does, with `torch.multinomial` in float32."
+
+    draws_on_device = False
 
     def __init__(
         self,

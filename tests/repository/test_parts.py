@@ -48,6 +48,7 @@ CIRCLES = [
         'core.metrics',
         'core.plot',
     },  # a trace knows its metrics and its picture, which are functions of traces
+    {'speculative.loop', 'speculative.device'},  # an accelerator's rounds are a kind of the loop's
     {
         'explorers.explorer',
         'explorers.panel',

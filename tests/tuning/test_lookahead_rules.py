@@ -1,5 +1,7 @@
 "Stop rules and replay: any rule, any drafter, any setting; what the notebooks show on a few cases, on many."
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -39,7 +41,7 @@ from decodelab import (
 from decodelab.drafters import PardDrafter
 from decodelab.speculative import BackoffLookahead, BanditLookahead
 from decodelab.evaluate.certify import exact_check
-from decodelab.speculative.protocol import DraftProbs
+from decodelab.speculative.protocol import DraftProbs, Verification, Verifier
 
 COSTS = RoundCosts.from_ratio(0.15, 0.05)
 K = 6
@@ -367,3 +369,19 @@ def test_nan_is_found_by_every_rule_that_looks(table):
         assert started.keep_drafting(0, None, None)
         with pytest.raises(ValueError, match='NaN'):
             started.keep_drafting(1, row, 0)
+
+
+class Walk(Verifier):
+    "Records the functions between `decode` and itself."
+
+    def verify(self, p, draft, rng):
+        frames = [f for f in inspect.stack()[1:] if 'decodelab' in f.frame.f_globals['__name__']]
+        self.modules = [f.frame.f_globals['__name__'] for f in frames]
+        return Verification(0, rng.categorical(p[0]))
+
+
+def test_seven_functions_and_the_verifier(models):
+    walk = Walk()
+    decode(models[0], [1, 2], Speculative(PromptLookupDrafter(), verifier=walk), 2)
+    assert len(walk.modules) <= 7
+    assert set(walk.modules) <= {'decodelab.core.driver', 'decodelab.speculative.loop'}
