@@ -71,7 +71,7 @@ class DraftHeads:
         raise NotImplementedError(f'{type(self).__name__} has no method scorer')
 
     def with_model(self, lm) -> 'DraftHeads':
-        "Heads of this kind for another target; here the heads themselves, which fit no other."
+        "Heads of this class for a given target; by default the heads themselves, which fit one target."
         return self
 
 
@@ -98,7 +98,7 @@ class AssistantDrafter(ModelDrafter):
         self.checked_ = WeakSet()  # targets whose tokenizer is the draft's
 
     def with_model(self, lm) -> 'AssistantDrafter':
-        "A copy with another draft model, or with other heads of the kind, and nothing learned."
+        "A copy with a different draft model or different heads, and an empty cache of checked targets."
         twin = super().with_model(self.lm.with_model(lm) if isinstance(self.lm, DraftHeads) else lm)
         twin.checked_ = WeakSet()
         return twin

@@ -237,7 +237,7 @@ def vocab_scores(lm: LM, x: torch.Tensor) -> torch.Tensor:
     return lm.model.get_output_embeddings()(x)
 
     def with_model(self, lm) -> 'Heads':
-        "Random heads of this kind for another target; a table of fractions takes the place of heads."
+        "Random heads of this class for a given target; a table of fractions replaces heads."
         return self.randomized(lm) if isinstance(lm, LM) else lm
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #0a27eefa
