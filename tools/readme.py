@@ -15,7 +15,7 @@ from repo import ROOT, directives
 sys.path.insert(0, str(ROOT / 'experiments'))
 from result_tables import claims_table, freshness_warning, peers_table, sources_page
 
-PEERS = '<!-- peers -->'  # in the index, where their table goes
+REFERENCES = '<!-- peers -->'  # in the index, where their table goes
 ENGINE_ROWS = ROOT / 'experiments' / 'results' / '16_engine.pico.csv'
 PICTURE = ROOT / 'docs' / 'trace.svg'
 COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
@@ -45,7 +45,7 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     text, _ = MarkdownExporter().from_notebook_node(nb)
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
     text = re.sub(r'\n{3,}', '\n\n', text).strip()
-    text = text.replace(PEERS, peers_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
+    text = text.replace(REFERENCES, peers_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
     return f'<!-- Made from nbs/index.ipynb by tools/readme.py: edit there. -->\n{text}\n'
 
 

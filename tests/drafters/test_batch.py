@@ -57,9 +57,9 @@ def same(lm, texts, strategy, sizes=SIZES, n=10, **kw):
     "Assert that every size of batch gives what one by one gives."
     alone = [counts(decode(lm, p, strategy, n, seed=3 + i, **kw)) for i, p in enumerate(texts)]
     for size in sizes:
-        found = decode_batch(lm, texts, strategy, size, n, seed=3, **kw)
-        assert [counts(t) for t in found] == alone, (strategy, size)
-    return found
+        batch = decode_batch(lm, texts, strategy, size, n, seed=3, **kw)
+        assert [counts(t) for t in batch] == alone, (strategy, size)
+    return batch
 
 
 BASES = Greedy(), Sample(WARM), Greedy([RepetitionPenalty(1.3)])
@@ -266,11 +266,11 @@ def test_an_error_names_the_text_and_leaves_the_models_as_they_were():
         return scores
 
     for explode.hard in (False, True):
-        with pytest.raises(KeyboardInterrupt if explode.hard else RuntimeError) as found:
+        with pytest.raises(KeyboardInterrupt if explode.hard else RuntimeError) as error:
             decode_batch(
                 lm, prompts(64), Speculative(AssistantDrafter(draft), base=Greedy([explode])), 3, 12
             )
-        assert explode.hard or found.value.__notes__ == ['while decoding prompt number 4']
+        assert explode.hard or error.value.__notes__ == ['while decoding prompt number 4']
     for m, old in zip((lm, draft), before):
         assert all(torch.equal(v, m.model.state_dict()[k]) for k, v in old.items())
     same(lm, prompts(64)[:3], Greedy(), sizes=(2,))

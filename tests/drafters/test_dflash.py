@@ -72,7 +72,7 @@ def test_greedy_texts_are_those_of_plain_decoding(architecture):
                 assert {s.draft_passes for s in trace.steps if s.drafted} == {1}
 
 
-LAWS = {
+DISTRIBUTIONS = {
     'chain': ('DFlashDrafter(heads=dflash)', 'TokenVerifier()'),
     'blocks': ('DFlashDrafter(heads=dflash)', 'BlockVerifier()'),
     'another base': ('DFlashDrafter(heads=dflash, base=Greedy())', 'None'),
@@ -80,12 +80,12 @@ LAWS = {
 
 
 def case_of(name, processors=()):
-    drafter, verifier = LAWS[name]
+    drafter, verifier = DISTRIBUTIONS[name]
     return Case('llama', drafter, verifier, 'FixedLookahead(2)', processors, ((1, 0, 2),), 3)
 
 
-@pytest.mark.parametrize('name', LAWS)
-def test_the_law_is_the_targets(name):
+@pytest.mark.parametrize('name', DISTRIBUTIONS)
+def test_the_distribution_is_the_targets(name):
     "Every outcome of every draw over three tokens, through the draft model's own code."
     assert law.check(case_of(name, ('Temperature(0.7)',)))
 

@@ -167,9 +167,9 @@ def test_certificates():
         Speculative(EarlyExitDrafter(1), base=Sample([TopP(0.9)]), lookahead=FixedLookahead(3)),
         Speculative(EarlyExitDrafter(2), base=Sample([MinP(0.1)])),
     ):
-        found = certify(strategy, samples=300)
-        assert found.lossless
-        assert found.distance == 0
+        certificate = certify(strategy, samples=300)
+        assert certificate.lossless
+        assert certificate.distance == 0
     assert certify(Speculative(EarlyExitDrafter(3)), max_new_tokens=6).lossless
 
 

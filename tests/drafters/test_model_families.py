@@ -96,7 +96,7 @@ def recurrent() -> list:
 
 
 @pytest.mark.parametrize('lm', recurrent(), ids=lambda lm: lm.name)
-def test_recurrent_models_can_be_drafted_for_which_transformers_refuses(lm):
+def test_recurrent_models_can_be_drafted_for_which_transformers_rejects(lm):
     draft = random_lm(seed=1, layers=1)
     for prompt in PROMPTS:
         plain = decode(lm, prompt, Greedy(), NEW).tokens

@@ -291,9 +291,9 @@ def test_certificates_and_files_of_our_own(kind, tmp_path):
         Speculative(AssistantDrafter(heads), Sample(), lookahead=FixedLookahead(3)),
         Speculative(TreeDrafter(heads, (2, 2)), Sample([Temperature(0.8)])),
     ):
-        found = certify(scheme, samples=300)
-        assert found.lossless, found
-        assert [c.kind for c in found.checks] == ['exact', 'statistical'], found
+        certificate = certify(scheme, samples=300)
+        assert certificate.lossless, certificate
+        assert [c.kind for c in certificate.checks] == ['exact', 'statistical'], certificate
     half = load('pico', device='cpu', dtype=torch.bfloat16)
     wide = kind(256, 4096, ()).randomized(half)
     trace = decode(half, [3, 4, 5], Speculative(AssistantDrafter(wide), deterministic=True), 12)

@@ -11,7 +11,7 @@ import random
 import pytest
 
 from tests.fuzz import greedy, law
-from tests.fuzz.cases import Case, FailedError, RefusedError
+from tests.fuzz.cases import Case, FailedError, RejectedError
 from tests.fuzz.models import USUAL, architectures, build
 from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
@@ -28,7 +28,7 @@ def test_random_combinations(kind, seed):
     report = run(kind, SECONDS * SHARES[seed], SEEDS[seed])
     assert not report.failed, str(report)
     assert report.compared >= 20, str(report)
-    assert all(len(sentence.split()) >= 5 for sentence in report.refused), str(report)
+    assert all(len(sentence.split()) >= 5 for sentence in report.rejected), str(report)
 
 
 def test_architectures_that_can_be_tiny():
@@ -50,9 +50,9 @@ COMBINATIONS = dict(
 OUTER = ('FirstOfDrafter', 'ParallelDrafter', 'CappedDrafter', 'CascadeDrafter')
 
 
-def leaves(law_only: bool) -> dict:
+def leaves(enumerated: bool) -> dict:
     "Name → expression of each drafter that stands for itself."
-    maker = Maker(random.Random(5), 3 if law_only else 40, law=True)
+    maker = Maker(random.Random(5), 3 if enumerated else 40, enumerated=True)
     return {n: maker.make(c, 0) for n, c in classes(Drafter).items() if n not in OUTER}
 
 
@@ -94,18 +94,18 @@ def test_every_pair_of_drafter_combination_and_verifier(kind):
     if kind == 'greedy':
         verifiers = ['None', 'ExactMatchVerifier()']
     check = dict(greedy=greedy.check, law=law.check)[kind]
-    compared, refused = 0, 0
+    compared, rejected = 0, 0
     for form, a, b, verifier in rows(list(COMBINATIONS), sorted(names), sorted(names), verifiers):
         drafter = COMBINATIONS[form].format(a=names[a], b=names[b])
         n = 2 if kind == 'law' else 8
         case = Case('llama', drafter, verifier, 'FixedLookahead(2)', (), ((1, 2, 1, 2, 1),), n)
         try:
             compared += check(case)
-        except RefusedError:
-            refused += 1
+        except RejectedError:
+            rejected += 1
         except FailedError as error:
             raise AssertionError(f'{error}\n{kind}.check({case!r})') from error
-    assert compared >= 40, (compared, refused)
+    assert compared >= 40, (compared, rejected)
 
 
 @pytest.mark.parametrize('architecture', ['llama', 'qwen3', 'gpt_neox'])

@@ -205,21 +205,21 @@ def test_certificates(trained, kind):
         Speculative(AssistantDrafter(trained[kind]), Sample(), lookahead=FixedLookahead(3)),
         Speculative(TreeDrafter(trained[kind], (2, 2)), Sample([Temperature(0.8)])),
     ):
-        found = certify(scheme, samples=600)
-        assert found.lossless, found
-        assert [c.kind for c in found.checks] == ['exact', 'statistical'], found
+        certificate = certify(scheme, samples=600)
+        assert certificate.lossless, certificate
+        assert [c.kind for c in certificate.checks] == ['exact', 'statistical'], certificate
     assert certify(Speculative(TreeDrafter(trained[kind], (2, 2))), max_new_tokens=8).lossless
 
 
-def test_a_state_from_the_wrong_place_would_be_noticed(pico, trained):
+def test_a_state_from_the_wrong_position_would_be_noticed(pico, trained):
     "Not the text, which stays the target's own, but the acceptance falls where heads are fed the state before the newest."
 
     class Late(type(trained['eagle']).Scorer):
         def prepare_round(self):
-            kept = self.features.buffer
-            self.features.buffer = kept.roll(1, 0)
+            buffer = self.features.buffer
+            self.features.buffer = buffer.roll(1, 0)
             super().prepare_round()
-            self.features.buffer = kept
+            self.features.buffer = buffer
 
     class LateHeads(EagleHeads):
         Scorer = Late
@@ -328,10 +328,10 @@ def test_tools_that_take_any_drafter(pico, trained):
             ).tokens
             assert list(table.records[0][n].tokens)[:4] == fresh
         assert 'draft forward' in str(round_parts(pico, [prompt], Speculative(drafter)))
-        for refuse in (
+        for call in (
             lambda: CascadeDrafter(heads, PromptLookupDrafter()),
             lambda: check_assistant(drafter, Greedy()),
             lambda: vllm_settings(FixedLookahead(4), drafter, FixedLookahead(4)),
         ):
             with pytest.raises(ValueError):
-                refuse()
+                call()

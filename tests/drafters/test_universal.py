@@ -237,7 +237,7 @@ def real():
         for line in (folder / 'gpt2' / 'merges.txt').read_text().splitlines()
         if line and not line.startswith('#version')
     ]
-    found = dict(
+    result = dict(
         gpt2=byte_level(json.loads((folder / 'gpt2' / 'vocab.json').read_text()), merges),
         gptneox=Tokenizer.from_file(str(folder / 'gptneox' / '20B_tokenizer.json')),
         mistral=sentencepiece_like(folder / 'mistral' / 'tokenizer.model.v1'),
@@ -251,11 +251,11 @@ def real():
     )
     return {
         name: PreTrainedTokenizerFast(tokenizer_object=rust, **special[name])
-        for name, rust in found.items()
+        for name, rust in result.items()
     }
 
 
-def test_real_vocabularies_spell_what_they_say(real):
+def test_real_vocabularies_spell_their_tokens(real):
     for name, tokenizer in real.items():
         spelling = TokenizerBytes(tokenizer)
         ids = spelling.encode(MIXED.encode(), start=True)
@@ -354,13 +354,13 @@ def test_real_checkpoints_with_two_tokenizers(stories, order):
             assert fast.tokens == decode(target, prompt, Greedy(), 40).tokens, (kind, prompt)
             steps += fast.steps
         assert sum(s.accepted for s in steps) > least * sum(s.drafted for s in steps) > 0
-    found = certify(
+    certificate = certify(
         Speculative(TokenIntersectionDrafter(draft), base=Sample([Temperature(0.8)])),
         target,
         PROMPTS[:2],
         samples=300,
     )
-    assert found.lossless, found
+    assert certificate.lossless, certificate
 
 
 def test_a_checkpoint_drafts_for_itself_through_text(stories):

@@ -31,13 +31,13 @@ real = pytest.mark.skipif(
 )
 texts = st.lists(st.integers(0, 3), max_size=12)
 values = st.lists(st.floats(-2000, 0), min_size=1, max_size=6)
-law = settings(deadline=None, max_examples=60)
+many_examples = settings(deadline=None, max_examples=60)
 
 
 # Laws
 
 
-@law
+@many_examples
 @given(texts, texts, texts)
 def test_the_edit_distance_is_a_distance(a, b, c):
     assert (edit_distance(a, b) == 0) == (a == b)
@@ -46,7 +46,7 @@ def test_the_edit_distance_is_a_distance(a, b, c):
     assert abs(len(a) - len(b)) <= edit_distance(a, b) <= max(len(a), len(b))
 
 
-@law
+@many_examples
 @given(st.lists(texts, min_size=2, max_size=5))
 def test_shares_are_shares_and_order_does_not_matter(some):
     for measure in (
@@ -65,7 +65,7 @@ def test_shares_are_shares_and_order_does_not_matter(some):
     assert all(bleu(t, [t]) == 1 for t in some if len(t) > 3)
 
 
-@law
+@many_examples
 @given(values, values, st.floats(-500, 500))
 def test_truthfulness_depends_on_differences_of_scores_only(true, false, by):
     moved = [[s + by for s in side] for side in (true, false)]
@@ -161,7 +161,7 @@ def test_both_scorers_of_factor(lm, column, join, mean):
 
 
 @real
-def test_kept_sessions_change_no_score(lm):
+def test_stored_sessions_change_no_score(lm):
     "Rules with a view of the whole text, and tokens ruled out, over questions of several lengths in turn."
     questions = load_truthfulqa(
         DATA / 'truthfulqa' / 'TruthfulQA.csv', 'Q: Is it cold?\nA: Yes.\n\n'
@@ -204,7 +204,7 @@ def test_people_repeat_little_and_the_published_count_misses_one_ngram_a_text():
 
 
 @real
-def test_human_references_of_commongen_say_their_concepts():
+def test_human_references_of_commongen_contain_their_concepts():
     items = [
         json.loads(l)
         for l in (DATA / 'commongen' / 'commongen.dev.jsonl').read_text().splitlines()[:200]
@@ -231,15 +231,15 @@ def test_human_references_of_commongen_say_their_concepts():
 @real
 def test_coherence_and_isotropy_of_a_real_model(lm):
     prompts = ['Once upon a time', 'One day, a little girl named Lily']
-    said = [decode(lm, p, Greedy(), 40).text for p in prompts]
-    mixed = [' '.join(sorted(t.split())) for t in said]
-    assert coherence(lm, prompts, said) > -1 > coherence(lm, prompts, mixed)
-    assert coherence(lm, prompts, said) == pytest.approx(
-        np.mean([forward(lm, p, t).mean().item() for p, t in zip(prompts, said)]), abs=1e-8
+    texts = [decode(lm, p, Greedy(), 40).text for p in prompts]
+    mixed = [' '.join(sorted(t.split())) for t in texts]
+    assert coherence(lm, prompts, texts) > -1 > coherence(lm, prompts, mixed)
+    assert coherence(lm, prompts, texts) == pytest.approx(
+        np.mean([forward(lm, p, t).mean().item() for p, t in zip(prompts, texts)]), abs=1e-8
     )
     with torch.no_grad():
         states = lm.model(
-            torch.tensor([lm.encode(said[0])]), output_hidden_states=True
+            torch.tensor([lm.encode(texts[0])]), output_hidden_states=True
         ).hidden_states[-1][0]
     cosines = [
         torch.cosine_similarity(a, b, dim=0).item()

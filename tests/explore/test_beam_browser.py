@@ -63,9 +63,9 @@ def ask(tmp_path, page, script):
     ]
     options += ['--no-sandbox'] if hasattr(os, 'geteuid') and os.geteuid() == 0 else []
     done = subprocess.run([BROWSER, *options, path.as_uri()], capture_output=True, timeout=120)
-    found = re.search(r'data-answer="([^"]*)"', done.stdout.decode())
-    assert found, done.stderr.decode()[-500:]
-    return json.loads(unquote(found[1]))
+    match = re.search(r'data-answer="([^"]*)"', done.stdout.decode())
+    assert match, done.stderr.decode()[-500:]
+    return json.loads(unquote(match[1]))
 
 
 def test_walking_zooming_switching(lm, trace, tmp_path):

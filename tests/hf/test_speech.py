@@ -49,7 +49,7 @@ def sounds(pico):
     return [audio_features(pico[0], sample(i, 5, test=True).wave) for i in range(8)]
 
 
-def said(model, sound, **how):
+def transcript(model, sound, **how):
     ids = model.generate(**sound, do_sample=False, **how)[0].tolist()
     return [i for i in ids if i > 2]
 
@@ -58,7 +58,7 @@ def test_searches_are_those_of_transformers(pico, sounds):
     lm, draft = pico
     shared = SharedEncoder(draft)
     for sound in sounds:
-        greedy, beams = said(lm.model, sound), said(lm.model, sound, num_beams=3)
+        greedy, beams = transcript(lm.model, sound), transcript(lm.model, sound, num_beams=3)
         for strategy in (
             Greedy(),
             Speculative(shared),
@@ -79,7 +79,7 @@ def test_searches_are_those_of_transformers(pico, sounds):
         )
     together = generate(lm.model, input_features=torch.cat([s['input_features'] for s in sounds]))
     assert [[i for i in row if i > 2] for row in together.tolist()] == [
-        said(lm.model, s) for s in sounds
+        transcript(lm.model, s) for s in sounds
     ]
 
 
@@ -93,7 +93,7 @@ def test_forbidden_tokens_stay_away_from_drafts_and_targets(pico, sounds):
         plain = transcribe(lm, sound)
         assert not {9, 10, 11, 12} & set(plain.tokens)
         assert plain.tokens[0] not in (20, 21, 2)
-        assert [i for i in plain.tokens if i > 2] == said(model, sound)
+        assert [i for i in plain.tokens if i > 2] == transcript(model, sound)
         assert (
             transcribe(
                 lm, sound, Speculative(SharedEncoder(pico[1]), Greedy(suppression_processors(lm)))
@@ -162,7 +162,7 @@ def test_spoken_digits():
 
 
 @real
-def test_a_long_recording_is_refused_and_its_pieces_are_heard(pico):
+def test_a_long_recording_is_rejected_and_its_pieces_are_transcribed(pico):
     path = next(
         p
         for folder in ('jfk', 'librivox')

@@ -20,9 +20,9 @@ def sections(path):
     for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
         source = ''.join(cell['source'])
         if cell['cell_type'] == 'markdown' and (
-            found := re.match(r'## (Claim|Measure|Figure|Agreement)\b', source)
+            result := re.match(r'## (Claim|Measure|Figure|Agreement)\b', source)
         ):
-            section = found[1]
+            section = result[1]
         out.append((section, cell['cell_type'], source))
     return out
 
@@ -82,7 +82,7 @@ def test_an_experiment_has_its_parts(path):
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)
 def test_its_verdicts_are_stored(path):
-    found = ROOT / 'experiments' / 'results' / f'{path.stem}.pico.verdicts.csv'
-    rows = pd.read_csv(found, keep_default_na=False)
+    result = ROOT / 'experiments' / 'results' / f'{path.stem}.pico.verdicts.csv'
+    rows = pd.read_csv(result, keep_default_na=False)
     assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why']
     assert len(rows)

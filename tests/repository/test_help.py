@@ -23,12 +23,12 @@ def public():
 
 def documented():
     "Full name -> object, of the functions and classes among them, each once."
-    found = {}
+    table = {}
     for package, name in public():
         item = getattr(importlib.import_module(package), name)
         if inspect.isclass(item) or inspect.isroutine(item):
-            found.setdefault(id(item), (f'{package}.{name}', item))
-    return dict(found.values())
+            table.setdefault(id(item), (f'{package}.{name}', item))
+    return dict(table.values())
 
 
 def test_every_public_name_shows_its_parameters():

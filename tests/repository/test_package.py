@@ -71,7 +71,7 @@ def test_the_root_has_at_most_a_hundred_names():
 
 
 @pytest.mark.parametrize('part', ['', *PARTS])
-def test_stubs_say_where_a_name_is_and_every_name_resolves(part):
+def test_stubs_name_the_module_of_each_name_and_every_name_resolves(part):
     package = importlib.import_module(f'decodelab.{part}'.strip('.'))
     names = offered(ROOT / 'decodelab' / part)
     assert names
@@ -163,13 +163,13 @@ def read(wheel, ending):
 def test_the_wheel_holds_modules_weights_and_data(wheel):
     held = {n for n in wheel.namelist() if n.startswith('decodelab/')}
     names = tracked()
-    wanted = (
+    expected = (
         {p.as_posix() for p in names if p.parts[0] == 'decodelab'}
         if names
         else {module_path(m).relative_to(ROOT).as_posix() for m in MODULES}
     )
     shipped = {n for n in held if n.startswith('decodelab/experiments/')}
-    assert held - shipped == wanted
+    assert held - shipped == expected
     assert {
         'decodelab/experiments/00_tour.ipynb',
         'decodelab/experiments/results/00_tour.pico.csv',
@@ -180,7 +180,7 @@ def test_the_wheel_holds_modules_weights_and_data(wheel):
     assert any(n.endswith('licenses/LICENSE') for n in wheel.namelist())
 
 
-def test_the_wheel_says_what_it_needs_and_offers(wheel):
+def test_the_wheel_states_its_requirements_and_commands(wheel):
     metadata, entry = read(wheel, '/METADATA'), read(wheel, '/entry_points.txt')
     needs = [
         Requirement(l.partition(': ')[2])
@@ -264,7 +264,7 @@ def test_nbdev_and_the_package_agree():
 # Places
 
 
-def test_no_file_names_a_place_of_its_author():
+def test_no_file_names_a_folder_of_its_author():
     names = tracked()
     if names is None:
         pytest.skip('not a git checkout')

@@ -68,10 +68,10 @@ def resolved(name, names):
 
 def graph():
     "Module -> the modules of the package that it imports."
-    found = {m: set(imports(module_path(m).read_text(), m)) for m in MODULES}
+    result = {m: set(imports(module_path(m).read_text(), m)) for m in MODULES}
     return {
         m: {i.removeprefix('decodelab.') for i in names if i.startswith('decodelab.')} - {m}
-        for m, names in found.items()
+        for m, names in result.items()
     }
 
 
@@ -133,11 +133,11 @@ def test_the_checks_see_what_they_should():
 
 @every
 def test_a_module_imports_nothing_of_development(path):
-    found = {
+    result = {
         i.split('.')[0]
         for i in imports(module_path(module_name(path)).read_text(), module_name(path))
     }
-    assert found & set(DEVELOPMENT) == set()
+    assert result & set(DEVELOPMENT) == set()
 
 
 def python(source):
@@ -157,8 +157,8 @@ ITS_OWN = {'evaluate.pretend'}
 @every
 def test_a_notebook_does_not_import_its_own_module(path):
     own = module_name(path)
-    found = [s for s in cells(path) if f'decodelab.{own}' in imports(python(s), 'none.none')]
-    assert len(found) == (own in ITS_OWN), found
+    results = [s for s in cells(path) if f'decodelab.{own}' in imports(python(s), 'none.none')]
+    assert len(results) == (own in ITS_OWN), results
 
 
 def test_no_two_notebooks_make_one_module():

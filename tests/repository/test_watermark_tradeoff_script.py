@@ -110,9 +110,9 @@ def test_strength_has_the_order_of_the_sources(table):
     assert (strong[['dual key', 'keyed acceptance']].dropna() < plain).all(axis=None)
 
 
-def picked(law, u):
+def picked(probabilities, u):
     "The token of each row that the Gumbel trick draws by the uniform numbers u."
-    return (np.log(np.maximum(law, 1e-300)) - np.log(-np.log(u))).argmax(-1)
+    return (np.log(np.maximum(probabilities, 1e-300)) - np.log(-np.log(u))).argmax(-1)
 
 
 def simulated(n, alpha, rng, texts=500, length=60):
@@ -216,6 +216,6 @@ def test_a_real_pair():
         40,
     )
     frame = pd.DataFrame(rows).set_index('scheme')
-    marked = frame.anlppt[['mark on both', 'dual key', 'keyed acceptance']]
-    assert min(marked) > 5 * frame.anlppt['no mark']
+    columns = frame.anlppt[['mark on both', 'dual key', 'keyed acceptance']]
+    assert min(columns) > 5 * frame.anlppt['no mark']
     assert frame.aatps['no drafter'] == 1 < frame.aatps['dual key']

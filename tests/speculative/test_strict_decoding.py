@@ -33,7 +33,7 @@ loose_ = {}  # family → how many texts differ without strict
 
 def compared(lm, drafters, prompts, n, base=Greedy(), k=4):
     "`(texts, identical with strict, identical without)`; checks the counts as it goes."
-    found = [0, 0, 0]
+    results = [0, 0, 0]
     for prompt in prompts:
         plain = decode(lm, prompt, base, n)
         for drafter in drafters:
@@ -46,16 +46,16 @@ def compared(lm, drafters, prompts, n, base=Greedy(), k=4):
                 )
                 for s in (False, True)
             )
-            found = [
-                found[0] + 1,
-                found[1] + (strict.tokens == plain.tokens),
-                found[2] + (loose.tokens == plain.tokens),
+            results = [
+                results[0] + 1,
+                results[1] + (strict.tokens == plain.tokens),
+                results[2] + (loose.tokens == plain.tokens),
             ]
             passes = [sum(s.target_passes for s in t.steps) for t in (loose, strict)]
             if loose.tokens == strict.tokens:
                 assert passes[1] >= passes[0]
                 assert len(strict.steps) == len(loose.steps)
-    return found
+    return results
 
 
 @pytest.mark.parametrize('family', ARCHITECTURES)
@@ -134,7 +134,7 @@ def test_what_is_read_again_is_counted():
     )
 
 
-def test_where_it_cannot_be_promised_it_is_refused():
+def test_strict_is_rejected_if_it_cannot_be_promised():
     lm = random_lm(dtype=HALF)
     with pytest.raises(ValueError, match='Greedy base'):
         decode(lm, [1], Speculative(PromptLookupDrafter(), base=Sample(), deterministic=True), 4)
