@@ -14,6 +14,8 @@ from . import tuning as tuning
 from . import watermark as watermark
 from . import detection as detection
 from . import hf as hf
+from . import cli as cli
+from . import explorers as explorers
 from . import lab as lab
 from .core.trace import Step as Step
 from .core.trace import Trace as Trace
@@ -111,7 +113,7 @@ from .hf.generate import generate as generate
 from .hf.config_files import save_strategy as save_strategy
 from .hf.config_files import load_strategy as load_strategy
 from .hf.pipeline import pipeline as pipeline
-from .lab.decoding_explorer import explore as explore
+from .explorers.decoding_explorer import explore as explore
 from .lab.experiment import Experiment as Experiment
 from .speculative.lookahead import check_lookahead as check_lookahead
 from .watermark.check import check_watermark as check_watermark

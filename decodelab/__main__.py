@@ -2,6 +2,6 @@
 
 import sys
 
-from decodelab.lab.cli import main
+from decodelab.cli.main import main
 
 sys.exit(main())

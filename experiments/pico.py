@@ -7,7 +7,7 @@
     python experiments/pico.py evaluate --home DIR
 
 Every command resumes where a stopped or killed call left off. The training of `pico` takes hours on
-one CPU thread (`nbs/05_zoo/10_pico.ipynb`); `--pause-while FILE` lets it wait for as long as a file
+one CPU thread (`nbs/05_zoo/04_pico.ipynb`); `--pause-while FILE` lets it wait for as long as a file
 exists, `--decay-now` ends it early with a usable model, `export` writes the model of a run so far.
 `evaluate` without `--home` measures the shipped models. With --toy: a miniature, to try the machinery.
 """

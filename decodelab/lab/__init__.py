@@ -1,4 +1,4 @@
-"Experiments, reports and the command line."
+"Experiments: run, resumed, dated, validated, reported; by one process or many."
 from decodelab.core.parameter_docs import attach_stub
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

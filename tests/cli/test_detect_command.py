@@ -4,7 +4,7 @@ import json
 
 
 from decodelab import GreenList, Sample, Temperature, decode, load
-from decodelab.lab.cli import main
+from decodelab.cli.main import main
 
 
 def test_the_detect_command_reports_a_watermark_or_none(tmp_path, capsys):

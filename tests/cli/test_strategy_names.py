@@ -10,10 +10,10 @@ import pytest
 
 from decodelab import Speculative
 from decodelab.core.driver import Strategy
-from decodelab.lab import strategy_names
-from decodelab.lab.cli import COMMANDS, main, make_parser
-from decodelab.lab.completion import SHELLS, completion_script
-from decodelab.lab.strategy_names import (
+from decodelab.cli import strategy_names
+from decodelab.cli.main import COMMANDS, main, make_parser
+from decodelab.cli.completion import SHELLS, completion_script
+from decodelab.cli.strategy_names import (
     LOOKAHEADS,
     SPELLINGS,
     UNSPELLED,

@@ -64,7 +64,7 @@ DEFECTS = [
     (
         'A1',
         'prompt lookup takes the first match and rescans the whole text',
-        'nbs/08_drafters/02_prompt_lookup.ipynb',
+        'nbs/08_drafters/01_prompt_lookup.ipynb',
     ),
     (
         'A1',
@@ -87,11 +87,11 @@ DEFECTS = [
         'beams ignore the assistant',
         'tests/strategies/test_search.py::test_drafts_speed_up_layers_and_amateurs',
     ),
-    ('A1', 'MTP reads its checkpoint again at each call', 'nbs/08_drafters/17_mtp.ipynb'),
+    ('A1', 'MTP reads its checkpoint again at each call', 'nbs/08_drafters/22_mtp.ipynb'),
     (
         'A1',
         'single position (Gemma 4) cannot be constructed',
-        'nbs/08_drafters/18_single_position.ipynb',
+        'nbs/08_drafters/23_single_position.ipynb',
     ),
     (
         'A4',
@@ -101,14 +101,14 @@ DEFECTS = [
     (
         'B1.5',
         'Jacobi decoding without its overhead in the report',
-        'nbs/08_drafters/12_lookahead_decoding.ipynb',
+        'nbs/08_drafters/04_lookahead_decoding.ipynb',
     ),
     (
         'B1.6',
         'trained heads: acceptance that cannot be reproduced',
-        'nbs/08_drafters/16_train_heads.ipynb',
+        'nbs/08_drafters/19_train_heads.ipynb',
     ),
-    ('A1', 'keyed lists under assistance', 'nbs/10_watermark/05_transformers_green_list.ipynb'),
+    ('A1', 'keyed lists under assistance', 'nbs/10_watermark/10_transformers_green_list.ipynb'),
     (
         'A1',
         'selfhash fails on a vocabulary of fewer than 40 tokens',
@@ -170,7 +170,7 @@ DEFECTS = [
         'static, quantized and named caches, or none, break assistance',
         HERE + 'test_cache_settings_of_the_model_do_not_matter',
     ),
-    ('A2.2', 'a rollback of sliding-window and recurrent caches', 'nbs/02_models/11_session.ipynb'),
+    ('A2.2', 'a rollback of sliding-window and recurrent caches', 'nbs/02_models/13_session.ipynb'),
     ('A2.3', 'guidance is lost under assistance', HERE + 'test_guidance_survives'),
     (
         'A2.3',
@@ -180,7 +180,7 @@ DEFECTS = [
     (
         'A2.3',
         'an incremental grammar is lost under assistance: transformers beside ours',
-        'nbs/02_models/15_tokenizer_bytes.ipynb',
+        'nbs/02_models/19_tokenizer_bytes.ipynb',
     ),
     (
         'A2.3',
@@ -246,12 +246,12 @@ DEFECTS = [
     (
         'A2.7',
         'drafts of another tokenizer: context, begin of text, more passes with an identical draft',
-        'nbs/08_drafters/07_universal.ipynb',
+        'nbs/08_drafters/11_universal.ipynb',
     ),
     (
         'A2.7',
         'the law of texts drawn with a draft of another tokenizer',
-        'nbs/08_drafters/08_token_intersection.ipynb',
+        'nbs/08_drafters/12_token_intersection.ipynb',
     ),
     (
         'A2.8',
@@ -271,12 +271,12 @@ DEFECTS = [
     (
         'A4',
         'sampled texts are tested by nobody: joint law, as fractions',
-        'nbs/06_evaluate/08_exact.ipynb',
+        'nbs/06_evaluate/09_exact.ipynb',
     ),
     (
         'A4',
         'sampled texts are tested by nobody: certificate of the code that decodes',
-        'nbs/06_evaluate/09_certify.ipynb',
+        'nbs/06_evaluate/10_certify.ipynb',
     ),
     (
         'A4.2',
@@ -296,7 +296,7 @@ DEFECTS = [
     (
         'B1.1',
         'speculative sampling without any test that it is lossless',
-        'nbs/06_evaluate/09_certify.ipynb',
+        'nbs/06_evaluate/10_certify.ipynb',
     ),
     (
         'B1.2',
@@ -335,7 +335,7 @@ DEFECTS = [
         HERE + 'test_a_reused_uniform_is_caught',
     ),
     ('B1.10', 'token 0 cannot be drawn', HERE + 'test_token_0_is_a_token'),
-    ('B1.10', 'a cache that is wrong after a rollback', 'nbs/02_models/11_session.ipynb'),
+    ('B1.10', 'a cache that is wrong after a rollback', 'nbs/02_models/13_session.ipynb'),
     (
         'B1.11',
         'a batch of speculated texts is not the texts one by one',

@@ -87,7 +87,7 @@ def head(n_architectures: int, n_drafters: int) -> list[str]:
         '',
         f"{n_architectures} architectures of transformers' list of causal language models, as tiny random models "
         'in float64. The first columns are the ways of reading that '
-        '[`lm.capabilities`](../nbs/02_models/17_capabilities.ipynb) compares with the model\'s own full '
+        '[`lm.capabilities`](../nbs/02_models/10_capabilities.ipynb) compares with the model\'s own full '
         f'forward pass; then {n_drafters} drafters, whose greedy tokens are compared with plain decoding by that '
         'pass. Made by `python -m tests.fuzz.matrix`; architectures that could not be built tiny are not listed.',
         '',

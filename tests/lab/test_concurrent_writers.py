@@ -417,7 +417,7 @@ def test_a_strategy_that_never_works_ends_the_bench_at_once(script, tmp_path):
 
 
 def test_compare_with_a_prompt_that_does_not_fit(tmp_path, capsys):
-    from decodelab.lab.cli import main
+    from decodelab.cli.main import main
 
     prompts = ['def f(x):', 'x = ' + '1 + ' * 3000 + '1', 'import os']
     (tmp_path / 'prompts.txt').write_text('\n'.join(prompts) + '\n')

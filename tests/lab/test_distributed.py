@@ -478,13 +478,13 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
 
 
 def slurm_script():
-    "The script that the notebook 13_lab/08_distributed shows."
+    "The script that the notebook 15_lab/11_distributed shows."
     import ast
     from repo import ROOT, cells
 
     source = next(
         s
-        for s in cells(ROOT / 'nbs' / '13_lab' / '08_distributed.ipynb')
+        for s in cells(ROOT / 'nbs' / '15_lab' / '11_distributed.ipynb')
         if s.startswith('SLURM =')
     )
     return ast.literal_eval(ast.parse(source).body[0].value)

@@ -19,7 +19,7 @@ import decodelab
 from decodelab import builtin_prompts, decode, load
 from decodelab.core.files import short_hash
 from decodelab.evaluate.bench import fingerprint, run_row
-from decodelab.lab import cli
+from decodelab.cli import main as cli
 from decodelab.lab.fingerprint import PACKAGE, changed_parts, experiment_fingerprint
 from decodelab.lab.freshness import (
     STATES,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from decodelab.lab.bench_report import read_prompts
+from decodelab.cli.bench_report import read_prompts
 from repo import ROOT
 
 QUESTIONS = ROOT.parent / 'shared' / 'data' / 'spec_bench' / 'question.jsonl'

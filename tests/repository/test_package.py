@@ -59,14 +59,14 @@ def test_the_root_is_small_and_promised_names_are_there():
     assert set(PROMISED) <= set(names)
     assert len(names) <= 100
     assert set(dir(decodelab)) >= {*names, *PARTS}
-    assert len(PARTS) == 13
+    assert len(PARTS) == 15
     with pytest.raises(AttributeError, match='nothing_of_the_kind'):
         decodelab.nothing_of_the_kind
 
 
 def test_the_root_has_at_most_a_hundred_names():
     parts = {'core', 'models', 'logits', 'strategies', 'zoo', 'evaluate', 'speculative', 'drafters'}
-    parts |= {'tuning', 'watermark', 'detection', 'hf', 'lab'}
+    parts |= {'tuning', 'watermark', 'detection', 'hf', 'explorers', 'lab', 'cli'}
     assert len(set(decodelab.__all__) - parts - {'__version__'}) <= 100
 
 
@@ -197,7 +197,7 @@ def test_the_wheel_states_its_requirements_and_commands(wheel):
     }
     assert f'Version: {decodelab.__version__}' in metadata
     assert 'License-Expression: Apache-2.0' in metadata
-    assert 'decodelab = decodelab.lab.cli:main' in entry
+    assert 'decodelab = decodelab.cli.main:main' in entry
     assert 'decodelab = decodelab._modidx:d' in entry
 
 

@@ -4,7 +4,7 @@ import preloaded
 
 CODE = """
 import sys
-for name in ('torch', 'transformers.models.llama.modeling_llama', 'decodelab.lab.cli'):
+for name in ('torch', 'transformers.models.llama.modeling_llama', 'decodelab.cli.main'):
     print(name in sys.modules)
 """
 

@@ -38,7 +38,7 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
     }
     nb = new_notebook(
         cells=[
-            new_code_cell('#| default_exp lab.explore'),
+            new_code_cell('#| default_exp lab.write'),
             new_markdown_cell('# Title\n\n> What it is about.'),
             new_code_cell('#| hide\nsecret = 1'),
             new_code_cell('#| export\ndef shown(): ...'),
@@ -46,10 +46,10 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
             new_markdown_cell('[a](../07_speculative/04_loop.ipynb#The-Loop) `[x](y)`'),
         ]
     )
-    path = ROOT / 'nbs' / '13_lab' / '99_explore.ipynb'
+    path = ROOT / 'nbs' / '15_lab' / '99_write.ipynb'
     monkeypatch.setattr(nbformat, 'read', lambda *args: nb)
     site.notebooks.append(path)
-    site.pages[path] = 'book/13_lab/99_explore.ipynb'
+    site.pages[path] = 'book/15_lab/99_write.ipynb'
     monkeypatch.setattr(pages.Site, 'relink', lambda site, text, home: text)
     page = nbformat.reads(pages.notebook_page(site, path), 4)
     assert [c.source.splitlines()[0] for c in page.cells[:3]] == [
@@ -60,7 +60,7 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
     assert page.cells[1].metadata.tags == ['module']
     assert 'tags' not in page.cells[2].metadata
     assert set(page.cells[2].outputs[0].data) == {'text/html'}
-    assert '`decodelab.lab.explore`' in page.cells[0].source
+    assert '`decodelab.lab.write`' in page.cells[0].source
     assert '#|' not in ''.join(c.source for c in page.cells)
 
 

@@ -1,0 +1,5 @@
+"The command line, and strategies by name."
+
+from decodelab.core.parameter_docs import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -1,0 +1,24 @@
+# The names of this part, imported when they are first used; also what editors and type checkers read.
+from .explorer import Explorer as Explorer
+from .explorer import ChoiceField as ChoiceField
+from .explorer import FlagField as FlagField
+from .explorer import IntField as IntField
+from .explorer import NumberField as NumberField
+from .explorer import StateField as StateField
+from .explorer import TextField as TextField
+from .panel import Panel as Panel
+from .decoding_explorer import explore as explore
+from .watermark_explorer import explore_watermark as explore_watermark
+from .distribution_explorer import explore_distribution as explore_distribution
+from .distribution_explorer import NextLogits as NextLogits
+from .distribution_explorer import distribution_stages as distribution_stages
+from .distribution_explorer import branch_probabilities as branch_probabilities
+from .round_explorer import step_rounds as step_rounds
+from .round_explorer import round_at as round_at
+from .lookahead_explorer import explore_lookahead as explore_lookahead
+from .beam_explorer import PathFilter as PathFilter
+from .beam_explorer import merge_searches as merge_searches
+from .beam_explorer import explore_beams as explore_beams
+from .layer_explorer import layer_table as layer_table
+from .layer_explorer import explore_layers as explore_layers
+from .explorers import list_explorers as list_explorers
