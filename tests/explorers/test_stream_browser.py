@@ -4,7 +4,7 @@ whole characters; a search says why it cannot."""
 import nbformat
 import pytest
 
-from tests.explore.test_tour_browser import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
+from tests.explorers.test_tour_browser import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 MADE = '''import time

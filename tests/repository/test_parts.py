@@ -27,7 +27,6 @@ MAY_IMPORT = {
     'explorers': 'core models logits strategies zoo evaluate speculative drafters tuning watermark detection hf',
     'lab': 'core models logits strategies zoo evaluate speculative drafters tuning watermark detection hf',
     'cli': 'core models logits strategies zoo evaluate speculative drafters tuning watermark detection hf lab explorers',
-    'lab': 'core models logits strategies zoo evaluate speculative drafters tuning watermark detection hf',
 }
 # Modules that may import each other, because the import is late.
 RESERVED = {'engines'}  # its place among the folders, until it has a notebook
