@@ -18,7 +18,8 @@ from result_tables import claims_table, freshness_warning, peers_table, sources_
 REFERENCES = '<!-- peers -->'  # in the index, where their table goes
 ENGINE_ROWS = ROOT / 'experiments' / 'results' / '16_engine.pico.csv'
 PICTURE = ROOT / 'docs' / 'trace.svg'
-COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
+COLUMNS = 88  # characters a line
+WIDTH, HEIGHT = 9.0, 25  # of a character, in pixels
 # told apart by the colour-blind, too
 COLOURS = dict(accepted='#0072b2', corrected='#d55e00', bonus='#009e73')
 STYLE = """<style>

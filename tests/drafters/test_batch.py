@@ -1,8 +1,6 @@
 """Texts decoded together are, token by token and count by count, the texts decoded alone: every strategy,
 every family, any size of batch."""
 
-import random
-
 import pytest
 import torch
 
@@ -36,14 +34,19 @@ from decodelab import (
 from decodelab.drafters import PardDrafter, SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.logits import Mirostat
 from decodelab.evaluate.certify import ARCHITECTURES
+from tests.random_prompts import random_prompts
 
 SIZES = (1, 2, 7, 32)
 WARM = [Temperature(0.8), TopP(0.95)]
 
 
 def prompts(vocab_size, lengths=(1, 2, 3, 30, 90, 7, 1, 64, 12)):
-    draw = random.Random(0)
-    return [[draw.randrange(1, vocab_size) for _ in range(n)] for n in lengths]
+    return random_prompts(lengths, vocab_size, lowest=1)
+
+
+def weights_of(lm):
+    "Copies of a model's weights by name."
+    return {k: v.clone() for k, v in lm.model.state_dict().items()}
 
 
 def counts(trace):
@@ -258,7 +261,7 @@ def test_early_exits_that_end_at_odd_times_and_are_refilled():
 
 def test_an_error_names_the_text_and_leaves_the_models_as_they_were():
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
-    before = [{k: v.clone() for k, v in m.model.state_dict().items()} for m in (lm, draft)]
+    before = [weights_of(lm), weights_of(draft)]
 
     def explode(ids, scores):
         if ids.shape[1] > 70:

@@ -216,7 +216,8 @@ def config_of(target, **changes):
 
 def tensors_of(config):
     "Random tensors under the authors' names: `DFlashDraftModel.state_dict()`."
-    wide, inner, d = config['hidden_size'], config['intermediate_size'], config['head_dim']
+    wide, inner = config['hidden_size'], config['intermediate_size']
+    d = config['head_dim']
     q, kv = d * config['num_attention_heads'], d * config['num_key_value_heads']
     shapes = {'fc.weight': (wide, 3 * wide), 'hidden_norm.weight': (wide,), 'norm.weight': (wide,)}
     for i in range(config['num_hidden_layers']):
@@ -258,7 +259,8 @@ def turned(x, positions, theta):
 
 def layer_by_formula(config, w, i, x, context):
     "z-lab/dflash, `Qwen3DFlashDecoderLayer`: keys of context and block; a windowed layer is causal."
-    n, m, d = len(context), len(x), config['head_dim']
+    n, m = len(context), len(x)
+    d = config['head_dim']
     positions, theta = torch.arange(n + m), config['rope_theta']
     y = rms(x, w('input_layernorm'))
     both = torch.cat([context, y])

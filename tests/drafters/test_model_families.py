@@ -122,14 +122,11 @@ def test_guidance_survives_speculation():
 
 def test_models_and_configs_are_as_they_were_even_after_an_error():
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
-    before = [
-        (
-            {k: v.clone() for k, v in m.model.state_dict().items()},
-            m.model.config.to_dict(),
-            m.model.generation_config.to_dict(),
-        )
-        for m in (lm, draft)
-    ]
+    before = []
+    for m in (lm, draft):
+        weights = {k: v.clone() for k, v in m.model.state_dict().items()}
+        config, generation = m.model.config.to_dict(), m.model.generation_config.to_dict()
+        before.append((weights, config, generation))
 
     def explode(ids, scores):
         raise RuntimeError('rule')

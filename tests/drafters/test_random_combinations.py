@@ -56,6 +56,11 @@ def leaves(enumerated: bool) -> dict:
     return {n: maker.make(c, 0) for n, c in classes(Drafter).items() if n not in OUTER}
 
 
+def pairs_of(row) -> set[tuple]:
+    "The pairs of values that a row has in two columns, with their columns."
+    return {(i, a, j, b) for (i, a), (j, b) in itertools.combinations(enumerate(row), 2)}
+
+
 def rows(*values) -> list[tuple]:
     "Rows in which every pair of values of two columns occurs, chosen greedily with a fixed seed."
     draw = random.Random(0)
@@ -67,21 +72,15 @@ def rows(*values) -> list[tuple]:
     }
     table = []
     while pairs:
-        best = max(
-            (tuple(draw.choice(v) for v in values) for _ in range(60)),
-            key=lambda row: sum(
-                (i, row[i], j, row[j]) in pairs
-                for i, j in itertools.combinations(range(len(row)), 2)
-            ),
-        )
-        new = {(i, best[i], j, best[j]) for i, j in itertools.combinations(range(len(best)), 2)}
-        if not new & pairs:
+        candidates = []
+        for _ in range(60):
+            candidates.append(tuple(draw.choice(v) for v in values))
+        best = max(candidates, key=lambda row: len(pairs_of(row) & pairs))
+        if not pairs_of(best) & pairs:
             i, a, j, b = min(pairs)
-            best = tuple(
-                a if k == i else b if k == j else draw.choice(v) for k, v in enumerate(values)
-            )
-            new = {(i, best[i], j, best[j]) for i, j in itertools.combinations(range(len(best)), 2)}
-        pairs -= new
+            forced = {i: a, j: b}
+            best = tuple(forced[k] if k in forced else draw.choice(v) for k, v in enumerate(values))
+        pairs -= pairs_of(best)
         table.append(best)
     return table
 

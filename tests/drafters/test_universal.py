@@ -42,12 +42,9 @@ MIXED = '# naïve café 日本語 🙂🙂\ndef f(x):\n\treturn  "Überraschung<
 
 def letters(text, merges=()):
     "A tokenizer with a token per letter and per merge."
-    rust = Tokenizer(
-        models.BPE(
-            vocab={t: i for i, t in enumerate([*text, *(a + b for a, b in merges)])},
-            merges=list(merges),
-        )
-    )
+    tokens = [*text, *(a + b for a, b in merges)]
+    vocab = {t: i for i, t in enumerate(tokens)}
+    rust = Tokenizer(models.BPE(vocab=vocab, merges=list(merges)))
     rust.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=rust)
 
@@ -103,22 +100,19 @@ def test_the_lookahead_is_never_exceeded_and_asked_in_terms_of_the_target(k):
 def test_an_interrupted_call_alters_nothing():
     target, alt = load('pico-draft', device='cpu'), load('pico-alt', device='cpu')
 
-    def state():
-        return [
-            (
-                lm.model.config.to_json_string(),
-                lm.model.generation_config.to_json_string(),
-                lm.tokenizer.backend_tokenizer.to_str(),
-                [(n, w.clone()) for n, w in lm.model.state_dict().items()],
-                [id(m) for m in lm.model.modules()],
-            )
-            for lm in (target, alt)
-        ]
+    def state(lm):
+        return (
+            lm.model.config.to_json_string(),
+            lm.model.generation_config.to_json_string(),
+            lm.tokenizer.backend_tokenizer.to_str(),
+            [(n, w.clone()) for n, w in lm.model.state_dict().items()],
+            [id(m) for m in lm.model.modules()],
+        )
 
     def interrupt(ids):
         raise KeyboardInterrupt
 
-    before = state()
+    before = [state(target), state(alt)]
     for kind, base in (
         (UniversalDrafter, Greedy()),
         (TokenIntersectionDrafter, Sample([RepetitionPenalty(1.2), Temperature(0.7)])),
@@ -126,7 +120,7 @@ def test_an_interrupted_call_alters_nothing():
         with pytest.raises(KeyboardInterrupt):
             decode(target, 'def f', Speculative(kind(alt), base=base), 12, stop=interrupt)
         decode(target, 'def f', Speculative(kind(alt), base=base), 12)
-    for a, b in zip(before, state()):
+    for a, b in zip(before, [state(target), state(alt)]):
         assert a[:3] == b[:3]
         assert a[4] == b[4]
         assert all(n == m and torch.equal(v, w) for (n, v), (m, w) in zip(a[3], b[3]))
@@ -137,10 +131,8 @@ def test_an_interrupted_call_alters_nothing():
 
 def tiktoken_like(path):
     "Whisper's vocabulary as a byte-level BPE: the merge of each token is the split that its own ranks make."
-    ranks = {
-        base64.b64decode(t): int(r)
-        for t, r in (line.split() for line in path.read_text().splitlines() if line)
-    }
+    lines = [line.split() for line in path.read_text().splitlines() if line]
+    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     byte = bytes_to_unicode()
     name = lambda raw: ''.join(byte[b] for b in raw)
     merges = []

@@ -68,7 +68,7 @@ def test_shares_are_shares_and_order_does_not_matter(some):
 @many_examples
 @given(values, values, st.floats(-500, 500))
 def test_truthfulness_depends_on_differences_of_scores_only(true, false, by):
-    moved = [[s + by for s in side] for side in (true, false)]
+    moved = [s + by for s in true], [s + by for s in false]
     assert mc2(*moved) == pytest.approx(mc2(true, false), abs=1e-9)
     assert 0 <= mc2(true, false) <= 1
     assert mc2(true, false) == pytest.approx(1 - mc2(false, true), abs=1e-9)
@@ -125,10 +125,8 @@ def test_truthfulqa_scores_are_those_of_whole_forwards(lm):
     for base, temperature in ((Greedy(), 1.0), (Sample([Temperature(2.0)]), 2.0)):
         frame = evaluate_choices(lm, questions, base)
         for q, row in zip(questions, frame.itertuples()):
-            true, false = (
-                [forward(lm, q.prompt, a, temperature).sum().item() for a in side]
-                for side in (q.true, q.false)
-            )
+            score = lambda a, q=q: forward(lm, q.prompt, a, temperature).sum().item()
+            true, false = [score(a) for a in q.true], [score(a) for a in q.false]
             assert np.allclose(row.true, true, atol=1e-8)
             assert np.allclose(row.false, false, atol=1e-8)
             assert row.mc1 == (true[q.best] > max(false))
@@ -189,7 +187,9 @@ def test_people_repeat_little_and_the_published_count_misses_one_ngram_a_text():
     pages = [' '.join(words[i : i + 100]) for i in range(1000, 21000, 100)]
     assert 0.9 < diversity(pages) < 1
     for n in (2, 3, 4):
-        grams = [[tuple(p.split()[i : i + n]) for i in range(101 - n)] for p in pages]
+        grams = []
+        for words in map(str.split, pages):
+            grams.append([tuple(words[i : i + n]) for i in range(101 - n)])
         assert rep_n(pages, n) == pytest.approx(
             1 - sum(len(set(g)) for g in grams) / sum(map(len, grams))
         )
@@ -203,6 +203,13 @@ def test_people_repeat_little_and_the_published_count_misses_one_ngram_a_text():
     assert abs(diversity(pages) - diversity(pages, 'simctg')) < 0.01
 
 
+def inflections(word):
+    "A word and the regular forms that it may have."
+    doubled = word + word[-1]
+    forms = [word + ending for ending in ('s', 'es', 'ed', 'd', 'ing')]
+    return [word, *forms, word[:-1] + 'ing', doubled + 'ing', doubled + 'ed']
+
+
 @real
 def test_human_references_of_commongen_contain_their_concepts():
     items = [
@@ -214,12 +221,7 @@ def test_human_references_of_commongen_contain_their_concepts():
     copies = []
     for item in items:
         lemmas = [c.rsplit('_', 1)[0] for c in item['concept_set'].split('#')]
-        forms = [
-            [w]
-            + [w + e for e in ('s', 'es', 'ed', 'd', 'ing')]
-            + [w[:-1] + 'ing', w + w[-1] + 'ing', w + w[-1] + 'ed']
-            for w in lemmas
-        ]
+        forms = [inflections(w) for w in lemmas]
         exact.append(coverage(item['scene'], lemmas)['coverage'])
         inflected.append(coverage(item['scene'], forms)['coverage'])
         copies.append(self_bleu(item['scene']) if len(item['scene']) > 1 else 0)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 
 from decodelab import BeamSearch, DiverseBeamSearch, decode, load
@@ -101,7 +102,7 @@ def test_walking_zooming_switching(lm, trace, tmp_path):
     assert abs(got['larger'] - 1.25) < 0.02
     assert abs(got['fit']) < 2
     assert got['smaller']
-    assert got['views'] == [[i == k for i in range(3)] for k in range(3)]
+    assert got['views'] == np.eye(3, dtype=bool).tolist()
     assert got['hover'].startswith('steps 1 to ')
 
 

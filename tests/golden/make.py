@@ -156,7 +156,8 @@ def generate(model, prompts, args, scores=True):
     eos = args.get('eos_token_id')
     eos = eos if isinstance(eos, list) else [eos]
     new = out.sequences[:, ids.shape[1] if left else 1 :].tolist()
-    new = [row[: next((i + 1 for i, t in enumerate(row) if t in eos), len(row))] for row in new]
+    end = lambda row: next((i + 1 for i, t in enumerate(row) if t in eos), len(row))
+    new = [row[: end(row)] for row in new]
     result = getattr(out, 'sequences_scores', None)
     return new, None if result is None else [round(s, 9) for s in result.tolist()]
 
@@ -285,7 +286,8 @@ class Substrings(beam_constraints.ConstraintListState):
     def copy(self, stateful=True):
         new = type(self)(self.constraints)
         if stateful:
-            new.text, new.todo, new.completed = list(self.text), list(self.todo), self.completed
+            new.text, new.todo = list(self.text), list(self.todo)
+            new.completed = self.completed
         return new
 
 
@@ -348,7 +350,8 @@ class FreeGroups(logits_process.HammingDiversityLogitsProcessor):
     def __call__(self, input_ids, scores, current_tokens, beam_group_idx):
         if beam_group_idx == 0:
             self.over = SCORER._done.tolist()
-        size, vocab, scores = self._num_sub_beams, scores.shape[-1], scores.clone()
+        size, vocab = self._num_sub_beams, scores.shape[-1]
+        scores = scores.clone()
         for b in range(len(current_tokens) // self._num_beams):
             for g in range(beam_group_idx):
                 at = b * self._num_beams + g * size
@@ -415,11 +418,9 @@ def jsd(mature, early):
     return 0.5 * ((mature.exp() * (mature - mean)).sum(-1) + (early.exp() * (early - mean)).sum(-1))
 
 
-real_select, scorer, group_scorer = (
-    utils._dola_select_contrast,
-    beam_search.ConstrainedBeamSearchScorer,
-    beam_search.BeamSearchScorer,
-)
+real_select = utils._dola_select_contrast
+scorer = beam_search.ConstrainedBeamSearchScorer
+group_scorer = beam_search.BeamSearchScorer
 starts = [
     (scorer, 'process', noting_start(scorer.process)),
     (scorer, 'finalize', noting_start(scorer.finalize)),
@@ -880,10 +881,8 @@ def meets(tokens, args):
     phrases = [w if isinstance(w[0], list) else [w] for w in args.get('force_words_ids', ())] + [
         [c['phrasal']] if 'phrasal' in c else c['disjunctive'] for c in args.get('constraints', ())
     ]
-    return all(
-        any(tokens[i : i + len(word)] == word for word in words for i in range(len(tokens)))
-        for words in phrases
-    )
+    occurs = lambda word: any(tokens[i : i + len(word)] == word for i in range(len(tokens)))
+    return all(any(map(occurs, words)) for words in phrases)
 
 
 def examine(models, case):
@@ -898,11 +897,8 @@ def examine(models, case):
         return None
     if tokens is None:
         return case | dict(error=scores)
-    result, base, batch = (
-        case | dict(tokens=tokens) | ({} if scores is None else dict(scores=scores)),
-        tokens,
-        len(case['prompts']) > 1,
-    )
+    result = case | dict(tokens=tokens) | ({} if scores is None else dict(scores=scores))
+    base, batch = tokens, len(case['prompts']) > 1
 
     def each(fix):
         return sum((run(model, case, fix, prompts=[p])[0] or [None] for p in case['prompts']), [])
@@ -912,13 +908,9 @@ def examine(models, case):
     if unmet := [i for i, t in enumerate(base) if t and not meets(t, case['args'])]:
         result['unmet'] = unmet
     fixed = {fix: each([fix]) for fix in TRIED[case['strategy']]}
-    heals = (
-        'encoder mask'
-        if model.config.is_encoder_decoder
-        else 'one layer'
-        if case['strategy'] == 'dola'
-        else None
-    )
+    heals = 'one layer' if case['strategy'] == 'dola' else None
+    if model.config.is_encoder_decoder:
+        heals = 'encoder mask'
     if batch and heals:
         assert run(model, case, [heals])[0] == base, (
             case
@@ -933,10 +925,8 @@ def main(names):
     )
     torch.set_num_threads(1)
     models = {name: build(**recipe) for name, recipe in MODELS.items()}
-    models |= {
-        ('perturbed', name): [perturbed(models[name], size) for size in (1e-9, 1e-6)]
-        for name in MODELS
-    }
+    for name in MODELS:
+        models['perturbed', name] = [perturbed(models[name], size) for size in (1e-9, 1e-6)]
     file = Path(__file__).with_name('search.json')
     old = json.loads(file.read_text()) if file.exists() else dict(cases=[], left_out={})
     cases, left_out = [], {}

@@ -240,7 +240,8 @@ def test_a_trainer_evaluates_with_any_strategy(tmp_path):
         dict(input_ids=[5 + i, 6, 7, 1], attention_mask=[1] * 4, labels=[9, 10 + i, 1])
         for i in range(6)
     ]
-    collate = lambda rows: {k: torch.tensor([r[k] for r in rows]) for k in rows[0]}
+    column = lambda rows, name: torch.tensor([row[name] for row in rows])
+    collate = lambda rows: {name: column(rows, name) for name in rows[0]}
     args = Seq2SeqTrainingArguments(
         output_dir=str(tmp_path),
         predict_with_generate=True,

@@ -211,7 +211,8 @@ def test_searches(family):
             alone = generate(model, **one)[0].tolist()
             assert [t for t in row if t != 1] == [t for t in alone if t != 1], call
     forced = generate(model, **BATCH | dict(num_beams=4, force_words_ids=[[11, 12]])).tolist()
-    assert all([11, 12] in [row[i : i + 2] for i in range(len(row))] for row in forced)
+    for row in forced:
+        assert (11, 12) in zip(row, row[1:])
     assert torch.equal(
         generate(model, **BATCH, num_beams=1, penalty_alpha=0.0, top_k=4), generate(model, **BATCH)
     )

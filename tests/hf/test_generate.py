@@ -55,14 +55,11 @@ def draft_of(model):
 
 def one_by_one(model, call):
     "What transformers says of each text alone, as rows of a batch."
-    rows = [
-        model.generate(
-            ids[mask.bool()][None],
-            do_sample=False,
-            **{k: v for k, v in BATCH.items() if k not in ('input_ids', 'attention_mask')} | call,
-        )[0, int(mask.sum()) :]
-        for ids, mask in zip(IDS, MASK)
-    ]
+    options = {k: v for k, v in BATCH.items() if k not in ('input_ids', 'attention_mask')} | call
+    rows = []
+    for ids, mask in zip(IDS, MASK):
+        row = model.generate(ids[mask.bool()][None], do_sample=False, **options)
+        rows.append(row[0, int(mask.sum()) :])
     return torch.cat(
         [
             IDS,
@@ -216,23 +213,12 @@ def test_drafts_by_themselves_are_those_of_transformers(llama):
 def test_an_assistants_arguments_arrive(llama):
     "transformers takes num_assistant_tokens from the assistant's configuration, and drops the caller's."
     draft = copy.deepcopy(llama)
-    passes = [
-        sum(
-            s.target_passes
-            for s in generate(
-                llama,
-                IDS[1:2],
-                max_new_tokens=24,
-                assistant_model=draft,
-                num_assistant_tokens=k,
-                assistant_confidence_threshold=0.0,
-                return_dict_in_generate=True,
-            )
-            .trace[0]
-            .steps
-        )
-        for k in (1, 5)
-    ]
+    options = dict(assistant_model=draft, max_new_tokens=24, return_dict_in_generate=True)
+    passes = []
+    for k in (1, 5):
+        drafts = dict(num_assistant_tokens=k, assistant_confidence_threshold=0.0)
+        trace = generate(llama, IDS[1:2], **options, **drafts).trace[0]
+        passes.append(sum(s.target_passes for s in trace.steps))
     draft.generation_config.update(num_assistant_tokens=2, assistant_confidence_threshold=0.0)
     drafted = [
         s.drafted
@@ -513,11 +499,10 @@ def test_whisper_gives_back_what_its_own_generate_gives_back():
     assert type(a) is type(b)
     assert torch.equal(a.sequences, b.sequences)
     assert len(a.scores) == len(b.scores)
-    assert [
-        [i for i in row if i != 2] for row in lm.model.generate(features, num_beams=2).tolist()
-    ] == [
-        [i for i in row if i] for row in generate(lm, features, num_beams=2).tolist()
-    ]  # transformers fills a beam's row up with the end
+    ours = generate(lm, features, num_beams=2)
+    theirs = lm.model.generate(features, num_beams=2)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a[a != 0].tolist() == b[b != 2].tolist()  # transformers fills a beam up with the end
     sound = 3 * torch.randn(
         2, 8, 260, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
@@ -618,11 +603,8 @@ def test_stop_strings_and_criteria_in_batches():
     )
     theirs = pico.model.generate(**batch, max_new_tokens=20, do_sample=False)
     width = batch['input_ids'].shape[1]
-    string = next(
-        t
-        for t in (pico.tokenizer.decode(theirs[0, width:])[i : i + 3] for i in range(4, 30))
-        if t.strip()
-    )
+    text = pico.tokenizer.decode(theirs[0, width:])
+    string = next(text[i : i + 3] for i in range(4, 30) if text[i : i + 3].strip())
     for one in (
         dict(input_ids=row[m.bool()][None])
         for row, m in zip(batch['input_ids'], batch['attention_mask'])
@@ -1132,10 +1114,8 @@ def test_the_arguments_of_removed_strategies(case):
     lm, width = lm_of(case['model']), max(map(len, prompts))
     behind = lm.decoder_start_ids  # an encoder's padding stands behind the text
     pad = lambda x, fill: x + [fill] * (width - len(x)) if behind else [fill] * (width - len(x)) + x
-    ids, mask = (
-        torch.tensor([pad(x, 0) for x in rows])
-        for rows in (prompts, [[1] * len(p) for p in prompts])
-    )
+    ids = torch.tensor([pad(p, 0) for p in prompts])
+    mask = torch.tensor([pad([1] * len(p), 0) for p in prompts])
     mended = case['strategy'] != 'dola'  # the door has the original's divergence
     want = tokens_of(case, mended)[0]
     begin = (

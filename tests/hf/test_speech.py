@@ -78,9 +78,8 @@ def test_searches_are_those_of_transformers(pico, sounds):
             == greedy
         )
     together = generate(lm.model, input_features=torch.cat([s['input_features'] for s in sounds]))
-    assert [[i for i in row if i > 2] for row in together.tolist()] == [
-        transcript(lm.model, s) for s in sounds
-    ]
+    for row, sound in zip(together, sounds, strict=True):
+        assert row[row > 2].tolist() == transcript(lm.model, sound)
 
 
 def test_forbidden_tokens_stay_away_from_drafts_and_targets(pico, sounds):
@@ -149,10 +148,8 @@ def test_spoken_digits():
             lm, sound, Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(5))
         )
         assert fast.tokens == plain.tokens
-        (
-            truths.append(truth),
-            texts.append(lm.tokenizer.decode(plain.tokens, skip_special_tokens=True)),
-        )
+        truths.append(truth)
+        texts.append(lm.tokenizer.decode(plain.tokens, skip_special_tokens=True))
         passes = passes + fast.metrics()['target_passes']
         tokens = tokens + len(fast.tokens)
     assert word_error_rate(truths, texts) < 0.1

@@ -142,10 +142,11 @@ def script(tmp_path, text):
 
 def stored_rows(folder):
     "`{file: its whole lines}` of a run folder."
-    return {
-        p.name: [json.loads(l) for l in p.read_text().splitlines(keepends=True) if l.endswith('\n')]
-        for p in sorted(Path(folder).glob('rows*'))
-    }
+    files = {}
+    for path in sorted(Path(folder).glob('rows*')):
+        lines = path.read_text().splitlines(keepends=True)
+        files[path.name] = [json.loads(line) for line in lines if line.endswith('\n')]
+    return files
 
 
 def runs(rows):
@@ -182,9 +183,9 @@ def test_two_processes_generate_and_count_as_one_does(tmp_path):
     assert runs(files['rows.0.jsonl'] + files['rows.1.jsonl']) == runs(
         stored_rows(tmp_path / 'run1')['rows.jsonl']
     )
-    groups = [{(r['repeat'], r['prompt']) for r in rows} for rows in files.values()]
+    group = lambda rows: {(r['repeat'], r['prompt']) for r in rows}
     # whole groups: what is compared was measured by one process
-    assert not groups[0] & groups[1]
+    assert not group(files['rows.0.jsonl']) & group(files['rows.1.jsonl'])
     assert [len(rows) for rows in files.values()] == [
         20,
         20,

@@ -68,7 +68,9 @@ class Page(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.text, self.elements, self.styles = '', [], []
+        self.text = ''
+        self.elements = []
+        self.styles = []
         self.feed(page)
         self.close()
 

@@ -312,10 +312,10 @@ def pico():
         name: load(name, device='cpu', dtype=torch.float64)
         for name in ('pico', 'pico-draft', 'pico-alt')
     }
-    return {
-        native: [LM(lm.model, lm.tokenizer, name, native=native) for name, lm in models.items()]
-        for native in (True, False)
-    }
+    wrapped = lambda native: [
+        LM(lm.model, lm.tokenizer, name, native=native) for name, lm in models.items()
+    ]
+    return {True: wrapped(True), False: wrapped(False)}
 
 
 DRAFTERS = dict(
@@ -335,10 +335,11 @@ TEXTS = [random.Random(n).choices(range(4, 61), k=n) for n in (1, 12, 5, 30, 2)]
 
 def tokens_of(lm, texts, strategy, size, n=12):
     "Tokens and counts of each text."
-    return [
-        (t.tokens, [(s.drafted, s.accepted, s.target_passes, s.draft_passes) for s in t.steps])
-        for t in decode_batch(lm, texts, strategy, size, n, seed=3)
-    ]
+    rows = []
+    for trace in decode_batch(lm, texts, strategy, size, n, seed=3):
+        steps = [(s.drafted, s.accepted, s.target_passes, s.draft_passes) for s in trace.steps]
+        rows.append((trace.tokens, steps))
+    return rows
 
 
 @pytest.mark.parametrize('size', [1, 3])
@@ -824,7 +825,8 @@ def test_packed_weights_and_a_window_in_a_real_graph():
 def test_a_compiled_model_runs_hooks_and_sees_edits(compiled):
     lm, _ = compiled
     session, calls = lm.session(), []
-    session.logits(IDS[:10]), session.logits(IDS[:11])
+    session.logits(IDS[:10])
+    session.logits(IDS[:11])
     hook = lm.model.model.layers[1].mlp.register_forward_hook(lambda *args: calls.append(1))
     session.logits(IDS[:13], 2)
     hook.remove()
@@ -849,7 +851,8 @@ def test_a_compiled_model_runs_hooks_and_sees_edits(compiled):
 def test_prompts_of_ten_lengths_compile_nothing_new(traced):
     "Greedy, sampling and assisted, with prompts in buckets; the texts are those of the uncompiled model."
     lm, plain, draft = (LM(made(seed=seed)) for seed in (0, 0, 1))
-    lm.compile(width=3, length=64, prompts=True), draft.compile(width=1, length=64, prompts=True)
+    lm.compile(width=3, length=64, prompts=True)
+    draft.compile(width=1, length=64, prompts=True)
     before = set(lm.graphs.graphs), set(draft.graphs.graphs)
     assert {g[0] for g in before[0]} == {1, 2, 3, 16, 32, 64}
     assert {g[0] for g in before[1]} == {

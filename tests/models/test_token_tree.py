@@ -12,6 +12,7 @@ from decodelab.evaluate.certify import ARCHITECTURES
 from decodelab.core.trace import Step
 from decodelab.models.compile import CompiledForward
 from decodelab.models.tree_attention import TokenTree
+from tests.random_prompts import random_prompts
 
 LOOSE = ('gemma2',)  # its eager attention takes the softmax in float32
 ENGINES = [
@@ -41,12 +42,11 @@ def random_tree(draw, most, vocab_size=64):
 
 def by_chains(lm, ids, tokens, parents):
     "The oracle: each path in a session of its own."
-    return torch.cat(
-        [
-            lm.session().logits(ids + [tokens[i] for i in path_to(parents, j)])
-            for j in range(-1, len(tokens))
-        ]
-    )
+    rows = []
+    for j in range(-1, len(tokens)):
+        path = [tokens[i] for i in path_to(parents, j)]
+        rows.append(lm.session().logits(ids + path))
+    return torch.cat(rows)
 
 
 def close(got, want, family):
@@ -204,8 +204,8 @@ class Looking:
     ],
 )
 def test_in_a_batch(family, native):
-    lm, draw = lm_of(family, native, layers=3), random.Random(0)
-    texts = [[draw.randrange(64) for _ in range(n)] for n in (1, 3, 70, 5, 12, 6, 140)]
+    lm = lm_of(family, native, layers=3)
+    texts = random_prompts((1, 3, 70, 5, 12, 6, 140))
     for size in (1, 3, 7):
         batch = decode_batch(lm, texts, Looking(lm, [2, 3]), size, 8)
         assert [t.tokens for t in batch] == [decode(lm, p, Greedy(), 8).tokens for p in texts]

@@ -215,7 +215,8 @@ def test_the_weights_are_small():
 def pins():
     "Canonical name -> the exact version of constraints.txt."
     rows = [l.split('#')[0].strip() for l in (ROOT / 'constraints.txt').read_text().splitlines()]
-    return {canonicalize_name(n): v for n, v in (r.split('==') for r in rows if r)}
+    pairs = [r.split('==') for r in rows if r]
+    return {canonicalize_name(name): version for name, version in pairs}
 
 
 def requirements():

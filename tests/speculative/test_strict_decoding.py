@@ -1,8 +1,6 @@
 """strict=True in bfloat16: the greedy text of plain decoding, to the last bit, in every case; and what it
 costs is counted."""
 
-import random
-
 import pytest
 import torch
 
@@ -25,10 +23,15 @@ from decodelab import (
 )
 from decodelab.evaluate.certify import ARCHITECTURES
 from repo import ROOT
+from tests.random_prompts import random_prompts
 
 HALF = torch.bfloat16
 MODELS = ROOT.parent / 'shared' / 'data' / 'models'
 loose_ = {}  # family → how many texts differ without strict
+
+
+def passes(trace):
+    return sum(step.target_passes for step in trace.steps)
 
 
 def compared(lm, drafters, prompts, n, base=Greedy(), k=4):
@@ -51,9 +54,8 @@ def compared(lm, drafters, prompts, n, base=Greedy(), k=4):
                 results[1] + (strict.tokens == plain.tokens),
                 results[2] + (loose.tokens == plain.tokens),
             ]
-            passes = [sum(s.target_passes for s in t.steps) for t in (loose, strict)]
             if loose.tokens == strict.tokens:
-                assert passes[1] >= passes[0]
+                assert passes(strict) >= passes(loose)
                 assert len(strict.steps) == len(loose.steps)
     return results
 
@@ -62,8 +64,7 @@ def compared(lm, drafters, prompts, n, base=Greedy(), k=4):
 def test_random_models(family):
     lm = random_lm(family, dtype=HALF)
     draft = random_lm(family, seed=1, layers=1, dtype=HALF)
-    draw = random.Random(0)
-    prompts = [[draw.randrange(64) for _ in range(n)] for n in (1, 3, 8, 40)]
+    prompts = random_prompts((1, 3, 8, 40))
     texts, strict, loose_[family] = compared(lm, [AssistantDrafter(draft)], prompts, 40)
     assert (texts, strict) == (4, 4)
 
@@ -105,8 +106,7 @@ def test_the_tolerance_is_that_of_the_scores_after_the_rules(rule):
     # a rule may stretch differences; guidance reads a second text, whose cache must be the plain one too
     for family, seed in (('llama', 3), ('qwen2', 5)):
         lm = random_lm(family, seed=seed, layers=3, dtype=HALF)
-        draw = random.Random(seed)
-        prompts = [[draw.randrange(64) for _ in range(n)] for n in (2, 9)]
+        prompts = random_prompts((2, 9), seed=seed)
         texts, strict, _ = compared(lm, [EarlyExitDrafter(1)], prompts, 28, Greedy([rule]))
         assert strict == texts == 2
 

@@ -285,7 +285,8 @@ def test_what_rules_forbid_is_not_proposed(name):
 
 def test_a_dead_end_of_dola_is_left_by_the_last_layer():
     case = CASES[DEAD_END]
-    (tokens,), (theirs,), (prompt,) = tokens_of(case)[0], case['tokens'], case['prompts']
+    [tokens] = tokens_of(case)[0]
+    [theirs], [prompt] = case['tokens'], case['prompts']
     pairs = list(zip(prompt + tokens, (prompt + tokens)[1:]))
     assert tokens[:8] == theirs[:8]
     assert theirs[8] == 0 != tokens[8]
@@ -330,9 +331,9 @@ def test_the_table_of_what_is_wrong():
     )
     assert set(result) - {'all constrained'} == set(WRONG)
     assert len(CASES) >= 500
-    assert {
-        s: sum(c['strategy'] == s for c in CASES.values()) >= 100 for s in STRATEGIES
-    } == dict.fromkeys(STRATEGIES, True)
+    counts = Counter(c['strategy'] for c in CASES.values())
+    assert set(counts) >= set(STRATEGIES)
+    assert min(counts[s] for s in STRATEGIES) >= 100
     same = [
         c
         for c in CASES.values()

@@ -502,7 +502,8 @@ def test_confidences(measure, base):
 
 
 def test_online_ends_where_a_group_falls_below():
-    window, n, warm = 3, 10, 4
+    window = 3
+    n, warm = 10, 4
     online = DeepConf(lambda text: text[:2], WARM, n, LowestGroup(window), 0.5, warmup=warm, k=4)
     offline = DeepConf(lambda text: text[:2], WARM, n, LowestGroup(window), 0.5, k=4)
     early, whole = (decode(LM, PROMPT, s, 12, seed=1) for s in (online, offline))

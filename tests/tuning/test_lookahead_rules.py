@@ -285,9 +285,8 @@ def test_sampling_tables_are_reproducible_and_of_their_own_seed(models):
     again = build(0)
     other = build(1)
     assert one.sequences == again.sequences
-    assert [[p.tokens for p in ps] for ps in one.records] == [
-        [p.tokens for p in ps] for ps in again.records
-    ]
+    for a, b in zip(one.records, again.records, strict=True):
+        assert [p.tokens for p in a] == [p.tokens for p in b]
     assert other.sequences != one.sequences
     with pytest.raises(ValueError, match='greedy base'):
         OracleLookahead(one)

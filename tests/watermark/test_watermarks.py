@@ -223,15 +223,10 @@ def test_products_that_overflow_and_seeds_that_are_cut():
     processor = WatermarkLogitsProcessor(32_000, 'cpu', seeding_scheme='selfhash', context_width=2)
     table = (processor.fixed_table + 1).tolist()
     seeds = selfhash_seeds(15485863, pairs).tolist()
-    exact = [
-        min(15485863 * table[x] * table[last] for x in (first, last))
-        for first, last in pairs.tolist()
-    ]
-    assert (
-        0.05
-        < np.mean([e >= 2**63 for e in [15485863 * table[a] * table[b] for a, b in pairs.tolist()]])
-        < 0.15
-    )  # what does not fit into 64 bits
+    product = lambda a, b: 15485863 * table[a] * table[b]
+    exact = [min(product(a, b), product(b, b)) for a, b in pairs.tolist()]
+    products = [product(a, b) for a, b in pairs.tolist()]
+    assert 0.05 < np.mean([p >= 2**63 for p in products]) < 0.15  # what does not fit into 64 bits
     assert any(e % 2**32 != s for e, s in zip(exact, seeds))  # unbounded numbers give other seeds
     for pair, seed in zip(pairs[:200].tolist(), seeds):
         processor.set_seed(torch.tensor(pair))
@@ -319,7 +314,8 @@ def test_lists_are_cached_between_detections(model):
     watermark.score_tokens_many(texts)
     assert lists == {seed: id(bits) for seed, bits in _bits_cache(V, watermark.size).items()}
     assert len(lists) > 90
-    theirs(texts), theirs(texts)
+    theirs(texts)
+    theirs(texts)
     mended(theirs._get_ngram_score_cached.cache_info().hits)
 
 
