@@ -45,18 +45,16 @@ def many_targets(tree):
             yield ast.unparse(node)
 
 
+def is_constant(statement):
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
 def split_docstrings(tree):
-    "Bodies that begin with two strings."
+    "Bodies that begin with two constants: a docstring in two pieces."
     for node in ast.walk(tree):
-        first = [
-            isinstance(statement, ast.Expr)
-            and isinstance(statement.value, ast.Constant)
-            and isinstance(statement.value.value, str)
-            for statement in getattr(node, 'body', ())[:2]
-            if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
-        ]
-        if first == [True, True]:
-            yield ast.unparse(node)[:80]
+        if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)):
+            if [is_constant(statement) for statement in node.body[:2]] == [True, True]:
+                yield ast.unparse(node)[:80]
 
 
 CHECKS = dict(
