@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = []
 
+# %% ../../nbs/15_lab/12_write_your_own.ipynb #5194787e
+from ..speculative.protocol import Draft, Drafter, DraftState
+
 # %% ../../nbs/15_lab/12_write_your_own.ipynb #8e88d8b2
-from decodelab.speculative.protocol import Draft, Drafter, DraftState
-
-
 class CopyDrafter(Drafter):
     "Drafts what followed the last occurrence of the current token."
 

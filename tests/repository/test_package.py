@@ -85,6 +85,19 @@ def test_stubs_name_the_module_of_each_name_and_every_name_resolves(part):
         ), name
 
 
+@pytest.mark.parametrize('module', MODULES)
+def test_names_without_a_stub_are_helpers(module):
+    "What stands in `__all__` is public: the root's stub or the part's lists it."
+    part = module.split('.')[0]
+    root = {n for n, home in offered(ROOT / 'decodelab').items() if home == module}
+    own = {
+        n for n, home in offered(ROOT / 'decodelab' / part).items() if f'{part}.{home}' == module
+    }
+    assert set(exported_names(module_path(module))) == root | own, (
+        'helpers stand in #| exporti cells'
+    )
+
+
 def test_a_part_offers_no_name_that_a_module_of_it_has():
     "`decodelab.hf.generate` is the module; the function of that name is at the root."
     assert {
