@@ -1,4 +1,4 @@
-"What is left of a decode that was stopped, abandoned, interrupted or run beside another: nothing."
+"A decode that is stopped, abandoned, interrupted or run beside another leaves nothing behind."
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"A trace is saved and loaded, and a file that is no trace is refused in a sentence."
+"A trace is saved and loaded; a file that holds no trace raises one sentence."
 
 import pytest
 

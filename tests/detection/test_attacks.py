@@ -1,5 +1,7 @@
-"""Attacks on marked texts: what every composition must keep, on real vocabularies and checkpoints where a
-folder `shared` lies beside the checkout."""
+"""Attacks on watermarked sequences: invariants of every composition, on real vocabularies and checkpoints.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import numpy as np
 import pytest

@@ -1,5 +1,4 @@
-"""Texts decoded together are, token by token and count by count, the texts decoded alone: every strategy,
-every family, any size of batch."""
+"Sequences decoded in batches equal, token by token and count by count, those decoded alone."
 
 import pytest
 import torch

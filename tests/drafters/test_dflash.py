@@ -1,4 +1,4 @@
-"""DFlash: a block of masks filled in one pass, against plain decoding, the exact law and the authors' formulas.
+"""DFlash against plain decoding, the exact distribution and the authors' formulas.
 
 The stand-in for a published draft model has the configuration fields, tensor names and file format of the
 authors' checkpoints and random numbers; its rows are computed once more with nothing but torch, in float64.

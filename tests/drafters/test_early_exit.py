@@ -1,5 +1,4 @@
-"""Early exit on every family in float64: the same texts, the reuse, the law of samples, and models that stay
-as they were."""
+"Early exit on every family in float64: the same tokens, reuse, distributions, models left unchanged."
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""Over every family of models: greedy, assisted and lookup tokens equal transformers' own greedy tokens in
-float64, guidance and stops included."""
+"On every family of models, assisted and lookup decoding equal transformers' greedy tokens in float64."
 
 import itertools
 

@@ -1,5 +1,4 @@
-"""Multi-token-prediction layers and single-position assistants: what takes more samples, more layers or
-another kind of session than a notebook has time for."""
+"Multi-token-prediction layers and single-position assistants, with more samples and models than a notebook has."
 
 import pytest
 import torch

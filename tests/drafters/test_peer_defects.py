@@ -1,5 +1,8 @@
-"""Each defect that was found in another implementation, with the test that shows decodelab does not have it.
-Where transformers has it and it is quick to show, the test shows that too; if a later version mends it, the test is skipped, not failed."""
+"""Each defect known of another implementation, with the test that shows decodelab does not have it.
+
+If transformers has the defect and it is quick to show, the test shows that too; if a later version mends
+it, the test is skipped, not failed.
+"""
 
 import copy
 import re

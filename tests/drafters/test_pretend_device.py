@@ -1,5 +1,4 @@
-"""Every part on a device that is not the CPU (`evaluate.pretend`): mixed devices raise, the same seed gives
-the same tokens, and the host reads as seldom as it should.
+"""Every part on a device that is not the CPU (`evaluate.pretend`): no mixed devices, the same tokens, few host reads.
 
 Parts are made from their signatures by `tests/fuzz/parts.py`: a new one is tried here without being named.
 With DECODELAB_TEST_DEVICE=cuda the device is a real one, and its reads and kernels are what the profiler saw.

@@ -1,4 +1,4 @@
-"""Draft heads in the files of their authors, under their real names, against the formulas of their papers.
+"""Draft heads in the files of their authors against the formulas of their papers.
 
 The stand-ins have the names, shapes and formats of the published files and random numbers. Each kind's
 scores are computed once more from the tensors of the file, in float64 and with nothing but torch.

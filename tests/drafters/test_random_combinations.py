@@ -1,4 +1,4 @@
-"""Random combinations, for a short time: with a fixed seed, and with the date's.
+"""Random combinations of parts, for a short time: with a fixed seed and with the date's.
 
 `python -m tests.fuzz --minutes 30 --seed 1` is the long form. A failure prints one line of Python that repeats it.
 """

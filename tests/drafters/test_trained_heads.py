@@ -1,4 +1,4 @@
-"Trained heads beyond their notebooks: every kind of target, every base, batches, interruptions."
+"Trained heads on every kind of target and base, in batches and after interruptions."
 
 import signal
 import time

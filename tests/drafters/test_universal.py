@@ -1,5 +1,7 @@
-"""Drafts with another tokenizer on real vocabularies and real checkpoints, where a folder `shared` with them
-lies beside the checkout."""
+"""Drafters with another tokenizer on real vocabularies and checkpoints.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import base64
 import json

@@ -1,5 +1,4 @@
-"""A bench that is killed outright, or interrupted, goes on where it was and gives what an undisturbed one
-gives."""
+"A bench that is killed or interrupted continues, and ends with the rows of an undisturbed one."
 
 import json
 import os

@@ -1,5 +1,7 @@
-"""Data sets: real files where there are some, broken ones, parquet and the Hub where their libraries are
-installed."""
+"""Data sets: real files, broken ones, parquet and the Hub.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import csv
 import gzip

@@ -1,5 +1,7 @@
-"""Quality and multiple choice: laws that hold for any input, and real data where a folder `shared` with it
-lies beside the checkout."""
+"""Text quality and multiple choice: properties for any input, and real data.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import json
 import math

@@ -1,5 +1,7 @@
-"""The beam view in a real browser, where there is one: the pictures show, nothing overlaps, and the script
-does what the keys and buttons say."""
+"""The beam view in a browser: pictures show, nothing overlaps, keys and buttons work.
+
+Skipped if the machine has no browser.
+"""
 
 import json
 import os

@@ -1,5 +1,7 @@
-"""The coloured text in a real browser, where there is one: readable on white and on black, inside its column,
-with and without a style sheet."""
+"""Highlighted text in a browser is readable on white and on black, with and without a style sheet.
+
+Skipped if the machine has no browser.
+"""
 
 import base64
 import re

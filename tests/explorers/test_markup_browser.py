@@ -1,7 +1,9 @@
-"""Text with markup, quotes, bidi controls and NULs in a real browser: it is shown, and never runs.
+"""Text with markup, quotes, bidi controls and NULs is shown in a browser and never runs.
 
 Every page is opened twice: as it is, and under a strict Content-Security-Policy that lets no script run and
 nothing load, which must change nothing about what a reader sees.
+
+Skipped if the machine has no browser.
 """
 
 import os

@@ -1,5 +1,7 @@
-"""A text that is watched in JupyterLab, in a real browser: it grows while it is written, in colours, with
-whole characters; a search says why it cannot."""
+"""A streamed text in JupyterLab grows while it is generated, in colours and whole characters.
+
+Skipped if the machine has no browser.
+"""
 
 import nbformat
 import pytest

@@ -1,5 +1,4 @@
-"""Recipes: strategies through transformers' own hook in its Trainer, exported to folders that run without
-decodelab, and loaded from folders and from the Hub's cache."""
+"Strategies through transformers' `custom_generate` hook: in its Trainer, exported to folders, loaded from them."
 
 import ast
 import copy

@@ -1,4 +1,4 @@
-"""Every strategy over every encoder–decoder family, through the first door: tiny random T5, BART, mBART, Marian and Pegasus in float64, in batches with padding."""
+"Every strategy on every encoder–decoder family through `generate`, in float64 and in padded batches."
 
 import copy
 

@@ -1,6 +1,7 @@
-"""The first door against transformers' own, on tiny random models of several families in float64: the same arguments, the same ids, in batches with padding.
+"""`generate` against transformers' own on tiny random models in float64: the same arguments, the same ids.
 
-Where transformers can decode one text only (drafts), or a text depends on the padding beside it (rules that look at the whole text), it is asked text by text."""
+Where transformers can decode one text only (drafts), or a text depends on the padding beside it (rules that look at the whole text), it is asked text by text.
+"""
 
 import copy
 import re

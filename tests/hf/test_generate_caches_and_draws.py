@@ -1,4 +1,4 @@
-"""The door's last refusals: caches in and out, no cache at all, transformers' own draws, a temperature of zero, scores of all searches, pipelines without a strategy; each against transformers' `generate` in this process."""
+"`generate` with caches in and out, without a cache, with transformers' draws, scores of searches and pipelines."
 
 import copy
 

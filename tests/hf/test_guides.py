@@ -1,6 +1,7 @@
-"""Every code block of transformers' guides on generation that calls `generate`, with `model.generate(…)` replaced by `decodelab.generate(model, …)`; and of those that only make a `pipeline`, with decodelab's in the place of transformers'.
+"""The code blocks of transformers' guides on generation run with decodelab's `generate` and `pipeline`.
 
-The blocks are read from the guides, where a folder `shared` with them lies beside the checkout; small local models stand in for the checkpoints they name."""
+The blocks are read from the guides, where a folder `shared` with them lies beside the checkout; small local models stand in for the checkpoints they name.
+"""
 
 import copy
 import re

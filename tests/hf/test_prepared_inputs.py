@@ -1,4 +1,4 @@
-"""Prepared inputs through the first door: embeddings, pictures, an encoder's states, against transformers' own `generate` on tiny random models in float64."""
+"`generate` from embeddings, pictures and encoder states against transformers' own in float64."
 
 import copy
 

@@ -1,5 +1,4 @@
-"""Speech by every door: what transformers' own generate says of the same sound, on the embedded listener and
-on checkpoints of spoken digits beside the checkout."""
+"Speech through every function: the tokens of transformers' own `generate` for the same sound."
 
 import copy
 

@@ -1,4 +1,4 @@
-"Code that came with a model or a recipe runs for `trust_remote_code=True` only; files cannot exhaust a process."
+"Code of a model or a recipe runs for `trust_remote_code=True` only; files cannot exhaust a process."
 
 import json
 import sys

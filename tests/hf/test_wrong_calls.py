@@ -1,4 +1,4 @@
-"Wrong calls of the public functions are refused in a sentence that says what to do."
+"Wrong calls of public functions raise one sentence that names the right call."
 
 import numpy as np
 import pytest

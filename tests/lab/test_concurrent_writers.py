@@ -1,4 +1,4 @@
-"One writer at a time in a folder of rows, whatever happens: two commands, kills, full disks, read-only folders."
+"A folder of rows has one writer at a time: two commands, kills, full disks, read-only folders."
 
 import contextlib
 import errno

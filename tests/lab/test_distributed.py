@@ -1,5 +1,4 @@
-"""Several processes measure what one would: shared, killed and gone on with, or cut over one model. On a CPU,
-with gloo."""
+"Several processes measure what one measures: shared, killed and resumed, or with one model cut over two."
 
 import contextlib
 import io

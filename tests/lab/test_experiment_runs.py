@@ -1,5 +1,4 @@
-"""Experiments as a user runs them: from a command, killed, gone on with, shared, from a wheel, and reported
-on."""
+"Experiments from the command line: killed, resumed, shared, from a wheel, and reported on."
 
 import json
 import os

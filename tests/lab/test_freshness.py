@@ -1,4 +1,4 @@
-"""Stored rows: what they depend on, whether that has changed, whether their counts still come out.
+"""Stored rows: their dependencies, whether those changed, whether their counts are reproduced.
 
 Also whether a folder of rows from elsewhere is whole.
 """

@@ -1,4 +1,4 @@
-"Objects show themselves as text and as HTML, in a notebook that is not trusted, too."
+"Objects show themselves as text and as HTML, in an untrusted notebook too."
 
 import base64
 import json

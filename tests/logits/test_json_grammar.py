@@ -1,5 +1,4 @@
-"""A grammar keeps its place in the text, whatever was drafted and refused: plain, assisted, batched and drawn
-texts agree, and finished ones are JSON."""
+"The JSON grammar follows the sequence through drafts and rejections; finished sequences are JSON."
 
 import json
 

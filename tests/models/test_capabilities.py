@@ -1,4 +1,4 @@
-"""Over architectures of every kind: each way of reading gives the text of the model's own full forward, is replaced by another way, or is refused in a sentence."""
+"On every kind of architecture, each way of reading equals the full forward pass, is replaced, or raises one sentence."
 
 import functools
 

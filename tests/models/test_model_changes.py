@@ -1,4 +1,4 @@
-"""What is changed on a model after it was wrapped is seen: each change, then transformers' own full forward."""
+"Changes of a model after it was wrapped are seen."
 
 import copy
 

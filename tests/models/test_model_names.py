@@ -1,4 +1,4 @@
-"Names of models: a wrong one is answered at once, the Hub is asked for names with a slash only."
+"Names of models: a wrong one raises at once, and only a name with a slash is looked up on the Hub."
 
 import time
 

@@ -1,5 +1,4 @@
-"""The lean forward (01_engine) is the model's own forward, whatever the configuration, the pieces, the rows,
-the strategy and what is done to the model meanwhile."""
+"The native forward pass equals the model's own, for any configuration, chunks, rows and strategy."
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"Repositories without safetensors: read as tensors alone, with a warning, or not at all."
+"Repositories without safetensors are read as tensors alone, with a warning, or not at all."
 
 import os
 import warnings

@@ -1,5 +1,4 @@
-"""Trees of guesses and hidden states of chosen layers: random ones, on both engines, alone and in batches,
-against chains read one by one and transformers' own states."""
+"Token trees and hidden states of chosen layers against chains read one by one."
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"Notebooks and modules say the same, and the check that says so notices when they do not."
+"Notebooks and modules agree, and every kind of drift between them is caught."
 
 import pytest
 

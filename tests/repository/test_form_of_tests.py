@@ -2,11 +2,13 @@
 
 import ast
 
+import pandas as pd
 import pytest
 
 from audit import defined_names, words_of
 from decodelab.core.glossary import FORBIDDEN
 from repo import ROOT
+from seconds import COLUMNS, LOOP, PAGE, page, slow_tests, stored
 
 FILES = sorted([*ROOT.glob('tests/**/*.py'), *ROOT.glob('tools/*.py')])
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -95,3 +97,13 @@ def test_each_test_is_in_the_folder_of_a_part():
     assert [path.name for path in ROOT.glob('tests/test_*.py')] == []
     names = [path.name for path in ROOT.glob('tests/*/test_*.py')]
     assert len(names) == len(set(names)) > 80
+
+
+def test_the_page_of_tests_is_up_to_date():
+    assert PAGE.read_text() == page(stored()), 'python tools/seconds.py writes it'
+
+
+def test_the_costliest_tests_of_a_folder_are_slow():
+    rows = [('tests/a/test_x.py', f'test_{n}', 1, n) for n in (1, 30, 20)]
+    table = pd.DataFrame([*rows, ('tests/b/test_y.py', 'test_all', 9, LOOP)], columns=COLUMNS)
+    assert slow_tests(table) == {('tests/a/test_x.py', 'test_30')}

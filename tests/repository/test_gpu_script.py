@@ -1,6 +1,7 @@
-"""experiments/gpu.py, as a toy: killed without warning and called again, it does what is left and nothing twice.
+"""experiments/gpu.py, in a small form: after a kill it does the rest and nothing twice.
 
-And it runs from end to end on the pretend accelerator."""
+And it runs from end to end on the pretend accelerator.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"`help()` shows what the comments beside parameters say, for every name that a package offers."
+"`help()` shows the comments beside parameters, for every public name."
 
 import importlib
 import inspect

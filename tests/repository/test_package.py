@@ -1,5 +1,4 @@
-"""What someone who installs the package gets: its names, its imports, its files, and one statement of its
-versions."""
+"The installed package: its names, imports, files and versions."
 
 import ast
 import importlib

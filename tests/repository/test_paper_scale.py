@@ -1,8 +1,9 @@
-"""The short form of every experiment at scale `paper`, offline, with tiny stand-ins under the names of the checkpoints and data sets.
+"""The short form of every experiment at scale `paper`, with tiny stand-ins for checkpoints and data.
 
 What is shown is that the cells run: names, architectures, tokenizers, files. Their figures mean nothing. Experiments without that scale, and why:
 00_tour measures this package, 08_watermark_speed what marks cost by themselves, 16_drafters, 16_engine and 17_search this package's parts beside
-transformers', 18_scaling processes: no source names checkpoints for them."""
+transformers', 18_scaling processes: no source names checkpoints for them.
+"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The parts: what each may import, that there is no circle, that notebooks and modules are each other's."""
+"The parts: their imports, no circles, and one module for each notebook."
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"The script of the next weights, as a toy: killed without warning, it resumes; everything is measured."
+"experiments/pico.py, in a small form: after a kill it resumes, and everything is measured."
 
 import importlib.util
 import json

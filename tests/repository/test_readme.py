@@ -1,4 +1,4 @@
-"The README is the index, its links lead somewhere, and its two commands are what CI runs."
+"The README is the index, its links resolve, and CI runs its commands."
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"The pages of experiments/: tables and advice from rows that are stored."
+"The pages of experiments/: tables and advice from stored rows."
 
 import json
 import math

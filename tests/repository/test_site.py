@@ -1,4 +1,4 @@
-"The site: what is made of a notebook, links that lead somewhere, pages whose code runs, and a small build."
+"The site: pages of notebooks, links, blocks of code, and a small build."
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"The numbers of the sources are data, and each is measured at scale paper or left out with a reason."
+"The numbers of the sources are data, and each is measured at scale `paper` or left out with a reason."
 
 import csv
 import datetime

@@ -1,5 +1,4 @@
-"""experiments/watermark_tradeoff.py against theory: closed forms of the speed, and an oracle in NumPy that
-draws tokens one by one and shares no line with it but the detectors' scores."""
+"experiments/watermark_tradeoff.py against closed forms and an oracle in NumPy."
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Parts broken on purpose, each one flaw, and the certificate that must notice.
+"""Parts with one flaw each, and the certificate that must notice it.
 
 A row has the flaw, the check that is meant to catch it, and the mutant. `SOUND` has the same checks of the
 parts as they are, so that it is the flaw that is caught.

@@ -1,4 +1,4 @@
-"Rules that stop drafting where it does not pay: bounds on counts, a synthetic clock, and tokens that no clock chooses."
+"Rules that stop drafting when it does not pay: bounds on counts, and tokens that no clock chooses."
 
 import math
 import random

@@ -1,5 +1,4 @@
-"""strict=True in bfloat16: the greedy text of plain decoding, to the last bit, in every case; and what it
-costs is counted."""
+"`deterministic=True` in bfloat16 generates plain greedy tokens to the last bit, and counts its cost."
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""The search strategies on real and random models: what they say alone, in batches, under stops, with rules,
-and what they leave behind."""
+"Search strategies alone, in batches, with stops and processors."
 
 import math
 from dataclasses import replace

@@ -1,5 +1,8 @@
-"""Against the originals: what transformers 4.49 returned for the four strategies that transformers 5 removed (golden/search.json, made by golden/make.py), token for token in float64.
-Where the original is wrong, or where a text depends on its neighbours in a batch, WRONG says why, and what is asked for instead."""
+"""Four search strategies that transformers 5 removed, token for token as transformers 4.49 returned them.
+
+`golden/search.json` is made by `golden/make.py`, in float64. If the original is wrong, or a sequence depends
+on its neighbours in a batch, WRONG says why, and what is expected instead.
+"""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"Best of n, self-consistency and DeepConf against laws, counts and plain computations."
+"Best of n, self-consistency and DeepConf against exact distributions, counts and plain computations."
 
 import math
 from collections import Counter

@@ -1,5 +1,4 @@
-"""Streams say what decode says: every drafter, alone, awaited and in batches, with stop strings and odd
-tokenizers; and they let go."""
+"Streams yield the tokens of `decode` for every drafter, alone, awaited and in batches, and release their caches."
 
 import asyncio
 import gc

@@ -1,4 +1,7 @@
-"On checkpoints that nobody here trained, where a folder `shared` with them lies beside the checkout."
+"""Certificates, replay and lookahead rules on checkpoints that were not trained here.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import pytest
 import torch

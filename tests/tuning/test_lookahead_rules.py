@@ -1,4 +1,4 @@
-"Stop rules and replay: any rule, any drafter, any setting; what the notebooks show on a few cases, on many."
+"Any lookahead rule with any drafter: greedy tokens, and counts that replay reproduces."
 
 import numpy as np
 import pytest

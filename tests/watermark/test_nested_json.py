@@ -1,4 +1,4 @@
-"JSON that is nested deeply is refused by traces and watermarks."
+"Deeply nested JSON is rejected by traces and watermarks."
 
 import pytest
 

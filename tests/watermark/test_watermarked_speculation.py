@@ -1,5 +1,4 @@
-"""Marks under speculation: kept with every drafter, in batches and in beams; the law over keys; detectors
-that do not cry wolf."""
+"Watermarks survive speculation with every drafter, in batches and beams; false alarms come at their level."
 
 import itertools
 import math

@@ -1,5 +1,4 @@
-"""Marks beside transformers' own: the same lists, g-values and masks, text of either detected by the other; what is wrong there is shown there, and shown to be right here.
-And what every mark does with a configuration or a text that is none."""
+"Watermarks beside transformers' own: the same lists, g-values and masks, detected by either."
 
 import json
 import math
