@@ -66,6 +66,7 @@ def wheel(tmp_path_factory):
             'experiments',
             'pyproject.toml',
             'setup.py',
+            'tools',
             'README.md',
             'LICENSE',
         ):

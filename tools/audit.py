@@ -9,10 +9,8 @@ import sys
 
 import nbformat
 
-from repo import ROOT, cells, directives, is_exported, lines, module_name, notebooks
-
-sys.path.insert(0, str(ROOT))
-from decodelab.core.glossary import FORBIDDEN
+from repo import ROOT, cells, directives, is_exported, lines, module_name, notebooks, numbered
+from words import FORBIDDEN
 
 WIDEST = 110  # characters of a line of code
 WALL = 5  # assertions that a reader skips
@@ -328,7 +326,7 @@ def main(names):
     if names == ['--counts']:
         return print(cell_counts(notebooks()))
     total = dict.fromkeys(CHECKS, 0)
-    for path in notebooks():
+    for path in numbered():
         own = module_name(path)
         if names and not any(own == n or own.startswith(n + '.') for n in names):
             continue

@@ -5,8 +5,7 @@ import ast
 import pandas as pd
 import pytest
 
-from audit import defined_names, words_of
-from decodelab.core.glossary import FORBIDDEN
+from audit import FORBIDDEN, defined_names, words_of
 from repo import ROOT
 from seconds import COLUMNS, LOOP, PAGE, page, slow_tests, stored
 

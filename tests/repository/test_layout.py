@@ -20,11 +20,12 @@ from repo import (
     module_name,
     module_path,
     notebooks,
+    numbered,
     tracked,
 )
 
-EVERY = [*notebooks(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
-every = pytest.mark.parametrize('path', notebooks(), ids=module_name)
+EVERY = [*numbered(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
+every = pytest.mark.parametrize('path', numbered(), ids=module_name)
 saved = pytest.mark.parametrize('path', EVERY, ids=lambda p: p.stem)
 modules = pytest.mark.parametrize(
     'path',

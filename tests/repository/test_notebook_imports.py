@@ -9,9 +9,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from repo import ROOT, cells, notebooks, project
+from repo import ROOT, cells, notebooks, numbered, project
 
-EVERY = [*notebooks(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
+EVERY = [*numbered(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
 # Imported in functions and under conditions only; without their extra a sentence names it.
 OPTIONAL = dict(
     datasets='experiments',

@@ -192,6 +192,12 @@ def test_the_wheel_holds_modules_weights_and_data(wheel):
     assert any(n.endswith('licenses/LICENSE') for n in wheel.namelist())
 
 
+def test_the_wheel_has_parameters_in_its_docstrings(wheel):
+    assert 'max_new_tokens : int, default 64\n        the budget' in read(wheel, 'core/driver.py')
+    assert 'include tools/parameter_docs.py' in (ROOT / 'MANIFEST.in').read_text()
+    assert not [n for n in wheel.namelist() if 'parameter_docs' in n or 'glossary' in n]
+
+
 def test_the_wheel_states_its_requirements_and_commands(wheel):
     metadata, entry = read(wheel, '/METADATA'), read(wheel, '/entry_points.txt')
     needs = [

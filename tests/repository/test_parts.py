@@ -7,7 +7,19 @@ from collections import Counter
 
 import pytest
 
-from repo import ROOT, cells, directives, is_exported, module_name, module_path, notebooks, project
+from repo import (
+    ROOT,
+    cells,
+    directives,
+    is_exported,
+    makes_module,
+    module_name,
+    module_path,
+    notebooks,
+    numbered,
+    pages,
+    project,
+)
 
 # part -> the parts that its modules may import, in the order of the folders; late imports count too
 MAY_IMPORT = {
@@ -203,8 +215,26 @@ def test_the_first_cell_names_the_module(path):
     assert targets == []  # a cell exported into another notebook's module
 
 
+def test_a_page_exports_nothing():
+    "A notebook that makes no module has no cell for one, and no file in the package."
+    assert [p.stem for p in pages()] == ['09_glossary', '10_explorers', '12_write_your_own']
+    exported = [(p.stem, s) for p in pages() for s in cells(p) if is_exported(s)]
+    assert exported == []
+    assert [p for p in pages() if module_path(module_name(p)).exists()] == []
+    assert sorted([*notebooks(), *pages()]) == sorted(numbered())
+
+
+def test_pages_are_distinguished_from_notebooks_with_a_module(tmp_path):
+    page = tmp_path / 'page.ipynb'
+    page.write_text('{"cells": [{"source": ["No `#| default_exp` here"]}]}')
+    assert not makes_module(page)
+    module = tmp_path / 'module.ipynb'
+    module.write_text('{"cells": [{"source": ["#| default_exp core.x"]}]}')
+    assert makes_module(module)
+
+
 def test_notebooks_of_a_part_are_numbered_as_they_are_read():
-    for folder in {p.parent for p in notebooks()}:
+    for folder in {p.parent for p in numbered()}:
         numbers = [int(p.stem[:2]) for p in sorted(folder.glob('[0-9]*.ipynb'))]
         assert numbers == list(range(1, len(numbers) + 1)), folder.name
 
