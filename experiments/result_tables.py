@@ -1,7 +1,7 @@
 """Stored rows as Markdown tables, for the pages that show them.
 
 `count_line`, `sources_table` and `scripts_list` are on the front page of this folder, README.md,
-`sources_page` and `claims_table` on its second page, CLAIMS.md; `peers_table` is in the README of the
+`sources_page` and `claims_table` on its second page, CLAIMS.md; `pace_table` is in the README of the
 project; `drafters_table` and `which_drafter` are shown by 16_drafters.ipynb. Nothing is measured here:
 each sentence follows from a row.
 """
@@ -60,7 +60,8 @@ def state_text(results: list) -> str:
 
 def freshness_warning(results: list) -> str:
     "The numbers of fresh, stale and unknown results, and the meaning of these words, in one line."
-    counts = [f'{sum(r.state == state for r in results)} are {state}' for state in STATES]
+    states = [r.state for r in results]
+    counts = [f'{states.count(state)} are {state}' for state in STATES]
     return (
         f'{WARNING}Of {len(results)} stored results, {", ".join(counts)}. Rows are *fresh* if '
         'they were measured with the code, models and data of this checkout, *stale* if one of '
@@ -117,7 +118,7 @@ def sections_of(rows) -> list[str]:
 
 
 def count_conclusions(rows) -> list[int]:
-    "How many claims hold, fail, differ between scales and are open."
+    "The numbers of claims that hold, fail, differ between scales and are open."
     words = [conclusion.split()[0] for conclusion in rows.conclusion]
     return [words.count(word) for word in SECTIONS]
 
@@ -325,8 +326,8 @@ MODES = {  # of the rows, in words
     'prompt lookup': 'prompt lookup',
     'beam 4': 'four beams',
 }
-COMPILED_PEERS = {'generate, compiled': 'transformers compiled', 'CTranslate2': 'CTranslate2'}
-PEER_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
+COMPILED = {'generate, compiled': 'transformers compiled', 'CTranslate2': 'CTranslate2'}
+PACE_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
 
 
 def pace_beside(
@@ -334,14 +335,14 @@ def pace_beside(
     ours: str,
     theirs: str,  # strategies of the rows
 ) -> str:
-    "Times as fast as a peer, the median over prompts and repeats with its interval; – where not measured."
+    "Our speed over a reference's, the median over prompts and repeats with its interval; – if not measured."
     if not {ours, theirs} <= set(rows.strategy):
         return '–'
     frame = rows if rows.prompt.notna().all() else rows.assign(prompt=rows.repeat, repeat=0)
     return str(speedup(frame, ours, theirs, lambda a, b: np.median(speeds(a) / speeds(b))))
 
 
-def peers_table(
+def pace_table(
     rows: pd.DataFrame,  # of `results/16_engine.*.csv`
 ) -> str:
     "Each way of decoding beside transformers' own, and greedy decoding beside compiled peers, as Markdown."
@@ -357,7 +358,7 @@ def peers_table(
     if len(engine):
         alone = engine[(engine.model == 'pico') & (engine.batch == 1)]
         engine = alone.assign(seconds=alone.cpu_seconds)
-    for peer, words in COMPILED_PEERS.items():
-        paces = [pace_beside(engine, e, peer) for e in ('lean', 'library')]
+    for reference, words in COMPILED.items():
+        paces = [pace_beside(engine, e, reference) for e in ('lean', 'library')]
         table.append((f'{words}, greedy', *paces))
-    return markdown_table(PEER_HEADINGS, table)
+    return markdown_table(PACE_HEADINGS, table)

@@ -3,6 +3,7 @@
 Each check yields lines of the form 'cell N: what'. `python tools/audit.py --counts` prints how cells follow each other."""
 
 import ast
+import functools
 import re
 import sys
 
@@ -188,15 +189,16 @@ def is_patched(node):
     return any(ast.unparse(d).startswith('patch') for d in decorators)
 
 
+@functools.cache
 def every_cell(path):
-    "The kind and the source of each cell of a notebook, markdown too."
-    return [(c.cell_type, c.source) for c in nbformat.read(path, 4).cells]
+    "The kind, the source and the outputs of each cell of a notebook, markdown too."
+    return [(c.cell_type, c.source, c.get('outputs', ())) for c in nbformat.read(path, 4).cells]
 
 
 def silent(path):
     "`@patch` cells with nothing between them and the exported cell before."
     before = False
-    for i, (kind, s) in enumerate(every_cell(path)):
+    for i, (kind, s, _) in enumerate(every_cell(path)):
         exported = kind == 'code' and is_exported(s)
         if exported and before and any(map(is_patched, tree_of(s).body)):
             yield f'cell {i}: a patched method follows an exported cell without a word'
@@ -256,8 +258,9 @@ def tuples(path):
 
 def long_floats(path):
     "Stored outputs with three or more numbers of fifteen digits."
-    for i, c in enumerate(c for c in nbformat.read(path, 4).cells if c.cell_type == 'code'):
-        texts = [o.get('text') or o.get('data', {}).get('text/plain', '') for o in c.outputs]
+    stored = [outputs for kind, _, outputs in every_cell(path) if kind == 'code']
+    for i, outputs in enumerate(stored):
+        texts = [o.get('text') or o.get('data', {}).get('text/plain', '') for o in outputs]
         if any(len(re.findall(r'\d\.\d{14,}', ''.join(t))) > 2 for t in texts):
             yield f'cell {i}: numbers of fifteen digits in its output'
 
@@ -266,15 +269,15 @@ def first_screen(path):
     "A notebook of a method shows it before its first exported definition: a figure, a table, a diagram."
     if not METHODS & {module_name(path).split('.')[0]}:
         return
-    for c in nbformat.read(path, 4).cells:
-        if c.cell_type == 'markdown' and PICTURE.search(c.source):
+    for kind, source, outputs in every_cell(path):
+        if kind == 'markdown' and PICTURE.search(source):
             return
-        if c.cell_type == 'code' and is_exported(c.source):
-            if any(isinstance(n, (ast.FunctionDef, ast.ClassDef)) for n in tree_of(c.source).body):
+        if kind == 'code' and is_exported(source):
+            if any(isinstance(n, (ast.FunctionDef, ast.ClassDef)) for n in tree_of(source).body):
                 break
-        elif c.cell_type == 'code':
-            kinds = {kind for o in c.outputs for kind in o.get('data', {})}
-            if kinds & {'image/png', 'text/html'} or DRAWS.search(c.source):
+        elif kind == 'code':
+            shown = set().union(*(o.get('data', {}) for o in outputs))
+            if shown & {'image/png', 'text/html'} or DRAWS.search(source):
                 return
     yield 'nothing is shown before the first definition'
 
@@ -289,7 +292,7 @@ def cell_counts(paths):
     counts = dict(exported=0, in_runs=0, patched=0, silent=0)
     for path in paths:
         run = 0
-        for kind, s in [*every_cell(path), ('markdown', '')]:
+        for kind, s, _ in [*every_cell(path), ('markdown', '', ())]:
             if kind == 'code' and is_exported(s):
                 run += 1
                 counts['exported'] += 1

@@ -17,7 +17,7 @@ from result_tables import (
     claims_table,
     count_line,
     freshness_warning,
-    peers_table,
+    pace_table,
     scripts_list,
     sources_page,
     sources_table,
@@ -55,7 +55,7 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
     text = re.sub(r'\n{3,}', '\n\n', text).strip()
     text = text.replace(CLAIMS, count_line())
-    text = text.replace(PEERS, peers_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
+    text = text.replace(PEERS, pace_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
     return f'<!-- Made from nbs/index.ipynb by tools/readme.py: edit there. -->\n{text}\n'
 
 

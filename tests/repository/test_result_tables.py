@@ -18,7 +18,7 @@ from result_tables import (
     claims_table,
     drafters_table,
     freshness_warning,
-    peers_table,
+    pace_table,
     count_line,
     scripts_list,
     sources_page,
@@ -179,7 +179,7 @@ def test_peers():
             | dict(seconds=9.0, cpu_seconds=cpu, new_tokens=10)
             for r in range(4)
         ]
-    lines = [line.strip('| ').split(' | ') for line in peers_table(pd.DataFrame(rows)).splitlines()]
+    lines = [line.strip('| ').split(' | ') for line in pace_table(pd.DataFrame(rows)).splitlines()]
     found = {line[0]: line[1:] for line in lines[2:]}
     assert found['transformers, greedy'] == ['2.00 [2.00, 2.00]', '3.00 [3.00, 3.00]']
     assert found['transformers, four beams'] == ['4.00 [4.00, 4.00]', '–']
@@ -187,4 +187,4 @@ def test_peers():
     assert found['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
     assert found['transformers compiled, greedy'] == ['2.00 [2.00, 2.00]', '4.00 [4.00, 4.00]']
     stored = pd.DataFrame(rows[:30])
-    assert '–' in peers_table(stored).splitlines()[-1]
+    assert '–' in pace_table(stored).splitlines()[-1]
