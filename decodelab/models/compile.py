@@ -603,7 +603,7 @@ class CompileMixin:
     def pack_weights(self):
         """Store the matrices in oneDNN's blocks only; the model's own forward then raises an error.
 
-        Returns the model. Raises `ValueError` if that is not possible ([Weights](04_weights.ipynb)).
+        Returns the model. Raises `ValueError` if that is not possible ([Weights](05_weights.ipynb)).
         """
         self.refresh()
         if not self.native:
