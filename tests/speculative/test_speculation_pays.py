@@ -57,13 +57,13 @@ def played(rule, outcomes):
 
 
 class Watched(FixedLookahead):
-    "A fixed lookahead that counts the looks."
+    "A fixed lookahead that counts the trials."
 
-    looks = 0
+    trials = 0
 
     def keep_drafting(self, n, probs, token):
         if n == 0:
-            Watched.looks += 1
+            Watched.trials += 1
         return super().keep_drafting(n, probs, token)
 
 
@@ -78,26 +78,26 @@ OUTCOMES = st.lists(
     k=st.integers(1, 8),
     price=st.floats(0.01, 2),
     credit=st.floats(0.05, 3),
-    look=st.floats(0.001, 0.2),
+    trial=st.floats(0.001, 0.2),
 )
-def test_no_text_loses_more_than_the_bound(outcomes, k, price, credit, look):
-    rule = BackoffLookahead(FixedLookahead(k), price, credit, look)
+def test_no_text_loses_more_than_the_bound(outcomes, k, price, credit, trial):
+    rule = BackoffLookahead(FixedLookahead(k), price, credit, trial)
     lost, n = 0.0, 0
     for step in played(rule, outcomes):
         n += len(step.tokens)
-        lost += (look if step.drafted else 0.0) + price * step.drafted - step.accepted
-        assert lost <= credit * (1 + math.log2(1 + n)) + look + price * k + 1e-9
+        lost += (trial if step.drafted else 0.0) + price * step.drafted - step.accepted
+        assert lost <= credit * (1 + math.log2(1 + n)) + trial + price * k + 1e-9
 
 
 @pytest.mark.parametrize('n', [50, 400, 3000, 20_000])
-def test_where_nothing_repeats_looks_are_logarithmic(n):
+def test_where_nothing_repeats_trials_are_logarithmic(n):
     rule = BackoffLookahead(Watched(5))
-    Watched.looks = 0
+    Watched.trials = 0
     played(rule, [None] * n)
-    assert 3 <= Watched.looks <= rule.credit * (1 + math.log2(1 + n)) / rule.look + 2
+    assert 3 <= Watched.trials <= rule.credit * (1 + math.log2(1 + n)) / rule.trial + 2
     wrong = played(rule, [(5, 0)] * n)
     failed = sum(step.drafted > 0 for step in wrong)
-    price = rule.look + 5 * rule.price
+    price = rule.trial + 5 * rule.price
     assert 2 <= failed <= rule.credit * (1 + math.log2(1 + n)) / price + 2
 
 
