@@ -112,7 +112,7 @@ class StringRejectionDrafter(ModelDrafter):
         self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 
     def with_model(self, lm) -> 'StringRejectionDrafter':
-        "A copy with another draft model, and no map of a vocabulary."
+        "A copy with a different draft model, and no vocabulary maps."
         twin = super().with_model(lm)
         twin.vocab_maps_ = WeakKeyDictionary()
         return twin
