@@ -24,10 +24,11 @@ from result_tables import (
 )
 
 CLAIMS = '<!-- claims -->'  # comments of the index: the numbers of all claims
-PEERS = '<!-- peers -->'  # and the table of speeds go there
+SPEEDS = '<!-- peers -->'  # and the table of speeds go there
 ENGINE_ROWS = ROOT / 'experiments' / 'results' / '16_engine.pico.csv'
 PICTURE = ROOT / 'docs' / 'trace.svg'
-COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
+COLUMNS = 88  # characters a line
+WIDTH, HEIGHT = 9.0, 25  # of a character, in pixels
 # told apart by the colour-blind, too
 COLOURS = dict(accepted='#0072b2', corrected='#d55e00', bonus='#009e73')
 STYLE = """<style>
@@ -55,7 +56,7 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
     text = re.sub(r'\n{3,}', '\n\n', text).strip()
     text = text.replace(CLAIMS, count_line())
-    text = text.replace(PEERS, pace_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
+    text = text.replace(SPEEDS, pace_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
     return f'<!-- Made from nbs/index.ipynb by tools/readme.py: edit there. -->\n{text}\n'
 
 

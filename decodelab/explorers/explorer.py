@@ -235,7 +235,7 @@ def result_html(self: Explorer, result) -> str:
 
 @patch
 def head_html(self: Explorer) -> str:
-    "What stands above the result, also after an error."
+    "The HTML above the result, also after an error."
     return ''
 
 

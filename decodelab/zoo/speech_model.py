@@ -303,7 +303,7 @@ def character_error_rate(
     hypotheses: list[str],
     normalize: Callable[[str], str] | None = None,
 ) -> float:
-    "As `word_error_rate`, over characters instead of words."
+    "The `word_error_rate` over characters instead of words."
     return float(import_jiwer().cer(*normalized_pairs(references, hypotheses, normalize)))
 
 # %% ../../nbs/05_zoo/10_speech_model.ipynb #d843dfec

@@ -1,5 +1,4 @@
-"""Every notebook of experiments/ has the form that the runner, the README and a reader without the models
-rely on."""
+"Every notebook of experiments/ has the form that the runner and the README rely on."
 
 import ast
 import builtins

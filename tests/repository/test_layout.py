@@ -205,14 +205,14 @@ def is_definition(node):
 
 @every
 def test_exported_cells_only_define(path):
-    found = [
+    results = [
         ast.unparse(n)
         for s in cells(path)
         if is_exported(s)
         for n in ast.parse(s).body
         if not is_definition(n)
     ]
-    assert found == []
+    assert results == []
 
 
 @every

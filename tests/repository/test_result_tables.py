@@ -1,4 +1,4 @@
-"The pages of experiments/: tables and advice from rows that are stored."
+"The pages of experiments/: tables and advice from stored rows."
 
 import json
 import math
@@ -162,7 +162,7 @@ def test_stored_rows_of_the_package():
     assert 'nothing was measured' not in advice
 
 
-def test_peers():
+def test_other_libraries():
     "Medians of ratios by hand: 2 for the native forward, 3 for the graphs; what was not measured is a dash."
     seconds = {'greedy | generate': 6.0, 'greedy | lean': 3.0, 'greedy | compiled': 2.0}
     seconds |= {'beam 4 | generate': 8.0, 'beam 4 | lean': 2.0}
@@ -180,11 +180,11 @@ def test_peers():
             for r in range(4)
         ]
     lines = [line.strip('| ').split(' | ') for line in pace_table(pd.DataFrame(rows)).splitlines()]
-    found = {line[0]: line[1:] for line in lines[2:]}
-    assert found['transformers, greedy'] == ['2.00 [2.00, 2.00]', '3.00 [3.00, 3.00]']
-    assert found['transformers, four beams'] == ['4.00 [4.00, 4.00]', '–']
-    assert found['transformers, prompt lookup'] == ['–', '–']
-    assert found['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
-    assert found['transformers compiled, greedy'] == ['2.00 [2.00, 2.00]', '4.00 [4.00, 4.00]']
+    result = {line[0]: line[1:] for line in lines[2:]}
+    assert result['transformers, greedy'] == ['2.00 [2.00, 2.00]', '3.00 [3.00, 3.00]']
+    assert result['transformers, four beams'] == ['4.00 [4.00, 4.00]', '–']
+    assert result['transformers, prompt lookup'] == ['–', '–']
+    assert result['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
+    assert result['transformers compiled, greedy'] == ['2.00 [2.00, 2.00]', '4.00 [4.00, 4.00]']
     stored = pd.DataFrame(rows[:30])
     assert '–' in pace_table(stored).splitlines()[-1]

@@ -1,4 +1,4 @@
-"The site: what is made of a notebook, links that lead somewhere, pages whose code runs, and a small build."
+"The site: pages of notebooks, links, blocks of code, and a small build."
 
 import os
 import re
@@ -125,8 +125,8 @@ def test_the_page_of_the_guides_has_a_line_for_every_call(site):
     "Its rows are those that the experiment has stored, which are the source's, in the same order."
     rows = pd.read_csv(ROOT / 'experiments/results/21_guides.pico.csv', keep_default_na=False)
     calls = pd.read_csv(ROOT / 'experiments/sources/guides.csv', keep_default_na=False)
-    places = ['guide', 'block', 'part', 'section']
-    assert rows[places].equals(calls[places])
+    columns = ['guide', 'block', 'part', 'section']
+    assert rows[columns].equals(calls[columns])
     assert set(rows.guide) == set(pages.GUIDES)
     page = pages.sources(site)['guides.md']
     lines = [line for line in page.splitlines() if re.match(r'\| \d', line)]
@@ -143,7 +143,7 @@ def test_a_cell_of_the_guides_holds_any_text():
     assert pages.inline('x' * 100, 10) == f'`{"x" * 10}…`'
 
 
-def test_dead_links_are_found(tmp_path):
+def test_dead_links_are_detected(tmp_path):
     (tmp_path / 'a.html').write_text(
         '<a href="b.html#here">x</a> <a href="b.html#gone">x</a> <a href="c.html">x</a>'
         '<a href="https://x.org">x</a> <img src="p.png"> <a id="top" href="#top">x</a>'
