@@ -1,9 +1,17 @@
-"""The packages, which pyproject.toml cannot name.
+"""The packages, which pyproject.toml cannot name, and the docstrings of the modules.
 
-They are what is in decodelab/, and experiments/ as a part of it, so that an installed package can run them.
+The packages are those in decodelab/, and experiments/ as a part of it, so that an installed package can run
+them. A built module has the comments beside its parameters in its docstrings, where `help()` finds them.
 """
 
+import sys
+from pathlib import Path
+
 from setuptools import find_namespace_packages, setup
+from setuptools.command.build_py import build_py
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / 'tools'))
+from parameter_docs import document_folder
 
 EXPERIMENTS = [
     'decodelab.experiments',
@@ -11,7 +19,22 @@ EXPERIMENTS = [
     'decodelab.experiments.sources',
 ]
 
+
+class BuildDocumented(build_py):
+    "Copies the modules, and writes parameters into the docstrings of the copies."
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.force = True  # a copy of an earlier build has its parameters already
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            document_folder(Path(self.build_lib) / 'decodelab')
+
+
 setup(
     packages=[*find_namespace_packages(include=['decodelab*']), *EXPERIMENTS],
     package_dir={'decodelab.experiments': 'experiments'},
+    cmdclass=dict(build_py=BuildDocumented),
 )

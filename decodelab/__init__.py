@@ -2,6 +2,6 @@
 
 __version__ = "0.1.0"
 
-from decodelab.core.parameter_docs import attach_stub
+import lazy_loader
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
-import links
+import dead_links
 import pages
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +34,7 @@ def build(out, site=None, jobs=2):
         f'{out}/doctrees',
     ]
     code = main([*options, '-b', 'html', str(source), str(html)])
-    checked, dead = links.check(html)
+    checked, dead = dead_links.check(html)
     return code, dead, checked
 
 

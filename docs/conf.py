@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / 'docs')]
+sys.path[:0] = [str(ROOT), str(ROOT / 'docs'), str(ROOT / 'tools')]
 
 import decodelab
-from decodelab.core.parameter_docs import parameters, short_annotation
+from parameter_docs import Package, written
+
+SOURCES = Package(ROOT / 'decodelab')
 
 project = 'decodelab'
 author = 'The decodelab authors'
@@ -80,9 +82,9 @@ def plain_markup(text):
     return ''.join(pieces)
 
 
-def parameter_table(item):
+def parameter_table(module, node):
     "The rows of `help()` as a table."
-    rows = parameters(item)
+    rows = SOURCES.parameters(module, node)
     if not rows:
         return []
     lines = ['.. list-table::', '   :header-rows: 1', '   :class: parameters', '']
@@ -95,26 +97,22 @@ def parameter_table(item):
     return [*lines, '']
 
 
-def returned(item):
-    "The annotation of what a function returns, as a line."
-    kind = inspect.signature(item).return_annotation
-    if kind in (inspect.Signature.empty, None):
-        return []
-    return [f'Returns ``{short_annotation(kind)}``.', '']
+def returned(node):
+    "The annotation of a function's result, as a line."
+    kind = written(getattr(node, 'returns', None))
+    return [] if kind in ('', 'None') else [f'Returns ``{kind}``.', '']
 
 
 def document(app, what, name, item, options, lines):
     "The docstring of a function or class with its parameters as a table."
     if what == 'data':  # its docstring is that of its type
         lines.clear()
-    text = '\n'.join(lines).partition('Parameters\n----------')[0].rstrip()
+    text = '\n'.join(lines).rstrip()
     lines[:] = [*plain_markup(text).splitlines(), '']
     if what in ('class', 'exception', 'function', 'method'):
-        try:
-            lines += parameter_table(item)
-            lines += returned(item) if what in ('function', 'method') else []
-        except (OSError, TypeError, ValueError):  # no source or no signature
-            return
+        item = inspect.unwrap(getattr(item, '__func__', item))
+        source = SOURCES.definition(item.__module__, item.__qualname__)
+        lines += [*parameter_table(*source), *returned(source[1])] if source else []
 
 
 def setup(app):

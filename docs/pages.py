@@ -2,13 +2,12 @@
 
 Notebooks lose what is not for readers (hidden cells, directives), links between files of the repository
 become links between pages, and the pages of the parts, of the API and of the glossary are made from the
-package. No cell is executed. Needs nbformat, not Sphinx."""
+package and its notebooks. No notebook is run. Needs nbformat, not Sphinx."""
 
 import ast
 import csv
 import os
 import re
-import runpy
 from configparser import ConfigParser
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,11 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r'(?<=\]\()(?![a-z][a-z+.-]*:|#|<)([^)\s#]+)(#[^)\s]*)?(?=[)\s])')
 FENCE = re.compile(r'^(`{3,}|~{3,}).*?^\1[`~]*$', flags=re.M | re.S)
+RENDERED = {
+    'nbs/14_explorers/10_explorers.ipynb': 'explorers.ipynb',
+    'nbs/15_lab/12_write_your_own.ipynb': 'tutorials/write_your_own.ipynb',
+}  # notebook -> its page, where that is not in the book
+GLOSSARY = ROOT / 'nbs' / '01_core' / '09_glossary.ipynb'
 KERNEL = dict(
     kernelspec=dict(name='python3', display_name='Python 3', language='python'),
     language_info=dict(name='python', pygments_lexer='ipython3'),
@@ -86,15 +90,22 @@ class Site:
         every = [part_of(p) for p in sorted((ROOT / 'nbs').glob('[0-9]*')) if p.is_dir()]
         self.parts = every if self.parts is None else self.parts
         docs = [p for p in (ROOT / 'docs').rglob('*.md') if '_build' not in p.parts]
-        made = ['glossary.md', 'book/index.md', 'api/index.md', 'experiments/index.md']
+        made = ['glossary.md', 'book/index.md', 'api/index.md']
         made += [f'book/{folder.name}/index.md' for folder in self.folders]
         made += [f'api/{part}.md' for part in self.parts]
         self.pages = {ROOT / 'docs' / name: name for name in made}
         self.pages |= {p: p.relative_to(ROOT / 'docs').as_posix() for p in docs}
-        self.pages |= {p: f'book/{p.relative_to(ROOT / "nbs").as_posix()}' for p in self.notebooks}
+        self.pages |= {p: self.book_page(p) for p in self.notebooks}
         self.pages |= {p: f'experiments/{p.name}' for p in self.experiments}
         self.pages[ROOT / 'experiments' / 'README.md'] = 'experiments/index.md'
+        self.pages[ROOT / 'experiments' / 'CLAIMS.md'] = 'experiments/claims.md'
         self.pages[ROOT / 'nbs' / 'index.ipynb'] = self.pages[ROOT / 'README.md'] = 'index.md'
+
+    def book_page(self, path):
+        "The page of a notebook: in the book, or elsewhere on the site."
+        return RENDERED.get(path.relative_to(ROOT).as_posix()) or (
+            f'book/{path.relative_to(ROOT / "nbs").as_posix()}'
+        )
 
     def link(self, target, home):
         "A link of the file `home` as a link of its page; a file that has no page is one of the repository."
@@ -156,19 +167,18 @@ def code_cell(cell):
     return cell
 
 
-def origin_line(site, path):
-    "Where a page comes from: its module, and its notebook to open."
+def origin_line(site, path, module):
+    "The notebook of a page, to open it, and its module if it makes one."
     inside = path.relative_to(ROOT).as_posix()
     notebook = f'[{inside}]({site.repository}/blob/main/{inside})'
-    if path in site.notebooks:
-        name = '.'.join(re.sub(r'^\d+_', '', n) for n in (path.parent.name, path.stem))
-        return f'`decodelab.{name}` · {notebook}'
-    return notebook
+    return f'`decodelab.{module}` · {notebook}' if module else notebook
 
 
 def notebook_page(site, path):
     "A notebook as a page: what is for readers, with links that lead to pages."
     nb = nbformat.read(path, 4)
+    names = [re.match(r'#\| default_exp (\S+)', c.source) for c in nb.cells[:1]]
+    module = names[0].group(1) if any(names) else ''
     nb.cells = [c for c in nb.cells if readable_cell(c)]
     nb.metadata = nbformat.from_dict(KERNEL)
     for cell in nb.cells:
@@ -179,7 +189,7 @@ def notebook_page(site, path):
             code_cell(cell)
     first = next(c for c in nb.cells if c.cell_type == 'markdown')
     head, _, rest = first.source.partition('\n')
-    first.source = f'{head}\n\n{{.origin}}\n{origin_line(site, path)}\n{rest}'
+    first.source = f'{head}\n\n{{.origin}}\n{origin_line(site, path, module)}\n{rest}'
     return nbformat.writes(nb)
 
 
@@ -195,13 +205,17 @@ def part_page(site, folder):
     "The page of a part: what it is, and its notebooks in order."
     about = first_docstring(ROOT / 'decodelab' / part_of(folder) / '__init__.py')
     members = [p for p in site.notebooks if p.parent == folder]
-    rows = [f'- [{title}]({p.name}): {text}' for p in members for title, text in [page_title(p)]]
+    home = f'book/{folder.name}'
+    rows = []
+    for path in members:
+        title, text = page_title(path)
+        rows.append(f'- [{title}]({os.path.relpath(site.pages[path], home)}): {text}')
     api = f'The names it offers: [API of {part_of(folder)}](../../api/{part_of(folder)}.md).'
     return (
         f'# {part_of(folder)}\n\n{about}\n\n'
         + '\n'.join(rows)
         + (f'\n\n{api}\n\n' if part_of(folder) in site.parts else '\n\n')
-        + toctree([p.name for p in members], hidden='')
+        + toctree([p.name for p in members if site.pages[p].startswith(home)], hidden='')
     )
 
 
@@ -233,14 +247,22 @@ def verdict_sections(table):
         yield f'|{"|".join(claim)}|'
 
 
+def made_page(site, home):
+    "A page of the experiments that was made, without the comment which states that, with the site's links."
+    return site.relink(re.sub(r'<!--.*?-->\n', '', home.read_text()), home)
+
+
 def experiments_page(site):
-    "The claims of all sources with their verdicts, and the notebooks that measure them."
-    home = ROOT / 'experiments' / 'README.md'
-    text = site.relink(re.sub(r'<!--.*?-->\n', '', home.read_text()), home)
+    "The front page of the experiments: numbers of claims by source, and the notebooks that measure them."
+    text = made_page(site, ROOT / 'experiments' / 'README.md')
+    return f'{text}\n{toctree(["claims.md", *(p.name for p in site.experiments)], hidden="")}'
+
+
+def claims_page(site):
+    "The claims of all sources with their verdicts."
+    text = made_page(site, ROOT / 'experiments' / 'CLAIMS.md')
     head, first, table = text.partition('\n| source | notebook |')
-    names = [p.name for p in site.experiments]
-    sections = '\n'.join(verdict_sections(f'{first.strip()}{table}'))
-    return f'{head}\n{sections}\n\n{toctree(names, hidden="") if names else ""}'
+    return head + '\n' + '\n'.join(verdict_sections(f'{first.strip()}{table}'))
 
 
 def slug(title):
@@ -256,11 +278,23 @@ def task_list(text):
         yield f'**{section.splitlines()[0]}**: {linked}\n'
 
 
+def glossary():
+    "Word -> (definition, source): the data of the glossary's notebook, from its cells of assignments."
+    names = {}
+    for cell in nbformat.read(GLOSSARY, 4).cells:
+        body = ast.parse(cell.source).body if cell.cell_type == 'code' else []
+        if body and all(isinstance(node, (ast.Assign, ast.AnnAssign)) for node in body):
+            exec(cell.source, names)
+        if 'GLOSSARY' in names:
+            return names['GLOSSARY']
+    raise ValueError(f'{GLOSSARY} has no GLOSSARY')
+
+
 def glossary_page():
-    "The glossary of the package, so that pages can refer to its words."
-    words = runpy.run_path(ROOT / 'decodelab' / 'core' / 'glossary.py')['GLOSSARY']
+    "The glossary as a page, so that other pages can refer to its words."
     rows = [
-        f'{word}\n  {meaning} ({source})\n' for word, (meaning, source) in sorted(words.items())
+        f'{word}\n  {meaning} ({source})\n'
+        for word, (meaning, source) in sorted(glossary().items())
     ]
     return '# Glossary\n\n:::{glossary}\n' + '\n'.join(rows) + ':::\n'
 
@@ -349,8 +383,8 @@ def api_page(site, part):
 def api_index(site):
     "The names at the root, part by part."
     rows = [
-        '# API reference\n\nThe names that a user types. `help(decodelab.decode)` prints the same text, '
-        'parameters included: both are made from the comments beside the parameters.\n'
+        '# API reference\n\nThe names that a user types. `help(decodelab.decode)` of an installed '
+        'package prints the same text: both are made from the comments beside the parameters.\n'
     ]
     for part in site.parts:
         names = [full for group in api_names(part).values() for _, full in group]
@@ -365,8 +399,21 @@ def api_index(site):
 # All of it
 
 
+# Comments in files of docs/, which no reader of the file sees: a page has something made there
+FIRST_SCREEN = '<!-- first screen of the README -->'
+TASKS = '<!-- list of the tasks -->'
+GUIDE_ROWS = '<!-- rows of 21_guides -->'
+
+
+def insert(text, comment, made):
+    "A page with what is made in the position of a comment; raises `ValueError` if it is not there once."
+    if text.count(comment) != 1:
+        raise ValueError(f'a page has {comment!r} {text.count(comment)} times, and needs it once')
+    return text.replace(comment, made)
+
+
 def first_screen(site):
-    "What the README shows before its first heading, below its title."
+    "The part of the README below its title and before its next heading."
     text = (ROOT / 'README.md').read_text()
     body = text.partition('\n# ')[2].partition('\n## ')[0].partition('\n')[2].strip()
     return site.relink(body, ROOT / 'README.md')
@@ -379,17 +426,17 @@ def sources(site):
         for path, name in site.pages.items()
         if path.suffix == '.md' and path.is_relative_to(ROOT / 'docs') and path.exists()
     }
-    pages['index.md'] = pages['index.md'].replace('%% FIRST SCREEN', first_screen(site))
-    tasks = '\n'.join(task_list(pages['howto.md']))
-    pages['howto.md'] = pages['howto.md'].replace('%% TASKS', tasks)
+    pages['index.md'] = insert(pages['index.md'], FIRST_SCREEN, first_screen(site))
+    pages['howto.md'] = insert(pages['howto.md'], TASKS, '\n'.join(task_list(pages['howto.md'])))
+    pages['guides.md'] = insert(pages['guides.md'], GUIDE_ROWS, guide_rows())
     pages |= {site.pages[p]: notebook_page(site, p) for p in [*site.notebooks, *site.experiments]}
     pages |= {f'book/{f.name}/index.md': part_page(site, f) for f in site.folders}
     pages |= {f'api/{part}.md': api_page(site, part) for part in site.parts}
     pages['book/index.md'] = book_page(site)
     pages['api/index.md'] = api_index(site)
     pages['experiments/index.md'] = experiments_page(site)
+    pages['experiments/claims.md'] = claims_page(site)
     pages['glossary.md'] = glossary_page()
-    pages['guides.md'] = pages['guides.md'].replace('%% ROWS', guide_rows())
     return pages
 
 

@@ -54,7 +54,7 @@ CONSTANT = dict(
 
 def ways_of(device, compiled: bool) -> dict:
     "(mode, engine) → (model, strategy)."
-    peer, peer_draft = (load(n, device=device, native=False) for n in PAIR)
+    original, original_draft = (load(n, device=device, native=False) for n in PAIR)
     engines = dict(ours=[load(n, device=device) for n in PAIR])
     if compiled:
         target, draft = (load(n, device=device) for n in PAIR)
@@ -67,10 +67,10 @@ def ways_of(device, compiled: bool) -> dict:
     lookup = dict(prompt_lookup_num_tokens=K, max_matching_ngram_size=3)
     sampled = dict(do_sample=True, temperature=0.7, top_k=0)
     ways = {
-        ('greedy', 'generate'): (peer, TransformersGenerate()),
-        ('sampled', 'generate'): (peer, TransformersGenerate(**sampled)),
-        ('assisted', 'generate'): (peer, TransformersGenerate(peer_draft, **CONSTANT)),
-        ('lookup', 'generate'): (peer, TransformersGenerate(**lookup)),
+        ('greedy', 'generate'): (original, TransformersGenerate()),
+        ('sampled', 'generate'): (original, TransformersGenerate(**sampled)),
+        ('assisted', 'generate'): (original, TransformersGenerate(original_draft, **CONSTANT)),
+        ('lookup', 'generate'): (original, TransformersGenerate(**lookup)),
     }
     for engine, (target, draft) in engines.items():
         ahead = FixedLookahead(K)
@@ -94,8 +94,10 @@ def measured(ways: dict, prompts: list, new: int, repeats: int) -> pd.DataFrame:
         lm, strategy = ways[names[name]]
         trace = decode(lm, prompts[i], strategy, new, repeat, STOP)
         mode, engine = names[name]
-        place = dict(strategy=name, mode=mode, engine=engine, prompt=i, repeat=repeat, order=order)
-        rows.append(run_row(trace, **place))
+        columns = dict(
+            strategy=name, mode=mode, engine=engine, prompt=i, repeat=repeat, order=order
+        )
+        rows.append(run_row(trace, **columns))
     return pd.DataFrame(rows)
 
 

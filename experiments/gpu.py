@@ -93,25 +93,25 @@ def planned(args):
     from decodelab.lab.requirements import experiments
 
     table = experiments(args.experiments)
-    known = [
+    names = [
         name
         for name in dict.fromkeys([*EXPERIMENTS, *table.name])
         if name in set(table.name[table.scale == 'gpu'])
     ]
     tasks = [
         *TRAINED,
-        *(known if args.experiments != str(HERE) else [n for n in known if n in EXPERIMENTS]),
+        *(names if args.experiments != str(HERE) else [n for n in names if n in EXPERIMENTS]),
     ]
     if not args.only:
         return tasks
-    wanted = args.only.split(',')
-    if unknown := [n for n in wanted if n not in [*TRAINED, *known]]:
-        raise ValueError(f'no task {unknown[0]!r}: choose from {", ".join([*TRAINED, *known])}')
-    return [n for n in [*TRAINED, *known] if n in wanted]
+    chosen = args.only.split(',')
+    if unknown := [n for n in chosen if n not in [*TRAINED, *names]]:
+        raise ValueError(f'no task {unknown[0]!r}: choose from {", ".join([*TRAINED, *names])}')
+    return [n for n in [*TRAINED, *names] if n in chosen]
 
 
 def plan_lines(args, tasks, state):
-    "What is left, a line each, with the minutes and the memory that it is expected to take."
+    "The tasks that are left, a line each, with their expected minutes and memory."
     from decodelab.lab.requirements import experiments
 
     table = experiments(args.experiments)
@@ -225,14 +225,14 @@ def stop(child):
 
 
 class State:
-    "What is known of the tasks, in DIR/gpu.json, written whole."
+    "The state of the tasks, in DIR/gpu.json, written whole."
 
     def __init__(self, out):
         self.path = Path(out) / 'gpu.json'
-        known = (
+        record = (
             json.loads(self.path.read_text()) if self.path.exists() else dict(seconds=0.0, tasks={})
         )
-        self.seconds, self.tasks = known['seconds'], known['tasks']
+        self.seconds, self.tasks = record['seconds'], record['tasks']
 
     def of(self, task):
         return self.tasks.setdefault(task, dict(status='left', seconds=0.0, failures=0))
@@ -250,8 +250,8 @@ def next_task(tasks, state):
     "The first that is left; then those that were put off; None: nothing."
     for status in ('left', 'put off'):
         for task in tasks:
-            known = state.of(task)
-            if known['status'] == status and (
+            record = state.of(task)
+            if record['status'] == status and (
                 task in TRAINED
                 or not any(
                     state.of(t)['status'] in ('left', 'put off') for t in tasks if t in TRAINED
@@ -262,13 +262,13 @@ def next_task(tasks, state):
 
 
 def do(args, task, state, seconds):
-    "Give a task so many seconds, and write down what came of it."
-    known, begun = state.of(task), time.monotonic()
-    child = started(args, task, max(1.0, 0.9 * seconds - 10), known['failures'] > 0)
-    spent = known['seconds']
+    "Give a task some seconds, and record its result."
+    record, begun = state.of(task), time.monotonic()
+    child = started(args, task, max(1.0, 0.9 * seconds - 10), record['failures'] > 0)
+    spent = record['seconds']
     total = state.seconds
     while (gone := time.monotonic() - begun) < seconds and child.poll() is None:
-        known['seconds'], state.seconds = round(spent + gone, 1), total + gone
+        record['seconds'], state.seconds = round(spent + gone, 1), total + gone
         state.save()
         try:
             child.wait(min(2.0, max(0.05, seconds - gone)))
@@ -277,15 +277,15 @@ def do(args, task, state, seconds):
     code = child.poll()
     if code is None:
         stop(child)
-    known['seconds'], state.seconds = (
+    record['seconds'], state.seconds = (
         round(spent + time.monotonic() - begun, 1),
         total + time.monotonic() - begun,
     )
     if code == 0:
-        known['status'] = 'done'
+        record['status'] = 'done'
     elif code in (None, 3):
-        known['status'] = (
-            'left' if task in TRAINED or known['seconds'] < 60 * LONGEST else 'put off'
+        record['status'] = (
+            'left' if task in TRAINED or record['seconds'] < 60 * LONGEST else 'put off'
         )
     else:
         lines = (
@@ -294,16 +294,16 @@ def do(args, task, state, seconds):
             .strip()
             .splitlines()
         )
-        known |= dict(
-            failures=known['failures'] + 1,
+        record |= dict(
+            failures=record['failures'] + 1,
             error=next(
                 (l for l in reversed(lines) if 'Error' in l),
                 lines[-1] if lines else f'status {code}',
             )[:300],
         )
-        known['status'] = (
-            'failed' if known['failures'] >= TRIES else 'put off' if task not in TRAINED else 'left'
-        )
+        record['status'] = 'left' if task in TRAINED else 'put off'
+        if record['failures'] >= TRIES:
+            record['status'] = 'failed'
     state.save()
 
 

@@ -238,7 +238,7 @@ def model_folders(home):
 
 
 def drafter_measures(lm, folders, prompts, n, repeats):
-    "What the draft and the heads contribute, and what a pass of each model costs."
+    "The contribution of the draft and the heads, and the cost of a pass of each model."
     from decodelab import load
     from decodelab.drafters.assistant import AssistantDrafter
     from decodelab.drafters.eagle import EagleDrafter

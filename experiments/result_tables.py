@@ -1,10 +1,12 @@
 """Stored rows as Markdown tables, for the pages that show them.
 
-`sources_page` and `claims_table` make the page of this folder, README.md; `peers_table` stands in the
-README of the project; `drafters_table` and `which_drafter` are shown by 16_drafters.ipynb. Nothing is
-measured here, and no sentence says what no row says.
+`count_line`, `sources_table` and `scripts_list` are on the front page of this folder, README.md,
+`sources_page` and `claims_table` on its second page, CLAIMS.md; `pace_table` is in the README of the
+project; `drafters_table` and `which_drafter` are shown by 16_drafters.ipynb. Nothing is measured here:
+each sentence follows from a row.
 """
 
+import ast
 import math
 import re
 from pathlib import Path
@@ -46,32 +48,33 @@ def claim_cells(row) -> tuple[str, str, str, str]:
     return row.claim, row.source, by_scale(measured), by_scale(verdicts)
 
 
-MARK = re.compile(r' \*\(([^()|]*: )?(stale|unknown)[^()|]*\)\*')
+STATE = re.compile(r' \*\(([^()|]*: )?(stale|unknown)[^()|]*\)\*')
 WARNING = '> **Freshness.** '
 
 
 def state_text(results: list) -> str:
-    "A mark for the rows of an experiment that are not fresh; empty where all are."
+    "A label for the rows of an experiment that are not fresh; empty if all are."
     states = {f'{r.scale} {r.part}'.strip(): r.state for r in results if r.state != 'fresh'}
     return f' *({by_scale(states)})*' if states else ''
 
 
 def freshness_warning(results: list) -> str:
-    "How many stored results are fresh, stale and unknown, and what these words mean; one line."
-    counts = [f'{sum(r.state == state for r in results)} are {state}' for state in STATES]
+    "The numbers of fresh, stale and unknown results, and the meaning of these words, in one line."
+    states = [r.state for r in results]
+    counts = [f'{states.count(state)} are {state}' for state in STATES]
     return (
-        f'{WARNING}Of {len(results)} stored results, {", ".join(counts)}. Rows are *fresh* where '
-        'they were measured with the code, models and data of this checkout, *stale* where one of '
-        'these has changed since, *unknown* where they were stored before that was recorded; the '
-        'latter two are marked. `decodelab experiment status` shows what changed, and `decodelab '
+        f'{WARNING}Of {len(results)} stored results, {", ".join(counts)}. Rows are *fresh* if '
+        'they were measured with the code, models and data of this checkout, *stale* if one of '
+        'these has changed since, *unknown* if they were stored before that was recorded; the '
+        'latter two are labelled. `decodelab experiment status` shows what changed, and `decodelab '
         'experiment refresh` measures them again.'
     )
 
 
-def without_marks(page: str) -> str:
-    "A page without what depends on the code of today: its marks, and the numbers in its warning."
+def without_states(page: str) -> str:
+    "A page without the parts that depend on the code of today: its labels, and the numbers in its warning."
     lines = [WARNING if line.startswith(WARNING) else line for line in page.split('\n')]
-    return MARK.sub('', '\n'.join(lines))
+    return STATE.sub('', '\n'.join(lines))
 
 
 def claims_of(folder: Path):
@@ -114,24 +117,65 @@ def sections_of(rows) -> list[str]:
     return blocks
 
 
+def count_conclusions(rows) -> list[int]:
+    "The numbers of claims that hold, fail, differ between scales and are open."
+    words = [conclusion.split()[0] for conclusion in rows.conclusion]
+    return [words.count(word) for word in SECTIONS]
+
+
+def count_line(
+    folder=None,  # of the experiments; None: those of the package
+) -> str:
+    "All claims and their conclusions in one line."
+    claims = claims_of(Path(folder or experiments_folder()))
+    holds, fails, differs, still_open = count_conclusions(claims)
+    between = f', {differs} agree at one scale only' if differs else ''
+    return (
+        f'**{len(claims)} claims measured: {holds} agree, {fails} do not{between}, '
+        f'{still_open} are open.**'
+    )
+
+
+def sources_table(
+    folder=None,  # of the experiments; None: those of the package
+    page: str = 'CLAIMS.md',  # with the section of each source
+) -> str:
+    "The conclusions of each source in numbers, as Markdown."
+    folder = Path(folder or experiments_folder())
+    lines = []
+    for name, rows in claims_of(folder).groupby('name', sort=False):
+        path = notebook_of(name, folder)
+        counts = [count or '' for count in count_conclusions(rows)]
+        lines.append((source_of(path) or title_of(path), f'[{name}]({page}#{name})', *counts))
+    return markdown_table(('source', 'claims', 'hold', 'do not', 'differ', 'open'), lines)
+
+
 def sources_page(
     folder=None,  # of the experiments; None: those of the package
     link: str = 'experiments/{}.ipynb',  # of a notebook
 ) -> str:
-    "What holds of each source, what does not and why, and what is open, as Markdown."
+    "The claims of each source that hold, those that do not and why, and those that are open, as Markdown."
     folder = Path(folder or experiments_folder())
-    overview, parts = [], []
+    parts = []
     for name, rows in claims_of(folder).groupby('name', sort=False):
         path = notebook_of(name, folder)
         title, source = title_of(path), source_of(path)
-        words = [conclusion.split()[0] for conclusion in rows.conclusion]
-        counts = [words.count(word) or '' for word in ('holds', 'fails', 'differs', 'open')]
-        overview.append((source or title, f'[{name}](#{name})', *counts))
         after = f', after {source}' if source else ''
         heading = f'### {name}\n\n[{title}]({link.format(name)}){after}.'
         parts.append('\n\n'.join([heading, *sections_of(rows)]))
-    headings = ('source', 'claims', 'hold', 'do not', 'differ', 'open')
-    return '\n\n'.join([markdown_table(headings, overview), *parts])
+    return '\n\n'.join(parts)
+
+
+def scripts_list(
+    folder=None,  # of the experiments; None: those of the package
+) -> str:
+    "The scripts of the folder, each with the first sentence of its docstring, as Markdown."
+    lines = []
+    for path in sorted(Path(folder or experiments_folder()).glob('*.py')):
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))
+        summary = ' '.join(docstring.partition('\n\n')[0].split())
+        lines.append(f'- [{path.name}]({path.name}): {summary}')
+    return '\n'.join(lines)
 
 
 def claims_table(
@@ -142,7 +186,7 @@ def claims_table(
     """Every claim of every experiment, as Markdown.
 
     Source, notebook, claim, the source's figure, ours at each scale measured, and the verdict. The
-    source and the notebook stand in the first row of an experiment, with a mark where rows are stale.
+    first row of an experiment has the source and the notebook, with a label if rows are stale.
     """
     folder = Path(folder or experiments_folder())
     claims = claims_of(folder)
@@ -282,8 +326,8 @@ MODES = {  # of the rows, in words
     'prompt lookup': 'prompt lookup',
     'beam 4': 'four beams',
 }
-COMPILED_PEERS = {'generate, compiled': 'transformers compiled', 'CTranslate2': 'CTranslate2'}
-PEER_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
+COMPILED = {'generate, compiled': 'transformers compiled', 'CTranslate2': 'CTranslate2'}
+PACE_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
 
 
 def pace_beside(
@@ -291,14 +335,14 @@ def pace_beside(
     ours: str,
     theirs: str,  # strategies of the rows
 ) -> str:
-    "Times as fast as a peer, the median over prompts and repeats with its interval; – where not measured."
+    "Our speed over a reference's, the median over prompts and repeats with its interval; – if not measured."
     if not {ours, theirs} <= set(rows.strategy):
         return '–'
     frame = rows if rows.prompt.notna().all() else rows.assign(prompt=rows.repeat, repeat=0)
     return str(speedup(frame, ours, theirs, lambda a, b: np.median(speeds(a) / speeds(b))))
 
 
-def peers_table(
+def pace_table(
     rows: pd.DataFrame,  # of `results/16_engine.*.csv`
 ) -> str:
     "Each way of decoding beside transformers' own, and greedy decoding beside compiled peers, as Markdown."
@@ -314,7 +358,7 @@ def peers_table(
     if len(engine):
         alone = engine[(engine.model == 'pico') & (engine.batch == 1)]
         engine = alone.assign(seconds=alone.cpu_seconds)
-    for peer, words in COMPILED_PEERS.items():
-        paces = [pace_beside(engine, e, peer) for e in ('lean', 'library')]
+    for reference, words in COMPILED.items():
+        paces = [pace_beside(engine, e, reference) for e in ('lean', 'library')]
         table.append((f'{words}, greedy', *paces))
-    return markdown_table(PEER_HEADINGS, table)
+    return markdown_table(PACE_HEADINGS, table)

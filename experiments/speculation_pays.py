@@ -65,7 +65,7 @@ def cases(args) -> dict:
     code = builtin_prompts('code')[: args.prompts]
     repeating = builtin_prompts('repetitive')[: args.prompts]
     texts = target_continuations(target, code, max_new_tokens=args.new, stop=STOP)
-    found = {
+    by_name = {
         'embedded pair': (target, code, AssistantDrafter(draft)),
         'never right': (target, code, SyntheticDrafter(0.0, texts, cost=draft)),
         'lookup, code': (target, code, PromptLookupDrafter()),
@@ -75,10 +75,10 @@ def cases(args) -> dict:
     if args.pair or all(path.is_dir() for path in PAIR):
         one, other = (load(str(name), device='cpu') for name in args.pair or PAIR)
         stories = STORIES[: args.prompts]
-        found['lookup, stories'] = (one, stories, PromptLookupDrafter())
-        found['suffix, stories'] = (one, stories, SuffixDrafter())
-        found['universal'] = (one, stories, UniversalDrafter(other))
-    return {name: case for name, case in found.items() if not args.cases or name in args.cases}
+        by_name['lookup, stories'] = (one, stories, PromptLookupDrafter())
+        by_name['suffix, stories'] = (one, stories, SuffixDrafter())
+        by_name['universal'] = (one, stories, UniversalDrafter(other))
+    return {name: case for name, case in by_name.items() if not args.cases or name in args.cases}
 
 
 def measure(case, args) -> dict[str, list[float]]:

@@ -10,6 +10,16 @@ import pytest
 
 import preloaded
 from repo import ROOT, tracked
+from seconds import slow_tests, stored
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items):
+    "Mark the tests that `tests/seconds.csv` shows to be slow."
+    slow = slow_tests(stored())
+    for item in items:
+        if (str(item.path.relative_to(ROOT)), item.originalname) in slow:
+            item.add_marker('slow')
 
 
 def pytest_collection_finish(session):
@@ -56,6 +66,7 @@ def wheel(tmp_path_factory):
             'experiments',
             'pyproject.toml',
             'setup.py',
+            'tools',
             'README.md',
             'LICENSE',
         ):

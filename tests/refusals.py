@@ -3,7 +3,7 @@
 import pytest
 
 
-def refused(call, kind=(TypeError, ValueError)) -> str:
+def error_message(call, kind=(TypeError, ValueError)) -> str:
     "The sentence with which a call is refused: one line, not too long, and with some advice."
     with pytest.raises(kind) as error:
         call()

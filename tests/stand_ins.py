@@ -593,13 +593,13 @@ def file_text(records, ending, aka):
         out = io.StringIO()
         rows = csv.DictWriter(out, [aka.get(k, k) for k in records[0]])
         rows.writeheader()
-        rows.writerows({aka.get(k, k): v for k, v in r.items()} for r in records)
+        for record in records:
+            rows.writerow({aka.get(k, k): v for k, v in record.items()})
         return out.getvalue()
-    return (
-        json.dumps(records)
-        if ending == '.json'
-        else '\n'.join(r['text'] if ending == '.txt' else json.dumps(r) for r in records) + '\n'
-    )
+    if ending == '.json':
+        return json.dumps(records)
+    lines = [r['text'] if ending == '.txt' else json.dumps(r) for r in records]
+    return '\n'.join(lines) + '\n'
 
 
 def write_data(name, folder):

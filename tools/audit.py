@@ -1,29 +1,24 @@
 """What a notebook should not have: `python tools/audit.py [PART or NOTEBOOK …]` prints it, `test_layout` holds it.
 
-Each check yields lines of the form 'cell N: what'. The words are those of the glossary in `core.glossary`."""
+Each check yields lines of the form 'cell N: what'. `python tools/audit.py --counts` prints how cells follow each other."""
 
 import ast
+import functools
 import re
 import sys
 
-from repo import ROOT, cells, is_exported, module_name, notebooks
+import nbformat
 
-sys.path.insert(0, str(ROOT))
-from decodelab.core.glossary import FORBIDDEN
+from repo import ROOT, cells, directives, is_exported, lines, module_name, notebooks, numbered
+from words import FORBIDDEN
 
 WIDEST = 110  # characters of a line of code
-LARGEST = 1800  # characters of a cell
-IDENTIFIERS = set(FORBIDDEN) - {
-    'found',
-    'kept',
-    'wanted',
-    'place',
-    'places',
-    'mark',
-    'marks',
-    'marked',
-    'unmarked',
-}
+WALL = 5  # assertions that a reader skips
+COMPREHENSIONS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
+METHODS = {'logits', 'strategies', 'speculative', 'drafters', 'watermark', 'detection'}
+OPENINGS = re.compile(
+    r'(?:What|The same|Whether|As)\b'
+)  # of a docstring: a verb or a noun begins one
 
 
 def tree_of(source):
@@ -64,13 +59,6 @@ def wide(path):
         lines = {k: x for k, x in enumerate(s.splitlines(), 1) if len(x) > WIDEST}
         for k in lines.keys() - set(data_lines(s) if lines else ()):
             yield f'cell {i}: {len(lines[k])} characters: {lines[k].strip()[:60]}'
-
-
-def large(path):
-    "Cells that could be cut between two statements; one function or class is never torn apart."
-    for i, s in enumerate(cells(path)):
-        if len(s) > LARGEST and len(tree_of(s).body) > 1:
-            yield f'cell {i}: {len(s)} characters'
 
 
 def attached(path):
@@ -147,23 +135,39 @@ FOREIGN = re.compile(
 )
 
 
+def forbidden_names(source):
+    "Names that a source defines with a forbidden word in them, and the word to use."
+    for name in dict.fromkeys(defined_names(tree_of(source))):
+        for w in words_of(name):
+            if w in FORBIDDEN:
+                yield f'{name}: {w!r} → {FORBIDDEN[w]}'
+
+
 def vocabulary(path):
-    "Forbidden words in the names that exported cells define and in their docstrings."
+    "Forbidden words in the names that cells define, and in the docstrings of exported ones."
     for i, s in enumerate(cells(path)):
-        if not is_exported(s):
-            continue
-        tree = tree_of(s)
-        for name in dict.fromkeys(defined_names(tree)):
-            for w in words_of(name):
-                if w in IDENTIFIERS:
-                    yield f'cell {i}: {name}: {w!r} → {FORBIDDEN[w]}'
-        for n in ast.walk(tree):
-            if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and (
-                doc := ast.get_docstring(n)
-            ):
-                for w in dict.fromkeys(re.findall(r'[a-z]+', re.sub(r'`[^`]*`', '', doc).lower())):
-                    if w in FORBIDDEN and w not in ('found', 'kept', 'wanted'):
-                        yield f'cell {i}: docstring of {n.name}: {w!r} → {FORBIDDEN[w]}'
+        yield from (f'cell {i}: {problem}' for problem in forbidden_names(s))
+        for n in documented_nodes(s) if is_exported(s) else ():
+            doc = re.sub(r'`[^`]*`', '', ast.get_docstring(n)).lower()
+            for w in dict.fromkeys(re.findall(r'[a-z]+', doc)):
+                if w in FORBIDDEN and w not in ('found', 'kept', 'wanted'):
+                    yield f'cell {i}: docstring of {n.name}: {w!r} → {FORBIDDEN[w]}'
+
+
+def documented_nodes(source):
+    "Functions and classes of a source that have a docstring."
+    for n in ast.walk(tree_of(source)):
+        if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            if ast.get_docstring(n):
+                yield n
+
+
+def openings(path):
+    "Docstrings of exported cells that begin with neither a verb nor a noun."
+    for i, s in enumerate(cells(path)):
+        for n in documented_nodes(s) if is_exported(s) else ():
+            if OPENINGS.match(ast.get_docstring(n)):
+                yield f'cell {i}: docstring of {n.name}: {ast.get_docstring(n)[:60]}'
 
 
 def documented(path):
@@ -179,20 +183,150 @@ def documented(path):
                     yield f'cell {i}: {n.name} has no docstring'
 
 
+def is_patched(node):
+    "Is a definition a method that `@patch` gives to a class?"
+    decorators = getattr(node, 'decorator_list', [])
+    return any(ast.unparse(d).startswith('patch') for d in decorators)
+
+
+@functools.cache
+def every_cell(path):
+    "The kind, the source and the outputs of each cell of a notebook, markdown too."
+    return [(c.cell_type, c.source, c.get('outputs', ())) for c in nbformat.read(path, 4).cells]
+
+
+def silent(path):
+    "`@patch` cells with nothing between them and the exported cell before."
+    before = False
+    for i, (kind, s, _) in enumerate(every_cell(path)):
+        exported = kind == 'code' and is_exported(s)
+        if exported and before and any(map(is_patched, tree_of(s).body)):
+            yield f'cell {i}: a patched method follows an exported cell without a word'
+        before = exported
+
+
+def empty(path):
+    "Exported cells that hold nothing."
+    for i, s in enumerate(cells(path)):
+        if is_exported(s) and not lines(s):
+            yield f'cell {i}: nothing is exported here'
+
+
+def compound_assertions(source):
+    "Assertions of three or more claims, which fail without saying which."
+    for n in ast.walk(tree_of(source)):
+        if isinstance(n, ast.Assert) and isinstance(n.test, ast.BoolOp):
+            if isinstance(n.test.op, ast.And) and len(n.test.values) > 2:
+                yield f'{len(n.test.values)} claims in one assertion: {ast.unparse(n)[:60]}'
+
+
+def nested_comprehensions(source):
+    "Comprehensions in comprehensions, or of two loops."
+    for n in ast.walk(tree_of(source)):
+        if isinstance(n, COMPREHENSIONS):
+            inner = [m for m in ast.walk(n) if isinstance(m, COMPREHENSIONS)]
+            if len(inner) > 1 or len(n.generators) > 1:
+                yield f'nested comprehension: {ast.unparse(n)[:60]}'
+
+
+def compound(path):
+    "Assertions of three or more claims."
+    for i, s in enumerate(cells(path)):
+        yield from (f'cell {i}: {problem}' for problem in compound_assertions(s))
+
+
+def is_hidden(source):
+    return 'hide' in directives(source)
+
+
+def walls(path):
+    "Visible cells of many assertions: tests, which belong in a hidden cell."
+    for i, s in enumerate(cells(path)):
+        n = sum(isinstance(n, ast.Assert) for n in ast.walk(tree_of(s)))
+        if n >= WALL and not is_hidden(s):
+            yield f'cell {i}: {n} assertions in a visible cell'
+
+
+def tuples(path):
+    "Visible cells that end with a tuple, where a small table says more."
+    for i, s in enumerate(cells(path)):
+        last = tree_of(s).body[-1:]
+        if last and isinstance(last[0], ast.Expr) and isinstance(last[0].value, ast.Tuple):
+            if not is_hidden(s):
+                yield f'cell {i}: ends with {ast.unparse(last[0])[:60]}'
+
+
+def long_floats(path):
+    "Stored outputs with three or more numbers of fifteen digits."
+    stored = [outputs for kind, _, outputs in every_cell(path) if kind == 'code']
+    for i, outputs in enumerate(stored):
+        texts = [o.get('text') or o.get('data', {}).get('text/plain', '') for o in outputs]
+        if any(len(re.findall(r'\d\.\d{14,}', ''.join(t))) > 2 for t in texts):
+            yield f'cell {i}: numbers of fifteen digits in its output'
+
+
+def first_screen(path):
+    "A notebook of a method shows it before its first exported definition: a figure, a table, a diagram."
+    if not METHODS & {module_name(path).split('.')[0]}:
+        return
+    for kind, source, outputs in every_cell(path):
+        if kind == 'markdown' and PICTURE.search(source):
+            return
+        if kind == 'code' and is_exported(source):
+            if any(isinstance(n, (ast.FunctionDef, ast.ClassDef)) for n in tree_of(source).body):
+                break
+        elif kind == 'code':
+            shown = set().union(*(o.get('data', {}) for o in outputs))
+            if shown & {'image/png', 'text/html'} or DRAWS.search(source):
+                return
+    yield 'nothing is shown before the first definition'
+
+
+# a fenced diagram, a table, or a picture
+PICTURE = re.compile(r'^```(?:text)?\n|^\|.*\|\s*\n\|[\s:|-]+\||!\[|<svg|<img|<pre', re.M)
+DRAWS = re.compile(r'plt\.|\bplot_|\.plot|HTML\(|DataFrame|\bdisplay\(')
+
+
+def cell_counts(paths):
+    "How exported cells follow each other, over several notebooks."
+    counts = dict(exported=0, in_runs=0, patched=0, silent=0)
+    for path in paths:
+        run = 0
+        for kind, s, _ in [*every_cell(path), ('markdown', '', ())]:
+            if kind == 'code' and is_exported(s):
+                run += 1
+                counts['exported'] += 1
+                counts['patched'] += any(map(is_patched, tree_of(s).body))
+                continue
+            counts['in_runs'] += run if run > 2 else 0
+            run = 0
+        counts['silent'] += len(list(silent(path)))
+    return counts
+
+
 CHECKS = dict(
     wide=wide,
-    large=large,
     attached=attached,
     shapes=shapes,
     flags=flags,
     vocabulary=vocabulary,
     documented=documented,
+    openings=openings,
+    silent=silent,
+    empty=empty,
+    compound=compound,
+    walls=walls,
+    tuples=tuples,
+    long_floats=long_floats,
+    first_screen=first_screen,
 )
 
 
 def main(names):
+    if names == ['--counts']:
+        return print(cell_counts(notebooks()))
     total = dict.fromkeys(CHECKS, 0)
-    for path in notebooks():
+    for path in numbered():
         own = module_name(path)
         if names and not any(own == n or own.startswith(n + '.') for n in names):
             continue

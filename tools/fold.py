@@ -3,7 +3,7 @@
 import json
 import sys
 
-from repo import notebooks
+from repo import numbered
 
 
 def is_hidden(cell) -> bool:
@@ -32,7 +32,7 @@ def fold(path):
 
 
 if __name__ == '__main__':
-    changed = [p for p in [*notebooks(), *notebooks('experiments')] if unfolded(p)]
+    changed = [p for p in [*numbered(), *numbered('experiments')] if unfolded(p)]
     for path in changed:
         fold(path)
     sys.exit(print(f'{len(changed)} notebooks changed'))

@@ -166,8 +166,8 @@ class Runner:
             self.process.stdin.write(json.dumps(job) + '\n')
             self.process.stdin.flush()
             status = int(self.process.stdout.readline())
-            said = log.read()
-        return '' if status == 0 else f'ended with {status}\n{said}'
+            output = log.read()
+        return '' if status == 0 else f'ended with {status}\n{output}'
 
     def close(self):
         "End the process."
@@ -251,11 +251,11 @@ class Started:
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         "All that it printed, to both streams, once it has ended."
         self.wait(timeout)
-        said = []
+        output = []
         for file in self.files:
             file.seek(0)
-            said.append(file.read())
-        return tuple(said)
+            output.append(file.read())
+        return tuple(output)
 
     def send_signal(self, number: int):
         "Send a signal to it, if it runs."

@@ -13,12 +13,22 @@ from decodelab.lab.freshness import stored_freshness
 from repo import ROOT, directives
 
 sys.path.insert(0, str(ROOT / 'experiments'))
-from result_tables import claims_table, freshness_warning, peers_table, sources_page
+from result_tables import (
+    claims_table,
+    count_line,
+    freshness_warning,
+    pace_table,
+    scripts_list,
+    sources_page,
+    sources_table,
+)
 
-PEERS = '<!-- peers -->'  # in the index, where their table goes
+CLAIMS = '<!-- claims -->'  # comments of the index: the numbers of all claims
+SPEEDS = '<!-- peers -->'  # and the table of speeds go there
 ENGINE_ROWS = ROOT / 'experiments' / 'results' / '16_engine.pico.csv'
 PICTURE = ROOT / 'docs' / 'trace.svg'
-COLUMNS, WIDTH, HEIGHT = 88, 9.0, 25  # characters a line, and the pixels of one
+COLUMNS = 88  # characters a line
+WIDTH, HEIGHT = 9.0, 25  # of a character, in pixels
 # told apart by the colour-blind, too
 COLOURS = dict(accepted='#0072b2', corrected='#d55e00', bonus='#009e73')
 STYLE = """<style>
@@ -45,7 +55,8 @@ def render(path=ROOT / 'nbs' / 'index.ipynb'):
     text, _ = MarkdownExporter().from_notebook_node(nb)
     text = re.sub(r'\]\((?![a-z]+:|#|\.\./)', '](nbs/', text).replace('](../', '](')
     text = re.sub(r'\n{3,}', '\n\n', text).strip()
-    text = text.replace(PEERS, peers_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
+    text = text.replace(CLAIMS, count_line())
+    text = text.replace(SPEEDS, pace_table(pd.read_csv(ENGINE_ROWS, low_memory=False)))
     return f'<!-- Made from nbs/index.ipynb by tools/readme.py: edit there. -->\n{text}\n'
 
 
@@ -134,27 +145,48 @@ def pictured():
     return decode(load('pico', device='cpu'), prompt, strategy, max_new_tokens=48)
 
 
-def claims(folder=ROOT / 'experiments'):
-    "All claims of all experiments with our figures and verdicts, as the page of their folder."
-    results = stored_freshness(folder)
+def experiments_readme(folder=ROOT / 'experiments'):
+    "The front page of the experiments: conclusions in numbers, by source, and how to run one."
     return f"""<!-- Made from results/*.verdicts.csv by tools/readme.py. -->
 # Experiments
 
-What the sources claim, and what came out here: by source, then [every figure in one table](#every-claim). A scale is named with every figure: `pico` is the embedded models on a CPU. Of `gpu` there are figures of one experiment, on an H100 ([19_gpu_costs](19_gpu_costs.ipynb), whose batches and compiled passes were not reached); the others of `gpu`, and `paper`, are complete and were run on stand-ins only.
+{count_line(folder)} Each is a claim of a paper, a post or a guide; [CLAIMS.md](CLAIMS.md) has all of them, with their numbers, ours, and the reason for each that does not agree.
 
-`decodelab experiment list` shows what each experiment needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of what was run. The numbers of the sources are data, `sources/NAME.csv`, each with its url and table; at scale `paper` each of them is measured or left out with a reason.
+A scale is named with every number: `pico` is the embedded models on a CPU. One experiment has rows of scale `gpu`, from an H100 ([19_gpu_costs](19_gpu_costs.ipynb), without its batches and compiled passes); the others of `gpu`, and `paper`, are complete and were run on stand-ins only. [CONTRIBUTING.md](CONTRIBUTING.md) explains how to run them on your GPU.
+
+`decodelab experiment list` shows what each experiment needs, `decodelab experiment NAME` runs it, `decodelab experiment NAME --figures` draws from the stored rows, and `decodelab report DIR` makes a page of a run. The numbers of the sources are data, `sources/NAME.csv`, each with its url and table; at scale `paper` each of them is measured or left out with a reason.
+
+{freshness_warning(stored_freshness(folder))}
+
+## By source
+
+The number of claims that hold at our scales, that do not, that differ between scales, and that are open; the links lead to the claims and the reasons.
+
+{sources_table(folder)}
+
+## Scripts
+
+{scripts_list(folder)}
+"""
+
+
+def claims(folder=ROOT / 'experiments'):
+    "All claims of all experiments with our numbers and verdicts, as the second page of their folder."
+    results = stored_freshness(folder)
+    return f"""<!-- Made from results/*.verdicts.csv by tools/readme.py. -->
+# Claims
+
+{count_line(folder)} By source, with the reason for each that does not agree; then [every claim in one table](#every-claim). [README.md](README.md) explains the scales.
 
 {freshness_warning(results)}
 
 ## By source
 
-How many claims hold at our scale, and how many do not; below, for each source, which ones, and why.
-
 {sources_page(folder, '{}.ipynb')}
 
 ## Every claim
 
-What its source states, what we measured, and the verdict; the rows are `results/NAME.SCALE.verdicts.csv`.
+The number that its source states, ours, and the verdict; the rows are `results/NAME.SCALE.verdicts.csv`.
 
 {claims_table(folder, '{}.ipynb', results)}
 """
@@ -162,5 +194,6 @@ What its source states, what we measured, and the verdict; the rows are `results
 
 if __name__ == '__main__':
     (ROOT / 'README.md').write_text(render())
-    (ROOT / 'experiments' / 'README.md').write_text(claims())
+    (ROOT / 'experiments' / 'README.md').write_text(experiments_readme())
+    (ROOT / 'experiments' / 'CLAIMS.md').write_text(claims())
     PICTURE.write_text(picture(pictured()))

@@ -15,11 +15,33 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def notebooks(folder='nbs', pattern='[0-9]*.ipynb'):
+NUMBERED = '[0-9]*.ipynb'
+
+
+def numbered(folder='nbs', pattern=NUMBERED):
     "The numbered notebooks of a folder and of the folders in it, in order."
     return [
         p for p in sorted((ROOT / folder).rglob(pattern)) if '.ipynb_checkpoints' not in p.parts
     ]
+
+
+@functools.cache
+def makes_module(path):
+    "Does a notebook export a module?"
+    return '"#| default_exp' in path.read_text(encoding='utf-8')
+
+
+def notebooks(folder='nbs', pattern=NUMBERED):
+    "The notebooks of a folder, in order; of those in nbs/ the ones that make a module."
+    paths = numbered(folder, pattern)
+    return (
+        [p for p in paths if makes_module(p)] if (folder, pattern) == ('nbs', NUMBERED) else paths
+    )
+
+
+def pages():
+    "The numbered notebooks of nbs/ that make no module, to be read and run only."
+    return [p for p in numbered() if not makes_module(p)]
 
 
 @functools.cache
@@ -83,5 +105,5 @@ def project():
 
 
 def commands():
-    "The README's two commands, as it shows them."
+    "The README's two commands, to use the package and to change it, as it shows them."
     return re.findall(r'^python -m pip install .*$', (ROOT / 'README.md').read_text(), flags=re.M)

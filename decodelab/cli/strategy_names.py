@@ -359,7 +359,7 @@ UNSPELLED = {
 # %% ../../nbs/16_cli/01_strategy_names.ipynb #22b76a26
 @dataclass
 class Spelled:
-    "What was typed: a row of the table, its values, and the drafters inside."
+    "A parsed name: a row of the table, its values, and the drafters inside."
 
     text: str
     spelling: Spelling

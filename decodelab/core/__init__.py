@@ -1,4 +1,4 @@
 "What a run is: requests, steps, traces, metrics, plots."
-from decodelab.core.parameter_docs import attach_stub
+import lazy_loader
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,4 +11,3 @@ from .plot import plot_speed as plot_speed
 from .plot import save_html as save_html
 from .driver import Strategy as Strategy
 from .component import Component as Component
-from .glossary import GLOSSARY as GLOSSARY

@@ -46,3 +46,12 @@ _SPREAD = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 def _same(value, default) -> bool:
     "Is an argument at its default? Values without a useful `==` are compared by `repr`."
     return value is default or repr(value) == repr(default)
+
+# %% ../../nbs/01_core/06_component.ipynb #1d546d8f
+def fast_form_holds(part, fast: str, *methods: str) -> bool:
+    "Does `fast` still compute what `methods` compute: does no subclass of its class override one of them?"
+
+    def depth(name):
+        return next(i for i, cls in enumerate(type(part).__mro__) if name in vars(cls))
+
+    return all(depth(fast) <= depth(name) for name in methods)

@@ -20,7 +20,7 @@ SHARED_TRANSFER: ContextVar[Callable | None] = ContextVar('shared_transfer', def
 def copy_to_host(
     values: torch.Tensor,  # on any device
 ) -> torch.Tensor:
-    "The same numbers in the memory of the CPU: one host read, or a share of one."
+    "Copy numbers to the memory of the CPU: one host read, or a share of one."
     if values.device.type == 'cpu':
         return values
     shared = SHARED_TRANSFER.get()

@@ -35,7 +35,7 @@ class Step:
     info: dict = field(default_factory=dict)  # anything else that fits in JSON
 
     def truncate(self, n: int) -> 'Step':
-        "The same step as if the sequence had ended after its first `n` tokens."
+        "The step, as if the sequence had ended after its first `n` tokens."
         if n >= len(self.tokens):
             return self
         return replace(self, tokens=self.tokens[:n], accepted=min(self.accepted, n), rejected=False)

@@ -16,12 +16,12 @@ from ..core.driver import Request
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
 from ..strategies.sampling import Base, Scorer
-from ..speculative.device import DeviceDraft
-from ..speculative.protocol import Draft, Drafter, DraftState, KeepDrafting, draft_chain
+from ..speculative.protocol import DeviceDraft, Draft, Drafter, DraftState
+from ..speculative.protocol import KeepDrafting, draft_chain
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #fc099b06
 class PaddedScorer(Scorer):
-    "A draft model's scorer whose logits are brought to the target's width before processing."
+    "A draft model's scorer that crops or pads its logits to the target's width before processing."
 
     def __init__(
         self,
@@ -48,27 +48,31 @@ class PaddedScorer(Scorer):
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #de7e37e1
 class RoundScorer:
-    """What scores the next tokens for draft heads, in rounds: each begins after the committed ids.
+    """Scores the next tokens for draft heads, in rounds that begin after the committed ids.
 
     It also has `next_scores(ids)`, `passes` and `probabilities`, as a `Scorer` has.
     """
 
-    max_draft: int | None = None  # tokens that it can draft in a round; None: any number
+    max_draft: int | None = None  # tokens of a draft, at most; None: any number
 
     def begin_round(self, ids: list[int]):
         "Begin a round after the committed `ids`."
 
     def level_scores(self, sequences: list[list[int]]) -> list[torch.Tensor]:
-        "`(V,)` after each of some sequences of one length, which continue the committed ids."
+        "`(V,)` after each of several sequences of equal length that continue the committed ids."
         raise NotImplementedError(f'{type(self).__name__} has no method level_scores')
 
 
 class DraftHeads:
-    "A stand-in for a draft model that drafts from the target's own states (`drafters.heads`)."
+    "Heads that replace a draft model and draft from the target's own states (`drafters.heads`)."
 
     def scorer(self, request: Request, base: Base, target) -> RoundScorer:
         "The scorer of one sequence, beside the target's."
         raise NotImplementedError(f'{type(self).__name__} has no method scorer')
+
+    def with_model(self, lm) -> 'DraftHeads':
+        "Heads of this class for a given target; by default the heads themselves, which fit one target."
+        return self
 
 
 class ModelDrafter(Drafter):
@@ -87,16 +91,22 @@ class AssistantDrafter(ModelDrafter):
     def __init__(
         self,
         lm: LM | DraftHeads,  # the draft model, or heads that were trained on the target
-        base: Base | None = None,  # how it draws; None: as the target does
+        base: Base | None = None,  # the draft's base; None: the target's
     ):
         self.lm = lm
         self.base = base
         self.checked_ = WeakSet()  # targets whose tokenizer is the draft's
 
+    def with_model(self, lm) -> 'AssistantDrafter':
+        "A copy with a different draft model or different heads, and an empty cache of checked targets."
+        twin = super().with_model(self.lm.with_model(lm) if isinstance(self.lm, DraftHeads) else lm)
+        twin.checked_ = WeakSet()
+        return twin
+
     def start(self, request: Request, base: Base, target) -> 'AssistantState':
         """The state for one sequence.
 
-        Raises `ValueError` where the tokenizers differ or the budget exceeds the draft's context.
+        Raises `ValueError` if the tokenizers differ or the budget exceeds the draft's context.
         """
         draft_base = self.base or base
         sampled = not (draft_base.greedy or base.greedy)
@@ -110,7 +120,7 @@ class AssistantDrafter(ModelDrafter):
         return AssistantState(scorer, draft_base, sampled)
 
     def check_target(self, request: Request):
-        "Raise `ValueError` for another tokenizer, or a request beyond the draft's context."
+        "Raise `ValueError` for a different tokenizer, or a request beyond the draft's context."
         if request.lm not in self.checked_:
             check_same_tokenizer(request.lm, self.lm)
             self.checked_.add(request.lm)
@@ -149,7 +159,7 @@ class AssistantState(DraftState):
 # %% ../../nbs/08_drafters/05_assistant.ipynb #be0e8cc3
 @patch
 def draft_on_device(self: AssistantState, ids: list[int], k: int, rng) -> DeviceDraft | None:
-    "A draft of `k` tokens that the host does not read; None for heads and processors that read ids."
+    "A draft of `k` tokens that stays on the device; None for heads and processors that read ids."
     scorer = self.scorer
     if not isinstance(scorer, Scorer) or not scorer.reads_pending():
         return None
@@ -181,7 +191,7 @@ def begin_round(
     ids: list[int],  # the committed sequence
     keep_drafting: KeepDrafting,  # the lookahead rule's answer
 ) -> KeepDrafting:
-    "`keep_drafting` within what the scorer can draft in the round that begins after `ids`."
+    "`keep_drafting`, limited to the scorer's `max_draft` tokens in the round that begins after `ids`."
     if not isinstance(scorer, RoundScorer):
         return keep_drafting
     limit = scorer.max_draft
@@ -193,7 +203,7 @@ def begin_round(
 
 
 def token_probs(rows: list, tokens: list[int], probabilities: bool) -> list[float]:
-    "The drafter's probability of each token that it drew from rows `(V,)` of probabilities or scores."
+    "The drafter's probability of each token drawn from `rows` `(V,)`, which are probabilities or scores."
     if rows and torch.is_tensor(rows[0]) and rows[0].device.type != 'cpu':
         index = torch.tensor(tokens, device=rows[0].device)[:, None]
         p = torch.stack(rows) if probabilities else torch.stack(rows).softmax(-1)  # (k, V)

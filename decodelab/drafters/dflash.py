@@ -27,7 +27,7 @@ from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #578e70b8
 class DFlashScorer(HeadsScorer):
-    "The rows of a whole block, from one pass a round of a draft model with a KV cache of its own."
+    "Scores a whole block by one pass per round of a draft model with its own KV cache."
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -35,16 +35,16 @@ class DFlashScorer(HeadsScorer):
         self.processed: list[int] = []  # the ids whose states are injected
 
     def crop(self, n: int):
-        "Keep the keys and values of the first n states."
+        "Crop the caches to the first n states."
         for layer in self.cache.layers:
             layer.length = n
 
     def path_scores(self, paths):
-        "`(n, V)`: one row of the block for each of n paths."
+        "`(n, V)`: the scores of one position of the block, for each of n paths."
         return self.rows[len(paths[0])].expand(len(paths), -1)
 
     def level_scores(self, sequences):
-        "`(V,)` after each continuation; the round's one pass has computed all rows."
+        "`(V,)` after each continuation; the round's one pass has computed all scores."
         passes = self.passes + (self.session.passes != self.round_start)
         rows = super().level_scores(sequences)
         self.passes = passes
@@ -68,7 +68,7 @@ class DFlashScorer(HeadsScorer):
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #216d5d7f
 def spread_layers(depth: int, n: int) -> list[int]:
-    "`n` layers of a target from the second to the third-last; all of them in one with fewer than seven."
+    "`n` layers of a target from the second to the third-last; all layers if there are fewer than seven."
     if depth < 7:
         return list(range(1, depth + 1))
     if n == 1:
@@ -89,7 +89,7 @@ def draft_config(options: dict):
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #646d0c97
 class DFlashHeads(Heads):
-    """A draft model that fills a block of masks in one pass, from the target's states of several layers.
+    """A draft model that fills a block of masks in one pass, from states of several target layers.
 
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036).
     """
@@ -102,8 +102,8 @@ class DFlashHeads(Heads):
         vocab_size: int,  # V
         layers,  # of the target, whose states are injected
         block: int = 8,  # B: the anchor and B - 1 masks
-        mask: int = 0,  # the id whose embedding stands for a token that is not drafted yet
-        layer: dict | None = None,  # options of the layers, of a configuration; None: a small one
+        mask: int = 0,  # the id whose embedding replaces a token that is not drafted yet
+        layer: dict | None = None,  # options of the layers' configuration; None: small ones
         anchors: int = 8,  # of training: blocks of a sequence
         gamma: float = 4.0,  # of training: the paper has 4, 5 and 7 for blocks of 8, 10 and 16
         target: str = '',  # the name of the model that it is trained for
@@ -118,10 +118,10 @@ class DFlashHeads(Heads):
         self.max_draft = block - 1
         self.block_config = draft_config(layer)
         self.add_layers()
-        self.compiled_ = {}  # what is computed on first use
+        self.compiled_ = {}  # computed on first use
 
     def add_layers(self):
-        "The fusion matrix, the layers and the norms."
+        "Add the fusion matrix, the layers and the norms."
         from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
         width, config = self.width, self.block_config
@@ -135,7 +135,7 @@ class DFlashHeads(Heads):
     def of(
         cls,
         lm: LM,  # the target
-        layers=None,  # whose states are injected; None: five of them
+        layers=None,  # the layers whose states are injected; None: five of them
         block: int = 8,  # B: the anchor and B - 1 masks
         mask: int | None = None,  # an id that no text contains is best; None: the last one
         depth: int = 1,  # layers of the draft model; the published ones have five or more
@@ -152,7 +152,7 @@ class DFlashHeads(Heads):
         return cls(width, lm.vocab_size, layers, block, mask, layer, anchors, gamma, lm.name)
 
     def with_block(self, block: int) -> 'DFlashHeads':
-        "The same weights for blocks of another size: the paper drafts with smaller ones than it trains."
+        "A copy for blocks of a different size; the paper drafts with smaller blocks than it trains."
         with torch.random.fork_rng(devices=[]):  # the weights are replaced
             heads = type(self)(**self.options | dict(block=block)).to(self.device)
         heads.load_state_dict(self.state_dict())
@@ -160,7 +160,7 @@ class DFlashHeads(Heads):
 
     @property
     def embedding_width(self) -> int:
-        "As wide as the states: both go through the same layers."
+        "The width of the states, because both go through the same layers."
         return self.width
 
     def embed(self, lm: LM, tokens: torch.Tensor) -> torch.Tensor:
@@ -188,11 +188,11 @@ class DFlashHeads(Heads):
     def run_layers(
         self,
         x: torch.Tensor,  # `(rows, n, D)`: embedded blocks
-        cache,  # with what is injected
+        cache,  # with the injected states
         positions: torch.Tensor,  # `(n,)`
         visible: torch.Tensor | None = None,  # `(n, past + n)`, may attend?; None: everything
     ) -> torch.Tensor:
-        "States `(rows, n, D)` for the target's head; the cache grows by the keys and values of the blocks."
+        "States `(rows, n, D)` for the target's head; appends the blocks' keys and values to the cache."
         n, past = len(positions), cache.get_seq_length()
         keys = torch.cat([torch.arange(past), positions])
         if visible is None:
@@ -204,13 +204,13 @@ class DFlashHeads(Heads):
         return self.norm(x)
 
     def in_window(self, attention, distance: torch.Tensor) -> torch.Tensor:
-        "What a layer can see of keys at some distance behind its queries (negative: before them)."
+        "True if a layer attends to keys at some distance before its queries (negative: after them)."
         causal = getattr(self.block_config, 'is_causal', None)
         window = attention.sliding_window
         if causal is None:
             causal = window is not None  # as in the published code
-        seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
-        return seen if window is None else seen & (distance.abs() < window)
+        visible = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+        return visible if window is None else visible & (distance.abs() < window)
 
     def block_scores(
         self,
@@ -219,7 +219,7 @@ class DFlashHeads(Heads):
         states: torch.Tensor,  # `(rows, T', K, D)`, of the target
         anchors: torch.Tensor,  # `(n,)`
     ) -> torch.Tensor:
-        "Scores `(rows, n, B - 1, V)` of the blocks behind each anchor."
+        "Scores `(rows, n, B - 1, V)` of the blocks after each anchor."
         from transformers import DynamicCache
 
         rows, n = len(ids), len(anchors)
@@ -239,20 +239,20 @@ class DFlashHeads(Heads):
         weights: dict[str, torch.Tensor],  # tensors by their published names
         source: str,  # for messages
     ) -> 'DFlashHeads':
-        "A draft model from its authors' tensors; raises `ValueError` where these are others."
+        "A draft model from its authors' tensors; raises `ValueError` for other tensors."
         options = dflash_options(config, source)
         with torch.device('meta'):  # no memory for weights that are replaced
             heads = cls(**options)
-        here = dict(fc='fuse', hidden_norm='norm_state', layers='blocks')
+        parts = dict(fuse='fc', norm_state='hidden_norm', blocks='layers')
         names = {name: name for name in heads.state_dict()}
-        for there, ours in here.items():
-            names |= {n: n.replace(ours, there, 1) for n in names if n.startswith(f'{ours}.')}
+        for part, published in parts.items():
+            names |= {n: n.replace(part, published, 1) for n in names if n.startswith(f'{part}.')}
         weights = rename_tensors(weights, names, source)
         set_weights(heads, weights, f'{source}: the tensors do not fit its config.json')
         return heads
 
     def randomized(self, lm: LM, seed: int = 0, scale: float = 0.3) -> 'DFlashHeads':
-        "A draft model with random weights and small layers for another target, for certificates."
+        "A draft model with random weights and small layers for a given target, for certificates."
         width, n = lm.text_config.hidden_size, self.block_config.num_hidden_layers
         layers = sorted({min(layer, lm.depth) for layer in self.layers})
         layer = small_layer(width) | dict(num_hidden_layers=n)
@@ -262,7 +262,7 @@ class DFlashHeads(Heads):
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #33535622
 class DFlashDrafter(AssistantDrafter):
-    """A block drafter: one pass of its heads drafts up to B - 1 tokens.
+    """Drafts up to B - 1 tokens by one pass of its heads over a block.
 
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036).
     """
@@ -270,7 +270,7 @@ class DFlashDrafter(AssistantDrafter):
     def __init__(
         self,
         heads: DFlashHeads,  # trained on the target
-        base: Base | None = None,  # how they draw; None: as the target does
+        base: Base | None = None,  # the draft's base; None: the target's
     ):
         super().__init__(heads, base)
         if not isinstance(heads, Heads):
@@ -278,24 +278,28 @@ class DFlashDrafter(AssistantDrafter):
                 f'{heads!r} reads no states of a target: give DFlashHeads, from load_heads or '
                 'train_heads(lm, corpus, DFlashHeads.of(lm), folder), and a model to PardDrafter'
             )
-        self.heads = heads
+
+    @property
+    def heads(self) -> DFlashHeads:
+        "The draft heads, which stand in for a draft model."
+        return self.lm
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #b720f090
 def draw_anchors(length: int, block: int, n: int, draw: np.random.Generator) -> torch.Tensor:
-    "Positions `(n,)` in ascending order whose blocks fit behind the first of `length` tokens."
+    "Positions `(n,)` in ascending order whose blocks fit after the first of `length` tokens."
     last = length - block
     if last < 1:
         raise ValueError(
-            f'a row of {length} tokens has no room for a block of {block}: give longer ones'
+            f'a row of {length} tokens has no room for a block of {block}: give longer rows'
         )
     return torch.from_numpy(np.sort(draw.choice(last, min(n, last), replace=False)) + 1)
 
 
 def block_attention(anchors: torch.Tensor, length: int, block: int) -> torch.Tensor:
-    "What the tokens of n blocks see of `length` states and of all blocks, `(n · B, length + n · B)`."
-    own = torch.arange(len(anchors)).repeat_interleave(block)  # the block of each token
-    states = torch.arange(length) < anchors[own][:, None]
-    return torch.cat([states, own[:, None] == own], 1)
+    "A mask `(n · B, length + n · B)`: tokens of n blocks attend to `length` states and all blocks."
+    number = torch.arange(len(anchors)).repeat_interleave(block)  # the block of each token
+    states = torch.arange(length) < anchors[number][:, None]
+    return torch.cat([states, number[:, None] == number], 1)
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #83d638d7
 @patch
@@ -320,13 +324,13 @@ def training_loss(self: DFlashHeads, lm: LM) -> Callable:
 @patch
 @torch.no_grad()
 def held_out_agreement(self: DFlashHeads, lm: LM, ids: torch.Tensor) -> dict:
-    "`agreement`: for each k, how often the k-th token of a block is the target's choice there."
+    "`agreement`: for each k, the fraction of blocks whose k-th token is the target's choice there."
     states, p, _ = target_outputs(lm, self, ids)
     anchors = torch.arange(1, ids.shape[1] - self.block + 1, self.block)
     guesses = self.block_scores(lm, ids, states, anchors).argmax(-1)  # (rows, n, B - 1)
     choices = p.argmax(-1)[:, anchors[:, None] + torch.arange(self.max_draft)]
-    shares = (guesses == choices).float().mean((0, 1))
-    return dict(agreement=[round(share, 4) for share in shares.tolist()])
+    rates = (guesses == choices).float().mean((0, 1))
+    return dict(agreement=[round(rate, 4) for rate in rates.tolist()])
 
 # %% ../../nbs/08_drafters/26_dflash.ipynb #a2c0c8fc
 DRAFT_OPTIONS = (
@@ -350,24 +354,24 @@ PLAIN_OPTIONS = dict(
 
 @patch(cls_method=True)
 def reads(cls: DFlashHeads, config: dict) -> bool:
-    "Is this the configuration of a published DFlash draft model?"
+    "True if a configuration is that of a published DFlash draft model."
     return 'dflash_config' in config
 
 
 def block_options(config: dict, source: str) -> dict:
-    "Block, mask and layers of a published configuration; raises `ValueError` where one is missing."
+    "Block, mask and layers of a published configuration; raises `ValueError` if one is missing."
     draft = config['dflash_config']
     layers = draft.get('target_layer_ids')
     if layers is None and 'num_target_layers' in config:
         after = spread_layers(config['num_target_layers'], config['num_hidden_layers'])
         layers = [layer - 1 for layer in after]
-    found = dict(block_size=draft.get('block_size', config.get('block_size')))
-    found |= dict(mask_token_id=draft.get('mask_token_id'), target_layer_ids=layers)
-    for option, value in found.items():
+    options = dict(block_size=draft.get('block_size', config.get('block_size')))
+    options |= dict(mask_token_id=draft.get('mask_token_id'), target_layer_ids=layers)
+    for option, value in options.items():
         if value is None:
             raise ValueError(f'{source} has no {option} in its config.json: copy the file again')
     layers = [layer + 1 for layer in layers]  # the states after them
-    return dict(block=found['block_size'], mask=found['mask_token_id'], layers=layers)
+    return dict(block=options['block_size'], mask=options['mask_token_id'], layers=layers)
 
 
 def dflash_options(config: dict, source: str) -> dict:

@@ -25,9 +25,9 @@ from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/21_eagle.ipynb #e5e6db7d
 class EagleScorer(HeadsScorer):
-    "One layer with its own KV cache: the target's states for committed tokens, its own for drafted ones."
+    "Scores by a layer with its own KV cache: on the target's states, then, for drafted tokens, its own."
 
-    skipped = 0  # first tokens of a sequence that are no input of the layer
+    skipped = 0  # first tokens of a sequence that the layer does not process
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -36,11 +36,11 @@ class EagleScorer(HeadsScorer):
         self.embed = self.heads.embedding(self.lm)
 
     def embedded(self, tokens: list[int]) -> torch.Tensor:
-        "`(n, D)`, by default by the target's own embedding."
+        "Embedded tokens `(n, D)`, by default from the target's own embedding."
         return self.embed(torch.tensor(tokens, dtype=torch.long, device=self.lm.device))
 
     def crop(self, n: int):
-        "Keep the first n tokens of the cache."
+        "Crop the cache to its first n tokens."
         for layer in self.cache.layers:
             layer.length = n - self.skipped
 
@@ -59,7 +59,7 @@ class EagleScorer(HeadsScorer):
         self.processed = list(self.committed)
 
     def fused_states(self, begin: int, end: int) -> torch.Tensor:
-        "`(end - begin, D)` of the target's states."
+        "The target's states, fused, `(end - begin, D)`."
         if begin == end:
             return self.embedded([])
         return self.heads.fuse(self.target_states(begin, end).flatten(1))
@@ -74,7 +74,7 @@ class EagleScorer(HeadsScorer):
     def forward_chain(
         self,
         tokens: list[int],  # consecutive ones
-        states: torch.Tensor,  # `(n, D)`, those before them
+        states: torch.Tensor,  # `(n, D)`, of the positions before them
         begin: int,  # position of the first
     ) -> torch.Tensor:
         "The layer's outputs `(n, D)`."
@@ -128,7 +128,7 @@ def eagle_config(width: int, heads: int, inner: int):
 
 # %% ../../nbs/08_drafters/21_eagle.ipynb #09e81e07
 class EagleHeads(Heads):
-    """A layer that drafts from the states of several layers of the target and the tokens after them.
+    """One transformer layer that drafts from states of several target layers and the tokens after them.
 
     Sources: arXiv 2503.01840, section 3; arXiv 2401.15077.
     """
@@ -142,7 +142,7 @@ class EagleHeads(Heads):
         layers,  # of the target, whose states the layer takes
         heads: int = 4,  # of attention
         inner: int | None = None,  # width of the MLP; None: 2.75 times that of the states
-        steps: int = 3,  # of training: how often it continues from its own states
+        steps: int = 3,  # of training: continuations from its own states
         target: str = '',  # the name of the model that it is trained for
         **options,  # for `heads.json`
     ):
@@ -158,16 +158,16 @@ class EagleHeads(Heads):
         self.norm_state = llama.LlamaRMSNorm(width)
         self.norm = llama.LlamaRMSNorm(width)
         self.block = llama.LlamaDecoderLayer(self.block_config, 0)
-        self.compiled_ = {}  # what is computed from the weights on first use
+        self.compiled_ = {}  # computed from the weights on first use
 
     @classmethod
     def of(
         cls,
         lm: LM,  # the target
-        layers=None,  # whose states are used; None: a low one, the middle one and the last
+        layers=None,  # the layers whose states are used; None: a low, the middle and the last one
         heads: int = 4,  # of attention
         inner: int | None = None,  # width of the MLP; None: 2.75 times that of the states
-        steps: int = 3,  # of training: how often it continues from its own states
+        steps: int = 3,  # of training: continuations from its own states
     ) -> 'EagleHeads':
         "Untrained heads for a target."
         if layers is None:
@@ -176,7 +176,7 @@ class EagleHeads(Heads):
 
     @property
     def embedding_width(self) -> int:
-        "As wide as the states, which the layer's input joins to embeddings."
+        "The width of the states, to which the layer's input joins embeddings."
         return self.width
 
     def embedding(self, lm: LM):
@@ -193,7 +193,7 @@ class EagleHeads(Heads):
 
     @property
     def rotary(self):
-        "The angles of positions, in float32 whatever the dtype of the weights."
+        "The angles of positions, in float32 for weights of any dtype."
         from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
         if 'rotary' not in self.compiled_:  # in a dict, so that `to` leaves it alone
@@ -213,7 +213,7 @@ class EagleHeads(Heads):
         return self.compiled_['layer']
 
     def training_scores(self, states: torch.Tensor, head: Callable, embedded: torch.Tensor):
-        """Yields scores `(rows, T - s, V)` of each step s, the later ones from the heads' own states.
+        """Yield scores `(rows, T - s, V)` of each step s, the later ones from the heads' own states.
 
         `states` `(rows, T, K, D)`. Source: arXiv 2503.01840, section 3.2.
         """
@@ -276,7 +276,7 @@ def layer_step(
 
 # %% ../../nbs/08_drafters/21_eagle.ipynb #5897b675
 class EagleDrafter(DynamicTreeDrafter):
-    """EAGLE heads grow the most probable tree of guesses.
+    """Drafts the most probable tree of EAGLE heads' guesses.
 
     Sources: arXiv 2406.16858, arXiv 2503.01840.
     """
@@ -286,8 +286,11 @@ class EagleDrafter(DynamicTreeDrafter):
         heads: EagleHeads,  # trained on the target
         nodes: int = 16,  # of the tree that the target verifies, at most
         expand: int = 4,  # nodes of a level that are expanded, and guesses after each
-        base: Base
-        | None = None,  # whose probabilities are the confidences; None: the target's base
+        base: Base | None = None,  # gives the confidences; None: the target's base
     ):
         super().__init__(heads, nodes, expand, base)
-        self.heads = heads
+
+    @property
+    def heads(self) -> EagleHeads:
+        "The draft heads, which stand in for a draft model."
+        return self.lm

@@ -51,7 +51,7 @@ class EarlyExitScorer:
 
 # %% ../../nbs/08_drafters/07_early_exit.ipynb #94a83639
 class EarlyExitDrafter(Drafter):
-    """The target's first `layer` layers draft; verification reuses what they computed.
+    """Drafts with the target's first `layer` layers; verification resumes from their states.
 
     Source: Elhoushi et al. 2024 (LayerSkip, arXiv 2404.16710).
     """
@@ -63,10 +63,16 @@ class EarlyExitDrafter(Drafter):
         self.layer = layer
         self.shallow_ = WeakKeyDictionary()  # encoder–decoder → its drafter
 
+    def with_model(self, lm) -> 'EarlyExitDrafter':
+        "A copy with no shallow drafter; it has no draft model."
+        twin = super().with_model(lm)
+        twin.shallow_ = WeakKeyDictionary()
+        return twin
+
     def start(self, request: Request, base: Base, target) -> AssistantState:
         """The state for one sequence, in the target's own session.
 
-        Raises `ValueError` where the target cannot exit after `layer`.
+        Raises `ValueError` if the target cannot exit after `layer`.
         """
         if request.lm.decoder_start_ids:
             return self._start_shallow(request, base, target)
@@ -82,7 +88,7 @@ class EarlyExitDrafter(Drafter):
 
 # %% ../../nbs/08_drafters/07_early_exit.ipynb #7aa588fc
 def replace_submodule(module, path: list[str], part):
-    "A copy of a module that shares everything with it but the submodule at `path`, which is `part`."
+    "A copy of a module with `part` as its submodule at `path`; everything else is shared."
     name, *rest = path
     twin = copy.copy(module)
     twin.__dict__['_modules'] = dict(module._modules)
@@ -93,12 +99,12 @@ def replace_submodule(module, path: list[str], part):
 def decoder_layers(lm: LM) -> tuple[str, ModuleList]:
     """`(path, layers)` of an encoder–decoder's decoder: the first list of modules in it.
 
-    A decoder of its own kind, as that of a vision encoder–decoder, has it in its base model.
-    Raises `ValueError` where there is none.
+    The decoder of a vision encoder–decoder is a model of its own, with the list in its base model.
+    Raises `ValueError` if there is none.
     """
     decoder = lm.model.get_decoder()
-    where = next(n for n, m in lm.model.named_modules() if m is decoder)
-    for name, module in decoder.named_modules(prefix=where):
+    path = next(n for n, m in lm.model.named_modules() if m is decoder)
+    for name, module in decoder.named_modules(prefix=path):
         if isinstance(module, ModuleList):
             return name, module
     raise ValueError(
@@ -110,7 +116,7 @@ def decoder_layers(lm: LM) -> tuple[str, ModuleList]:
 def first_layers(lm: LM, layer: int) -> LM:
     """An encoder–decoder with the first `layer` layers of its decoder; every weight is shared.
 
-    Raises `ValueError` where the decoder has no more layers than that.
+    Raises `ValueError` if the decoder has no more layers than that.
     """
     path, layers = decoder_layers(lm)
     check_int('layer', layer, maximum=len(layers) - 1)

@@ -30,7 +30,7 @@ from ..strategies.sampling import Base
 class HeadsScorer(RoundScorer):
     """The scores of heads for one sequence, from the states that the target's session records.
 
-    Logits processors of the base are applied; a kind of heads defines `prepare_round` and `path_scores`.
+    Applies the logits processors of the base; a subclass defines `prepare_round` and `path_scores`.
     """
 
     def __init__(self, heads: 'Heads', request: Request, base: Base, target):
@@ -55,7 +55,7 @@ class HeadsScorer(RoundScorer):
         return self.level_scores([ids])[0]
 
     def level_scores(self, sequences: list[list[int]]) -> list[torch.Tensor]:
-        "`(V,)` after each of some continuations of the committed sequence, all of one length."
+        "`(V,)` after each of several continuations of the committed sequence, all of one length."
         if self.session.passes != self.round_start:
             self.begin_round(sequences[0])
         self.passes += 1
@@ -68,7 +68,7 @@ class HeadsScorer(RoundScorer):
         return list(self.base.finalize(scores))
 
     def begin_round(self, ids: list[int]):
-        "Begin a round after the committed `ids`; the target processes what it has not, the last token aside."
+        "Begin a round after the committed `ids`; the target processes its new tokens, except the last."
         recorded = min(self.features.length, common_prefix(self.session.rows[0], ids))
         if recorded < len(ids) - 1:
             self.session.logits(ids[:-1])
@@ -86,7 +86,7 @@ class HeadsScorer(RoundScorer):
         return states[:, [layers.index(layer) for layer in self.heads.layers]]
 
     def prepare_round(self):
-        "What a kind of heads computes once, before the first scores of a round."
+        "Compute, once, everything that the scores of a round share; a hook for subclasses."
 
     def path_scores(self, paths: list[list[int]]) -> torch.Tensor:
         "Scores `(n, V)` after each of n drafted continuations of one length."
@@ -94,7 +94,7 @@ class HeadsScorer(RoundScorer):
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #4e894c79
 class Heads(nn.Module, DraftHeads):
-    "A network that drafts from a target's states; a kind defines `Scorer` and `training_scores`."
+    "A network that drafts from a target's states; a subclass defines `Scorer` and `training_scores`."
 
     Scorer = HeadsScorer  # the class that scores a sequence with these heads
     max_draft: int | None = None  # tokens that can be drafted in a row; None: any number
@@ -103,9 +103,9 @@ class Heads(nn.Module, DraftHeads):
         self,
         width: int,  # D, of the target's states
         vocab_size: int,  # V
-        layers,  # of the target, whose states the heads use; none: those that its depth gives
+        layers,  # of the target, whose states the heads use; empty: chosen by its depth
         target: str = '',  # the name of the model that they are trained for
-        **options,  # of the kind, for `heads.json`
+        **options,  # of the subclass, for `heads.json`
     ):
         super().__init__()
         self.width = width
@@ -132,26 +132,26 @@ class Heads(nn.Module, DraftHeads):
 
     def __repr__(self):
         n_params = sum(p.numel() for p in self.parameters())
-        layers = (
-            f'layers {list(self.layers)}' if self.layers else 'layers by the depth of the target'
-        )
+        layers = 'layers by the depth of the target'
+        if self.layers:
+            layers = f'layers {list(self.layers)}'
         return f'{type(self).__name__}({self.name}, {layers}, {n_params:,} parameters)'
 
     def scorer(self, request: Request, base: Base, target) -> HeadsScorer:
         """A scorer of the request's sequence beside its target.
 
-        Raises `ValueError` where the heads were made for another target.
+        Raises `ValueError` if the heads were made for a different target.
         """
         self.check_fits(request.lm)
         return self.Scorer(self.for_target(request.lm), request, base, target)
 
     @property
     def embedding_width(self) -> int | None:
-        "Numbers in which the heads read the target's embedding of a token; None if they read none."
+        "The width of the target's embedding that the heads read; None if they read none."
         return None
 
     def check_fits(self, lm: LM):
-        "Raise `ValueError` for a target that is not as wide or has another vocabulary."
+        "Raise `ValueError` for a target of a different width or vocabulary."
         width = lm.text_config.hidden_size
         if (width, lm.vocab_size) != (self.width, self.vocab_size):
             raise ValueError(
@@ -173,11 +173,11 @@ class Heads(nn.Module, DraftHeads):
             )
 
     def layers_of(self, lm: LM) -> tuple[int, ...]:
-        "The layers of a target whose states these heads use; the last one where none are given."
+        "The layers of a target whose states these heads use; the last one if none are given."
         return self.layers or (lm.depth,)
 
     def for_target(self, lm: LM) -> 'Heads':
-        "A copy on the target's device and in its dtype, made once, and again after the weights have changed."
+        "A copy on the target's device, in its dtype; made once, and again when the weights change."
         version = [(p.data_ptr(), p._version) for p in self.parameters()]
         if lm not in self.copies_ or self.copies_[lm][0] != version:
             with torch.inference_mode(False):
@@ -187,7 +187,7 @@ class Heads(nn.Module, DraftHeads):
         return self.copies_[lm][1]
 
     def __deepcopy__(self, memo):
-        "The same weights, without the copies for targets."
+        "A copy of the weights, without the copies for targets."
         with torch.random.fork_rng(devices=[]):  # its weights are replaced
             heads = type(self)(**self.options).to(self.device)
         heads.load_state_dict(self.state_dict())
@@ -195,7 +195,7 @@ class Heads(nn.Module, DraftHeads):
 
     @classmethod
     def reads(cls, config: dict) -> bool:
-        "Is this the configuration of published heads of this kind? See `drafters.published_heads`."
+        "True if a configuration is that of published heads of this class (`drafters.published_heads`)."
         return False
 
     @classmethod
@@ -209,11 +209,11 @@ class Heads(nn.Module, DraftHeads):
         head: Callable,  # the target's: states → scores
         embedded: torch.Tensor,  # (rows, T, D), the target's embedding of the tokens
     ):
-        "For training: yields scores `(rows, T - …, V)` of the first, second, … guess after each token."
+        "Yield, for training, scores `(rows, T - …, V)` of the first, second, … guess after each token."
         raise NotImplementedError
 
     def randomized(self, lm: LM, seed: int = 0, scale: float = 0.3) -> 'Heads':
-        "Heads of this kind with random weights for another target, for certificates."
+        "Heads of this class with random weights for a given target, for certificates."
         options = self.options | dict(
             width=lm.text_config.hidden_size,
             vocab_size=lm.vocab_size,
@@ -235,6 +235,10 @@ def vocab_scores(lm: LM, x: torch.Tensor) -> torch.Tensor:
     if lm.native and lm.native.has_no_hooks():
         return lm.native.weights.head(x)
     return lm.model.get_output_embeddings()(x)
+
+    def with_model(self, lm) -> 'Heads':
+        "Random heads of this class for a given target; a table of fractions replaces heads."
+        return self.randomized(lm) if isinstance(lm, LM) else lm
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #0a27eefa
 def save_heads(heads: Heads, folder):
@@ -258,20 +262,19 @@ def heads_classes() -> list[type[Heads]]:
     "The classes of heads: those of this part, then those that a caller has defined."
     classes = [getattr(drafters, name) for name in drafters.__all__ if name.endswith('Heads')]
     classes += Heads.__subclasses__()
-    for kind in classes:  # which grows
+    for kind in classes:  # the list grows meanwhile
         classes += [sub for sub in kind.__subclasses__() if sub not in classes]
-    return [
-        kind for kind in classes if issubclass(kind, nn.Module)
-    ]  # others come with a checkpoint
+    # the others come with a checkpoint
+    return [kind for kind in classes if issubclass(kind, nn.Module)]
 
 
 def kinds_of_heads() -> dict[str, type[Heads]]:
-    "The classes of heads by name; a caller's is taken before one of this part."
+    "The classes of heads by name; a caller's class takes precedence over one of this part."
     return {kind.__name__: kind for kind in heads_classes()}
 
 
 def is_published(name: str, revision: str | None = None) -> bool:
-    "Is this a folder with a configuration of other authors, or a name on the Hub?"
+    "True if a name is a folder with a configuration of other authors, or a name on the Hub."
     if any((folder / name / 'heads.json').exists() for folder in (EMBEDDED, Path())):
         return False
     if os.path.isdir(name):
@@ -282,7 +285,7 @@ def is_published(name: str, revision: str | None = None) -> bool:
 def heads_folder(name_or_folder) -> Path:
     """The folder of some heads, embedded ones by name.
 
-    Raises `ValueError` where a file is missing.
+    Raises `ValueError` if a file is missing.
     """
     folder = EMBEDDED / str(name_or_folder)
     if not (folder / 'heads.safetensors').exists():
@@ -300,9 +303,9 @@ def heads_folder(name_or_folder) -> Path:
 def set_weights(
     heads: Heads,
     weights: dict[str, torch.Tensor],  # by the names of the heads' own tensors
-    problem: str,  # the beginning of the message where they do not fit
+    problem: str,  # the beginning of the error message
 ):
-    "Give heads their weights, in float32; raises `ValueError` where a tensor is missing or of another shape."
+    "Give heads their weights, in float32; raises `ValueError` for a missing tensor or a wrong shape."
     expected = {name: tuple(weight.shape) for name, weight in heads.state_dict().items()}
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     if shapes != expected:
@@ -315,13 +318,13 @@ def set_weights(
 # %% ../../nbs/08_drafters/18_heads.ipynb #f62cdb14
 def load_heads(
     name_or_folder,  # a folder of `save_heads`, 'pico-medusa', 'pico-eagle', or published heads
-    kind: type[Heads] | None = None,  # a class of your own that the folder may name
+    kind: type[Heads] | None = None,  # your own class that the folder may name
     revision: str | None = None,  # of published heads: a branch, tag or commit on the Hub
-    safetensors_only: bool = False,  # refuse published heads that are a pickle
+    safetensors_only: bool = False,  # raise an error for published heads that are a pickle
 ) -> Heads:
     """Load heads for drafting, those of this package or published ones (`drafters.published_heads`).
 
-    Raises `ValueError` where there are none, their kind is unknown, or the files do not fit together.
+    Raises `ValueError` if there are none, their kind is unknown, or the files do not fit together.
     """
     from safetensors.torch import load_file
 

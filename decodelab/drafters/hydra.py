@@ -25,7 +25,7 @@ from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/25_hydra.ipynb #02dcf465
 class HydraScorer(FromStateScorer):
-    "Head k scores a path of k tokens from the newest state, the last committed token and the path."
+    "Scores a path of k tokens by head k, from the newest state, the last committed token and the path."
 
     def __init__(self, heads, request: Request, base: Base, target):
         super().__init__(heads, request, base, target)
@@ -57,7 +57,7 @@ class HydraScorer(FromStateScorer):
 
 # %% ../../nbs/08_drafters/25_hydra.ipynb #6d25612c
 class HydraHeads(Heads):
-    """Head k predicts the token k positions after the next one from the last state and the tokens between.
+    """Hydra heads: head k predicts from the last state and the k + 1 tokens after it.
 
     Source: arXiv 2402.05109, section 3.
     """
@@ -68,10 +68,10 @@ class HydraHeads(Heads):
         self,
         width: int,  # D, of the target's states
         vocab_size: int,  # V
-        layers=(),  # of the target, whose states the heads use; none: its last one
+        layers=(),  # of the target, whose states the heads use; empty: its last one
         heads: int = 4,  # positions drafted
         blocks: int = 1,  # residual blocks of a head
-        own: bool = False,  # each head has a matrix (V, D) of its own in place of the target's
+        own: bool = False,  # each head has its own matrix (V, D) in place of the target's
         layer: dict | None = None,  # options of the prefix attention's layer; None: no such layer
         target: str = '',  # the name of the model that they are trained for
     ):
@@ -85,13 +85,13 @@ class HydraHeads(Heads):
         n_own = heads if own else 0
         self.out = nn.ModuleList(nn.Linear(width, vocab_size) for _ in range(n_own))
         self.set_first_weights()
-        self.compiled_ = {}  # what is computed on first use
+        self.compiled_ = {}  # computed on first use
         self.prefix = nn.ModuleList()
         if layer:
             self.add_prefix(layer)
 
     def set_first_weights(self):
-        "Untrained heads repeat the target's state: zeros, and an identity beside the blocks."
+        "Set the weights of untrained heads, which repeat the state: zeros, with identity residuals."
         for linear in (*self.mix, *self.residual, *self.turn):
             nn.init.zeros_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -99,7 +99,7 @@ class HydraHeads(Heads):
             nn.init.eye_(residual.weight)
 
     def add_prefix(self, layer: dict):
-        "A decoder layer with its norm, which reads the prefix; `layer`: its options."
+        "Add a decoder layer with its norm, which processes the prefix; `layer`: its options."
         from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm
 
         self.block_config = layer_config(layer)
@@ -112,7 +112,7 @@ class HydraHeads(Heads):
         lm: LM,  # the target
         heads: int = 4,  # positions drafted
         blocks: int = 1,  # residual blocks of a head
-        own: bool = False,  # each head has a matrix (V, D) of its own in place of the target's
+        own: bool = False,  # each head has its own matrix (V, D) in place of the target's
         prefix: bool = False,  # with a layer of attention over the states of the sequence
     ) -> 'HydraHeads':
         "Untrained heads for a target."
@@ -141,7 +141,7 @@ class HydraHeads(Heads):
         self,
         states: torch.Tensor,  # `(rows, n, D)`, of the target
         cache=None,  # keys and values of the states before; None: there are none
-        begin: int = 0,  # how many there are
+        begin: int = 0,  # the number of states before
     ) -> torch.Tensor:
         "The states `(rows, n, D)` after the prefix attention and its norm."
         block, norm = self.prefix
@@ -151,7 +151,7 @@ class HydraHeads(Heads):
         return norm(run_block(block, block.input_layernorm(states), states, tables, cache, mask))
 
     def randomized(self, lm: LM, seed: int = 0, scale: float = 0.3) -> 'HydraHeads':
-        "Heads of this kind with random weights for another target, for certificates."
+        "Heads of this class with random weights for a given target, for certificates."
         options = self.options | dict(width=lm.text_config.hidden_size)
         if self.options['layer']:
             options['layer'] = small_layer(lm.text_config.hidden_size)
@@ -159,7 +159,7 @@ class HydraHeads(Heads):
 
     @classmethod
     def reads(cls, config: dict) -> bool:
-        "Is this the configuration of published Hydra heads?"
+        "True if a configuration is that of published Hydra heads."
         return 'hydra_num_layers' in config or 'hydra_num_heads' in config
 
     @classmethod
@@ -169,7 +169,7 @@ class HydraHeads(Heads):
         weights: dict[str, torch.Tensor],  # tensors by their published names
         source: str,  # for messages
     ) -> 'HydraHeads':
-        "Hydra heads from their authors' tensors; raises `ValueError` where these are others."
+        "Hydra heads from their authors' tensors; raises `ValueError` for other tensors."
         config = dict(hydra_head_arch='mlp', grounded_heads=False) | config
         check_option(source, config, 'grounded_heads', True)
         check_option(source, config, 'hidden_state_offset', 0)
@@ -196,7 +196,7 @@ class HydraHeads(Heads):
 # %% ../../nbs/08_drafters/25_hydra.ipynb #c3f66597
 @patch
 def training_scores(self: HydraHeads, states: torch.Tensor, head: Callable, embedded: torch.Tensor):
-    """Yields scores `(rows, T - 1 - k, V)` of each head k; states `(rows, T, K, D)`.
+    """Yield scores `(rows, T - 1 - k, V)` of each head k; states are `(rows, T, K, D)`.
 
     Source: arXiv 2402.05109, section 3.1.
     """
@@ -215,7 +215,7 @@ UNUSED = 'prefix_embeding_layer.embed_tokens.weight', 'input_embed_fn.weight'  #
 
 
 def hydra_names(heads: int, blocks: int, prefix: HydraHeads | None) -> dict[str, str]:
-    "The published name of each tensor of Hydra heads, by the name here; `prefix`: heads with that layer."
+    "The published name of each tensor of Hydra heads, by its name here; `prefix`: heads with that layer."
     names = {}
     matrix = '.1' if prefix else ''  # after a dropout, as each block is
 
@@ -228,17 +228,19 @@ def hydra_names(heads: int, blocks: int, prefix: HydraHeads | None) -> dict[str,
             names[f'residual.{k}.{part}'] = f'{block_name(k, 0)}.res_connection.{part}'
             names[f'out.{k}.{part}'] = f'hydra_lm_head.{k}{matrix}.{part}'
             for j in range(1, blocks):
-                here = f'turn.{k * (blocks - 1) + j - 1}.{part}'
-                names[here] = f'{block_name(k, j)}.linear.{part}'
+                turn = f'turn.{k * (blocks - 1) + j - 1}.{part}'
+                names[turn] = f'{block_name(k, j)}.linear.{part}'
     if prefix:
         for name in prefix.prefix.state_dict():
-            there = f'layers.{name}' if name.startswith('0.') else name.replace('1.', 'norm.', 1)
-            names[f'prefix.{name}'] = f'prefix_embeding_layer.{there}'
+            published = (
+                f'layers.{name}' if name.startswith('0.') else name.replace('1.', 'norm.', 1)
+            )
+            names[f'prefix.{name}'] = f'prefix_embeding_layer.{published}'
     return names
 
 
 def prefix_options(config: dict, source: str) -> dict:
-    "Options of the prefix attention's layer: the target's; raises `ValueError` where that is not here."
+    "Options of the prefix attention's layer, from the target; raises `ValueError` if that is missing."
     from transformers import AutoConfig
 
     base = config.get('base_model_name_or_path', '')

@@ -20,10 +20,10 @@ from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/20_medusa.ipynb #641b14ed
 class MedusaScorer(HeadsScorer):
-    "All heads use the newest state once a round; the tokens drafted before make no difference to them."
+    "Scores all heads from the newest state once per round, independently of the drafted tokens."
 
     def prepare_round(self):
-        "The scores `(heads, V)` of all heads; a sequence of one token has no state, and zeros stand for it."
+        "Compute the scores `(heads, V)` of all heads; zeros replace the state of a one-token sequence."
         n = len(self.committed)
         state = torch.zeros(1, self.heads.width, dtype=self.lm.dtype, device=self.lm.device)
         if n > 1:
@@ -36,7 +36,7 @@ class MedusaScorer(HeadsScorer):
 
 # %% ../../nbs/08_drafters/20_medusa.ipynb #13fdc67d
 class MedusaHeads(Heads):
-    """Head k predicts the token k positions after the next one, from the target's last state.
+    """Medusa heads: head k predicts the token k positions after the next one, from the last state.
 
     Source: arXiv 2401.10774, equation 1.
     """
@@ -47,9 +47,9 @@ class MedusaHeads(Heads):
         self,
         width: int,  # D, of the target's states
         vocab_size: int,  # V
-        layers,  # of the target, whose states the heads use; the last of them counts
+        layers,  # of the target, whose states the heads use; only the last one counts
         heads: int = 4,  # positions drafted
-        own: bool = False,  # each head has a matrix (V, D) of its own in place of the target's
+        own: bool = False,  # each head has its own matrix (V, D) in place of the target's
         target: str = '',  # the name of the model that they are trained for
         blocks: int = 1,  # residual blocks of a head, one after the other
         **options,  # for `heads.json`
@@ -68,7 +68,7 @@ class MedusaHeads(Heads):
 
     @classmethod
     def of(cls, lm: LM, heads: int = 4, own: bool = False) -> 'MedusaHeads':
-        "Untrained heads for a target: each outputs what the target's own head outputs."
+        "Untrained heads for a target, each with the scores of the target's own head."
         new = cls(lm.text_config.hidden_size, lm.vocab_size, [lm.depth], heads, own, lm.name)
         for out in new.out:
             weight = lm.model.get_output_embeddings().weight.detach().float()
@@ -92,7 +92,7 @@ class MedusaHeads(Heads):
         return torch.stack([out(row) for out, row in zip(self.out, x)])
 
     def training_scores(self, states: torch.Tensor, head: Callable, embedded: torch.Tensor):
-        "Yields scores `(rows, T - k, V)` of each head k; states `(rows, T, K, D)`."
+        "Yield scores `(rows, T - k, V)` of each head k; states are `(rows, T, K, D)`."
         last = states[:, :, -1]
         for k in range(self.max_draft):
             out = self.out[k] if len(self.out) else head
@@ -100,7 +100,7 @@ class MedusaHeads(Heads):
 
 # %% ../../nbs/08_drafters/20_medusa.ipynb #b549ed3d
 class MedusaDrafter(TreeDrafter):
-    """Medusa heads draft a tree of the best guesses of each.
+    """Drafts a tree of the best guesses of each Medusa head.
 
     Source: arXiv 2401.10774, section 2.1.2.
     """
@@ -109,11 +109,10 @@ class MedusaDrafter(TreeDrafter):
         self,
         heads: MedusaHeads,  # trained on the target
         shape=(4, 2, 1, 1),  # a `TreeShape`, or the number of guesses after each node of each depth
-        base: Base | None = None,  # how they draw; None: as the target does
+        base: Base | None = None,  # the draft's base; None: the target's
         replace: bool = False,  # draw guesses for one position with replacement
     ):
         super().__init__(heads, shape, base, replace)
-        self.heads = heads
         depth = max(self.shape.depths) + 1
         limit = heads.max_draft if isinstance(heads, Heads) else None
         if limit is not None and depth > limit:
@@ -121,3 +120,8 @@ class MedusaDrafter(TreeDrafter):
                 f'the shape is {depth} deep and there are {limit} heads: '
                 'give at most one level for each head'
             )
+
+    @property
+    def heads(self) -> MedusaHeads:
+        "The draft heads, which stand in for a draft model."
+        return self.lm

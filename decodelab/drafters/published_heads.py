@@ -21,34 +21,33 @@ from ..models.loading import load_error, read_tensors, repository_file
 from ..models.session import LM
 
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #efbbc34c
-BUFFERS = re.compile(r'(^|\.)(inv_freq|t2d)$')  # what follows from the other tensors
+BUFFERS = re.compile(r'(^|\.)(inv_freq|t2d)$')  # tensors that follow from the others
 
 
 def rename_tensors(
     weights: dict[str, torch.Tensor],  # as published
-    names: dict[str, str],  # name here → name there
+    names: dict[str, str],  # name here → published name
     source: str,  # for messages
 ) -> dict[str, torch.Tensor]:
-    "The tensors under the names that they have here; raises `ValueError` where the two sets differ."
+    "The tensors under their names here; raises `ValueError` if the two sets of names differ."
     missing = sorted(set(names.values()) - set(weights))
     if missing:
         raise ValueError(
             f'{source} has no tensor {missing[0]} ({len(missing)} of {len(names)} are missing): '
             'copy the file again, or give heads in a layout that drafters.published_heads lists'
         )
-    unknown = sorted(
-        name for name in set(weights) - set(names.values()) if not BUFFERS.search(name)
-    )
+    extra = set(weights) - set(names.values())
+    unknown = sorted(name for name in extra if not BUFFERS.search(name))
     if unknown:
         raise ValueError(
             f'{source} holds {unknown[0]}, which no layout that is read here has '
             f'({len(unknown)} such tensors): these heads compute something else'
         )
-    return {here: weights[there] for here, there in names.items()}
+    return {name: weights[published] for name, published in names.items()}
 
 
 def check_option(source: str, config: dict, option: str, known):
-    "Raise `ValueError` for an option of a configuration with another value than the known one."
+    "Raise `ValueError` if an option of a configuration has a value other than the known one."
     if config.get(option, known) != known:
         raise ValueError(
             f'{source}: {option} is {config[option]!r} in its config.json, and heads are read here for '
@@ -58,7 +57,7 @@ def check_option(source: str, config: dict, option: str, known):
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #b4169b74
 @patch(cls_method=True)
 def reads(cls: MedusaHeads, config: dict) -> bool:
-    "Is this the configuration of published Medusa heads?"
+    "True if a configuration is that of published Medusa heads."
     return 'medusa_num_layers' in config or 'medusa_num_heads' in config
 
 
@@ -69,7 +68,7 @@ def from_published(
     weights: dict[str, torch.Tensor],  # tensors by their published names
     source: str,  # for messages
 ) -> MedusaHeads:
-    "Medusa heads from their authors' tensors; raises `ValueError` where these are others."
+    "Medusa heads from their authors' tensors; raises `ValueError` for other tensors."
     blocks = config.get('medusa_num_layers', 1)
     n = len({name.partition('.')[0] for name in weights if name[0].isdigit()})
     names = {f'out.{k}.weight': f'{k}.{blocks}.weight' for k in range(n)}
@@ -120,7 +119,7 @@ def rotary_tables(heads: Heads, x: torch.Tensor, positions: torch.Tensor):
 
 def run_block(
     block,  # a `LlamaDecoderLayer`
-    y: torch.Tensor,  # `(rows, n, …)`: what the attention reads
+    y: torch.Tensor,  # `(rows, n, …)`: the input of the attention
     x: torch.Tensor,  # `(rows, n, D)`: the state to which it adds
     tables,  # of `rotary_tables`
     cache=None,  # keys and values of the tokens before
@@ -137,7 +136,7 @@ def run_block(
 
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #0467ea94
 class PublishedEagleScorer(FromStateScorer, EagleScorer):
-    "The scorer of a published EAGLE layer: its input begins with the second token of a sequence."
+    "The scorer of a published EAGLE layer, whose input begins with the second token of a sequence."
 
     skipped = 1
 
@@ -162,7 +161,7 @@ class PublishedEagleScorer(FromStateScorer, EagleScorer):
 
 
 class PublishedEagle(Heads):
-    "What EAGLE and EAGLE-3 have in common: a layer, and an embedding of its own where the file has one."
+    "The common part of EAGLE and EAGLE-3: a layer, and an embedding if the file has one."
 
     Scorer = PublishedEagleScorer
 
@@ -170,11 +169,11 @@ class PublishedEagle(Heads):
         self,
         width: int,  # D, of the target's states
         vocab_size: int,  # V
-        layers=(),  # of the target, whose states are used; none: those that its depth gives
-        layer: dict | None = None,  # options of the layer, of its configuration; None: a small one
-        embeds: bool = False,  # an embedding of its own, in place of the target's
+        layers=(),  # of the target, whose states are used; empty: chosen by its depth
+        layer: dict | None = None,  # options of the layer's configuration; None: a small one
+        embeds: bool = False,  # whether it has its own embedding in place of the target's
         target: str = '',  # the name of the model that it is trained for
-        **options,  # of the kind, for `heads.json`
+        **options,  # of the subclass, for `heads.json`
     ):
         from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
@@ -185,32 +184,32 @@ class PublishedEagle(Heads):
         inner = self.block_config.hidden_size
         embeddings = [nn.Embedding(vocab_size, inner)] if embeds else []
         self.embed = nn.ModuleList(embeddings)
-        self.compiled_ = {}  # what is computed on first use
+        self.compiled_ = {}  # computed on first use
 
     def embedding(self, lm: LM):
         "The function that embeds tokens: its own, or the target's."
         return self.embed[0] if len(self.embed) else lm.model.get_input_embeddings()
 
     def training_scores(self, states, head, embedded):
-        "Raises `ValueError`: published heads are drafted with and not trained."
+        "Raise `ValueError`: published heads draft and are not trained here."
         raise ValueError(
             f'{type(self).__name__} are read from published files and are not trained here: '
             'train_heads(lm, corpus, EagleHeads.of(lm), folder) trains heads for a target'
         )
 
     def randomized(self, lm: LM, seed: int = 0, scale: float = 0.3) -> 'PublishedEagle':
-        "Heads of this kind with random weights and a small layer for another target, for certificates."
+        "Heads of this class with random weights and a small layer for a given target, for certificates."
         small = type(self)(lm.text_config.hidden_size, lm.vocab_size, self.layers_of(lm))
         return Heads.randomized(small, lm, seed, scale)
 
     @property
     def embedding_width(self) -> int | None:
-        "That of the published layer; None where the file brings an embedding of its own."
+        "The width of the published layer; None if the file has its own embedding."
         return None if len(self.embed) else self.block_config.hidden_size
 
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #37d6818b
 class Eagle1Heads(PublishedEagle):
-    """The published layer of EAGLE and EAGLE-2: it continues the target's last states.
+    """The published layer of EAGLE and EAGLE-2, which continues the target's last states.
 
     Sources: arXiv 2401.15077, section 4.1; arXiv 2406.16858; github.com/SafeAILab/EAGLE, `cnets1.py`.
     """
@@ -219,9 +218,9 @@ class Eagle1Heads(PublishedEagle):
         self,
         width: int,  # D, of the target's states
         vocab_size: int,  # V
-        layers=(),  # of the target, whose states are used; none: its last one
-        layer: dict | None = None,  # options of the layer, of its configuration; None: a small one
-        embeds: bool = False,  # an embedding of its own, in place of the target's
+        layers=(),  # of the target, whose states are used; empty: its last one
+        layer: dict | None = None,  # options of the layer's configuration; None: a small one
+        embeds: bool = False,  # whether it has its own embedding in place of the target's
         bias: bool = True,  # of the joined input
         target: str = '',  # the name of the model that it is trained for
     ):
@@ -230,11 +229,11 @@ class Eagle1Heads(PublishedEagle):
         self.join = nn.Linear(2 * width, width, bias=bias)
 
     def fuse(self, states: torch.Tensor) -> torch.Tensor:
-        "The target's state as it is."
+        "The target's state, unchanged."
         return states[..., -self.width :]
 
     def layer_inputs(self, tokens: torch.Tensor, states: torch.Tensor):
-        "`(y, x)`, what the attention reads and adds to, of embedded tokens and the states before them."
+        "`(y, x)`, the attention's input and the state it adds to, of embedded tokens and earlier states."
         x = self.join(torch.cat([tokens, states], -1))
         return x, x
 
@@ -244,7 +243,7 @@ class Eagle1Heads(PublishedEagle):
 
     @classmethod
     def reads(cls, config: dict) -> bool:
-        "Is this the configuration of a published EAGLE layer?"
+        "True if a configuration is that of a published EAGLE layer."
         others = {'draft_vocab_size', 'dflash_config'} & set(config)
         return not others and {'hidden_size', 'vocab_size'} <= set(config)
 
@@ -252,7 +251,7 @@ class Eagle1Heads(PublishedEagle):
     def from_published(
         cls, config: dict, weights: dict[str, torch.Tensor], source: str
     ) -> 'Eagle1Heads':
-        "EAGLE heads from their authors' tensors; raises `ValueError` where these are others."
+        "EAGLE heads from their authors' tensors; raises `ValueError` for other tensors."
         names = {f'block.{part}.weight': f'layers.0.{part}.weight' for part in BLOCK_TENSORS}
         names['join.weight'] = 'fc.weight'
         bias = config.get('bias', True)
@@ -276,7 +275,7 @@ BLOCK_TENSORS = (
 
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #0a682cf5
 class Eagle3Heads(PublishedEagle):
-    """The published layer of EAGLE-3: three states of the target, and a vocabulary of its own.
+    """The published layer of EAGLE-3, with three states of the target and a draft vocabulary.
 
     Sources: arXiv 2503.01840, section 3.1; github.com/SafeAILab/EAGLE, `cnets.py`.
     """
@@ -285,9 +284,9 @@ class Eagle3Heads(PublishedEagle):
         self,
         width: int,  # D, of the target's states
         vocab_size: int,  # V
-        layers=(),  # of the target, whose states are used; none: a low, the middle and a high one
-        layer: dict | None = None,  # options of the layer, of its configuration; None: a small one
-        embeds: bool = False,  # an embedding of its own, in place of the target's
+        layers=(),  # of the target, whose states are used; empty: a low, the middle and a high one
+        layer: dict | None = None,  # options of the layer's configuration; None: a small one
+        embeds: bool = False,  # whether it has its own embedding in place of the target's
         drafted: int | None = None,  # tokens of the draft vocabulary; None: all V
         target: str = '',  # the name of the model that it is trained for
     ):
@@ -305,7 +304,7 @@ class Eagle3Heads(PublishedEagle):
         self.register_buffer('offset', torch.zeros(drafted or vocab_size, dtype=torch.long))
 
     def layer_inputs(self, tokens: torch.Tensor, states: torch.Tensor):
-        "`(y, x)`, what the attention reads and adds to, of embedded tokens and the states before them."
+        "`(y, x)`, the attention's input and the state it adds to, of embedded tokens and earlier states."
         tokens = self.block.input_layernorm(tokens)
         return torch.cat([tokens, self.norm_state(states)], -1), states
 
@@ -318,7 +317,7 @@ class Eagle3Heads(PublishedEagle):
         return full
 
     def layers_of(self, lm: LM) -> tuple[int, ...]:
-        "The layers of a target whose states are used; raises `ValueError` where it has too few."
+        "The layers of a target whose states are used; raises `ValueError` if it has too few."
         if self.layers:
             return self.layers
         if lm.depth < 7:
@@ -329,7 +328,7 @@ class Eagle3Heads(PublishedEagle):
         return 2, lm.depth // 2, lm.depth - 3
 
     def randomized(self, lm: LM, seed: int = 0, scale: float = 0.3) -> 'Eagle3Heads':
-        "Random heads for another target, of any depth; they draft every second token of the vocabulary."
+        "Random heads for a target of any depth, which draft every second token of the vocabulary."
         layers = sorted({max(1, lm.depth // 4), max(1, lm.depth // 2), lm.depth})
         drafted = (lm.vocab_size + 1) // 2
         small = Eagle3Heads(lm.text_config.hidden_size, lm.vocab_size, layers, drafted=drafted)
@@ -339,14 +338,14 @@ class Eagle3Heads(PublishedEagle):
 
     @classmethod
     def reads(cls, config: dict) -> bool:
-        "Is this the configuration of a published EAGLE-3 layer?"
+        "True if a configuration is that of a published EAGLE-3 layer."
         return 'draft_vocab_size' in config and {'hidden_size', 'vocab_size'} <= set(config)
 
     @classmethod
     def from_published(
         cls, config: dict, weights: dict[str, torch.Tensor], source: str
     ) -> 'Eagle3Heads':
-        "EAGLE-3 heads from their authors' tensors; raises `ValueError` where these are others."
+        "EAGLE-3 heads from their authors' tensors; raises `ValueError` for other tensors."
         check_option(source, config, 'norm_before_residual', False)
         check_option(source, config, 'eagle_aux_hidden_state_layer_ids', None)
         check_option(
@@ -408,7 +407,7 @@ def kind_of_published(config: dict, source: str) -> type[Heads]:
 def read_published(
     name: str,  # a folder, or a name on the Hub
     revision: str | None = None,  # a branch, tag or commit on the Hub
-    safetensors_only: bool = False,  # refuse a pickle
+    safetensors_only: bool = False,  # raise an error for a pickle
 ) -> Heads:
     "Heads from the files of their authors; `load_heads` calls it. Raises `ValueError` for others."
     try:

@@ -40,7 +40,7 @@ class EncodedAudio(EncodedInput):
 
 
 def same_encoder(a: LM, b: LM) -> bool:
-    "Do two encoder–decoders have the same encoder, weight by weight, in one precision on one device?"
+    "True if two encoder–decoders have equal encoder weights, in one precision on one device."
     if not (a.decoder_start_ids and b.decoder_start_ids):
         return False
     if a.dtype != b.dtype or a.device != b.device:
@@ -58,7 +58,7 @@ class SharedEncoder(AssistantDrafter):
     """
 
     def start(self, request: Request, base, target):
-        "The state for one sequence; raises `ValueError` where the encoders differ."
+        "The state for one sequence; raises `ValueError` if the encoders differ."
         if request.lm not in self.checked_ and not same_encoder(request.lm, self.lm):
             raise ValueError(
                 f'{self.lm.name} and {request.lm.name} do not have the same encoder: '

@@ -49,7 +49,7 @@ def load_assistant(
 ):
     """Load a single-position assistant.
 
-    Raises `ValueError` where there is none by that name.
+    Raises `ValueError` if there is none by that name.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -75,7 +75,7 @@ def load_assistant(
 def kv_layers(lm: LM) -> dict[str, int]:
     """The last layer of each kind that writes keys and values.
 
-    Raises `ValueError` where layers cannot share them.
+    Raises `ValueError` if layers cannot share them.
     """
     config = lm.text_config
     n_shared = getattr(config, 'num_kv_shared_layers', None)
@@ -91,7 +91,7 @@ def kv_layers(lm: LM) -> dict[str, int]:
 def shared_kv(session, layer: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The keys and values `(1, heads, …, d)` of a layer for the first `n` tokens.
 
-    Of a layer with a window, those that the token after them attends to.
+    For a layer with a window, only those that the next token attends to.
     """
     config = session.lm.text_config
     first = 0
@@ -101,7 +101,7 @@ def shared_kv(session, layer: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = session._kv_buffers()[2 * layer : 2 * layer + 2]
         return keys[:, :, first:n], values[:, :, first:n]
     if len(session) > n:
-        session.rollback(n)  # a cache that forgets is put back to where it was
+        session.rollback(n)  # a cache with a window is restored to its earlier state
     cache = session.cache.layers[layer]
     return cache.keys[:, :, first - n :], cache.values[:, :, first - n :]
 
@@ -111,7 +111,7 @@ class AssistantLayers(NamedTuple):
 
     model: Any
     layers: tuple  # whose states are its input
-    max_draft: int | None  # tokens that it drafts; None: any number
+    max_draft: int | None  # tokens of a draft, at most; None: any number
     kv_layers: dict  # whose keys and values it attends to, by kind
 
 
@@ -134,11 +134,13 @@ class SinglePositionScorer(FromStateScorer):
         tokens = embed(torch.tensor(last, device=self.lm.device))  # (n, 1, D)
         before = [self.states[tuple(path[:-1]) if path else None] for path in paths]
         states = torch.stack(before)[:, None].to(tokens.device)
-        keys = {kind: tuple(x.expand(n, -1, -1, -1) for x in kv) for kind, kv in self.keys.items()}
+        expanded = {}
+        for kind, (keys, values) in self.keys.items():
+            expanded[kind] = keys.expand(n, -1, -1, -1), values.expand(n, -1, -1, -1)
         out = self.heads.model(
             inputs_embeds=torch.cat([tokens, states], -1),
             position_ids=self.position.expand(n, 1),
-            shared_kv_states=keys,
+            shared_kv_states=expanded,
         )
         for path, state in zip(paths, out.last_hidden_state[:, -1]):
             self.states[tuple(path)] = state
@@ -156,7 +158,7 @@ class SinglePositionHeads(DraftHeads):
     def scorer(self, request: Request, base: Base, target) -> SinglePositionScorer:
         """A scorer of the request's sequence beside its target.
 
-        Raises `ValueError` where the assistant was made for another target.
+        Raises `ValueError` if the assistant was made for a different target.
         """
         lm = request.lm
         layers = kv_layers(lm)
@@ -173,7 +175,7 @@ class SinglePositionDrafter(AssistantDrafter):
     def __init__(
         self,
         assistant,  # from `load_assistant`: a Gemma4(Unified)AssistantForCausalLM
-        base: Base | None = None,  # how it draws; None: as the target does
+        base: Base | None = None,  # the draft's base; None: the target's
     ):
         super().__init__(SinglePositionHeads(assistant), base)
         self.assistant = self.lm.assistant
@@ -184,14 +186,13 @@ class SinglePositionDrafter(AssistantDrafter):
 
 # %% ../../nbs/08_drafters/23_single_position.ipynb #1d811f10
 def kv_shape(config, layer: int) -> tuple[int, int]:
-    "Heads of keys and values of a layer, and numbers of each."
-    return config.per_layer_config[layer].num_key_value_heads, config.per_layer_config[
-        layer
-    ].head_dim
+    "`(heads, size)` of a layer's keys and values."
+    layer_config = config.per_layer_config[layer]
+    return layer_config.num_key_value_heads, layer_config.head_dim
 
 
 def kv_mismatch(config, target_config, layers: dict[str, int]) -> str:
-    "Which layer of an assistant does not fit the target's keys, or an empty string."
+    "The first layer of an assistant that does not fit the target's keys, in words; or an empty string."
     for i, kind in enumerate(config.layer_types):
         heads, size = kv_shape(config, i)
         if kind not in layers:

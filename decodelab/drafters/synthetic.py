@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-
 from ..core.checks import check_fraction
 from ..core.driver import Request, Rng, Stop, decode
 from ..core.metrics import position_acceptance
@@ -36,7 +35,7 @@ def target_continuations(
 
 # %% ../../nbs/08_drafters/17_synthetic.ipynb #ce35ae31
 def plain_continuation(request: Request, base: Base) -> list[int]:
-    "The same for a request that has begun, to its end or its budget."
+    "The target's continuation for a request that has begun, to its end or its budget."
     tokens: list[int] = []
     ends = end_ids(request)
     plain = replace(request, rng=Rng(0, request.lm.device))
@@ -59,7 +58,7 @@ class SyntheticState(DraftState):
         self,
         request: Request,
         continuation: list[int],  # the target's output
-        acceptance: list[float],  # by position in the draft; the last one holds for the rest
+        acceptance: list[float],  # by position in the draft; the last one applies to the rest
         seed: int,  # of the guesses
         scorer=None,  # of a draft model whose passes are run; None: drafting is free
     ):
@@ -86,7 +85,7 @@ class SyntheticState(DraftState):
         return right if self.uniform(j) < acceptance else self.wrong_token(right)
 
     def wrong_token(self, right: int, rank: int = 0) -> int:
-        "A wrong guess that does not end the sequence, another one for each rank."
+        "A wrong guess that does not end the sequence, different for each rank."
         neighbours = ((right + n) % self.vocab_size for n in range(1, self.vocab_size))
         return next(islice((t for t in neighbours if t not in self.ends), rank, None))
 
@@ -103,23 +102,23 @@ class SyntheticState(DraftState):
     def draft(self, ids: list[int], keep_drafting, rng) -> Draft:
         """A deterministic draft, to the end of the continuation at most.
 
-        Raises `ValueError` where the committed sequence is another.
+        Raises `ValueError` if the committed sequence deviates from the continuation.
         """
         begin = len(ids) - self.prompt_length
         self.check_continuation(ids, begin)
         passes = self.passes
         tokens: list[int] = []
         last = None
-        while begin + len(tokens) < len(self.continuation) and keep_drafting(
-            len(tokens), None, last
-        ):
+        for j in range(begin, len(self.continuation)):
+            if not keep_drafting(len(tokens), None, last):
+                break
             self.run_cost(ids + tokens)
-            last = self.token(begin + len(tokens), len(tokens))
+            last = self.token(j, len(tokens))
             tokens.append(last)
         return Draft(tokens, passes=self.passes - passes)
 
     def check_continuation(self, ids: list[int], n: int):
-        "Raise `ValueError` where the first `n` committed tokens are not those of the continuation."
+        "Raise `ValueError` if the first `n` committed tokens are not those of the continuation."
         for j in range(self.n_checked, min(n, len(self.continuation))):
             token = ids[self.prompt_length + j]
             if token != self.continuation[j]:
@@ -130,19 +129,6 @@ class SyntheticState(DraftState):
                 )
         self.n_checked = n
 
-# %% ../../nbs/08_drafters/17_synthetic.ipynb #cd18edb9
-def acceptance_list(acceptance: float | Sequence[float]) -> list[float]:
-    """Acceptances by position.
-
-    Raises `ValueError` for an empty list, or a number that is no probability.
-    """
-    rates = [acceptance] if isinstance(acceptance, (int, float)) else list(acceptance)
-    if not rates:
-        raise ValueError(
-            'acceptance is []: give a probability, or a list with one per drafted token'
-        )
-    return [check_fraction('acceptance', rate) for rate in rates]
-
 # %% ../../nbs/08_drafters/17_synthetic.ipynb #e02830b3
 class SyntheticDrafter(Drafter):
     "Drafts a known continuation, each token right with a chosen probability; for a greedy base."
@@ -152,7 +138,7 @@ class SyntheticDrafter(Drafter):
         acceptance: float | Sequence[float],  # of a drafted token, given those before it
         continuation=None,  # ids, or a dict from `target_continuations`; None: decoded at the start
         seed: int = 0,  # of its own random numbers, which are not the request's
-        cost: LM | None = None,  # a draft model whose passes are really run; None: drafting is free
+        cost: LM | None = None,  # a draft model whose passes are run; None: drafting is free
     ):
         acceptance_list(acceptance)
         self.acceptance = acceptance
@@ -163,7 +149,7 @@ class SyntheticDrafter(Drafter):
     def start(self, request: Request, base: Base, target) -> SyntheticState:
         """Begin to draft for one sequence.
 
-        Raises `ValueError` where the continuation is not known.
+        Raises `ValueError` if the continuation is not known.
         """
         continuation = resolve_continuation(self.continuation, request, base)
         scorer = cost_scorer(self.cost, request, base) if self.cost else None
@@ -175,20 +161,33 @@ class SyntheticDrafter(Drafter):
 
     def shown_options(self) -> str:
         "The arguments that are not at their default; a continuation by its checksum."
-        shown = ''
+        text = ''
         if self.continuation is not None:
-            shown += f', continuation={zlib.crc32(repr(self.continuation).encode()):08x}'
+            text += f', continuation={zlib.crc32(repr(self.continuation).encode()):08x}'
         if self.seed:
-            shown += f', seed={self.seed}'
+            text += f', seed={self.seed}'
         if self.cost:
-            shown += f', cost={self.cost.name!r}'
-        return shown
+            text += f', cost={self.cost.name!r}'
+        return text
 
 # %% ../../nbs/08_drafters/17_synthetic.ipynb #b344c8db
+def acceptance_list(acceptance: float | Sequence[float]) -> list[float]:
+    """Acceptances by position.
+
+    Raises `ValueError` for an empty list or an invalid probability.
+    """
+    rates = [acceptance] if isinstance(acceptance, (int, float)) else list(acceptance)
+    if not rates:
+        raise ValueError(
+            'acceptance is []: give a probability, or a list with one per drafted token'
+        )
+    return [check_fraction('acceptance', rate) for rate in rates]
+
+
 def resolve_continuation(continuation, request: Request, base: Base) -> list[int]:
     """The continuation of this request's prompt.
 
-    Raises `ValueError` for a sampling base, and where there is none or it is too short.
+    Raises `ValueError` for a sampling base, and if there is none or it is too short.
     """
     if not base.greedy:
         raise ValueError(
@@ -227,10 +226,7 @@ def cost_scorer(cost: LM, request: Request, base: Base) -> PaddedScorer:
 
 # %% ../../nbs/08_drafters/17_synthetic.ipynb #8fcc4f00
 def acceptance_profile(steps: Sequence) -> list[float]:
-    """The acceptance of each position in the draft, given those before it, as recorded in steps.
-
-    An `acceptance` for `SyntheticDrafter`.
-    """
+    "The recorded acceptance of each position, given those before it, for `SyntheticDrafter`."
     return position_acceptance(steps).conditional.tolist()
 
 # %% ../../nbs/08_drafters/17_synthetic.ipynb #5e8245da
@@ -252,7 +248,7 @@ class SyntheticTreeState(SyntheticState):
     def draft(self, ids, keep_drafting, rng) -> Draft:
         """A deterministic tree, no deeper than the continuation.
 
-        Raises `ValueError` where the committed sequence is another.
+        Raises `ValueError` if the committed sequence deviates from the continuation.
         """
         begin = len(ids) - self.prompt_length
         self.check_continuation(ids, begin)
@@ -267,7 +263,7 @@ class SyntheticTreeState(SyntheticState):
         return Draft(tokens, passes=self.passes - passes, parents=parents)
 
     def right_rank(self, j: int) -> int:
-        "Which guess is right at token `j` of the continuation; -1: none."
+        "The rank of the right guess at token `j` of the continuation; -1 if none is right."
         rest = self.uniform(j)
         for rank, probability in enumerate(self.acceptance):
             if rest < probability:
@@ -317,7 +313,7 @@ def tree_cost_scorer(cost: LM | DraftHeads | None, request: Request, base: Base,
 
 # %% ../../nbs/08_drafters/17_synthetic.ipynb #20841caa
 class SyntheticTreeDrafter(SyntheticDrafter):
-    """Drafts trees over a known continuation, the k-th guess after a node right with a chosen probability.
+    """Drafts trees over a known continuation; the k-th guess is right with a chosen probability.
 
     For a greedy base. Source of the model: arXiv 2402.12374, section 4.1.
     """
@@ -330,7 +326,9 @@ class SyntheticTreeDrafter(SyntheticDrafter):
         ranks: Sequence[float],  # probability that the first, second, … guess after a node is right
         continuation=None,  # as for `SyntheticDrafter`
         seed: int = 0,  # of its own random numbers, which are not the request's
-        cost: LM | DraftHeads | None = None,  # a draft model or heads, run once a level; None: free
+        cost: LM
+        | DraftHeads
+        | None = None,  # a draft model or heads, run once per level; None: free
     ):
         super().__init__(list(ranks), continuation, seed, cost)
         check_ranks(ranks)
@@ -340,7 +338,7 @@ class SyntheticTreeDrafter(SyntheticDrafter):
     def start(self, request: Request, base: Base, target) -> SyntheticTreeState:
         """Begin to draft for one sequence.
 
-        Raises `ValueError` where the continuation is not known.
+        Raises `ValueError` if the continuation is not known.
         """
         continuation = resolve_continuation(self.continuation, request, base)
         scorer = tree_cost_scorer(self.cost, request, base, target)

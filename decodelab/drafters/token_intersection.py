@@ -23,7 +23,7 @@ def map_to_target(
     table: dict[int, int],  # target id → draft id
     width: int,  # ids of the target
 ):
-    "Rows `(..., width)` over target ids. Where nothing is mapped, scores are -inf and fractions 0."
+    "Rows `(..., width)` over target ids; unmapped ids have scores of -inf, or fractions of 0."
     target_ids, draft_ids = list(table), list(table.values())
     if isinstance(rows, torch.Tensor):
         out = rows.new_full((*rows.shape[:-1], width), -torch.inf)
@@ -34,7 +34,7 @@ def map_to_target(
 
 # %% ../../nbs/08_drafters/12_token_intersection.ipynb #941618fd
 class MappedState(DraftState):
-    "The state of a drafter that draws target tokens from another model's distribution."
+    "The state of a drafter that draws target tokens from a draft model's distribution."
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class MappedState(DraftState):
         raise NotImplementedError(f'{type(self).__name__} has no method draft_scores')
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
-        "Tokens of the target, each drawn from a distribution `(V,)` over the target's vocabulary."
+        "A draft of target tokens, each drawn from a distribution `(V,)` over the target's vocabulary."
         passes = self.scorer.passes
         probabilities = self.scorer.probabilities
         tokens = []
@@ -79,10 +79,9 @@ class MappedState(DraftState):
     def next_scores(self, ids: list[int], tokens: list[int]):
         """`(V,)` over target ids after the committed `ids` and the drafted `tokens`.
 
-        None where the draft has nothing to read or no room, or where the processors forbid everything.
+        None if the draft has no ids or no room, or if the processors forbid everything.
         """
-        vocab_map = self.retokenizer.vocab_map
-        drafted = [d for t in tokens for d in vocab_map.draft_ids(t)]
+        drafted = self.retokenizer.vocab_map.translate_singly(tokens)
         draft_ids = self.retokenizer.draft_ids + drafted
         if not draft_ids or (self.context and len(draft_ids) >= self.context):
             return None
@@ -94,10 +93,10 @@ class MappedState(DraftState):
 
 
 class TokenIntersectionState(MappedState):
-    "The draft's scores of the shared tokens, as scores over the target's vocabulary."
+    "A `MappedState` with the draft's scores of the shared tokens."
 
     def draft_scores(self, ids, draft_ids):
-        "`(n, V)`: after `draft_ids`, and after the tokens before that are new to the draft and shared."
+        "`(n, V)` after `draft_ids` and the shared tokens before its end that are new to the draft."
         shared = self.retokenizer.vocab_map.shared
         if self.scorer.processors is None:
             return map_to_target(self.scorer.next_scores(draft_ids), shared, self.width)
@@ -116,7 +115,7 @@ def start_mapped(
 ) -> MappedState:
     """A drafter's state for one sequence, under the base's processors on target ids.
 
-    Raises `ValueError` where the vocabularies share no token.
+    Raises `ValueError` if the vocabularies share no token.
     """
     retokenizer = retokenize_prompt(drafter, request)
     if not retokenizer.vocab_map.shared:
@@ -132,7 +131,7 @@ def start_mapped(
 
 # %% ../../nbs/08_drafters/12_token_intersection.ipynb #fdcd00ff
 class TokenIntersectionDrafter(ModelDrafter):
-    """A model with another tokenizer drafts tokens that both have (TLI); lossless under sampling.
+    """Drafts shared tokens with a model that has a different tokenizer (TLI); lossless under sampling.
 
     Source: Timor et al. 2025 (arXiv 2502.05202), algorithm 4.
     """
@@ -140,15 +139,21 @@ class TokenIntersectionDrafter(ModelDrafter):
     def __init__(
         self,
         lm: LM,  # the draft model, with its tokenizer
-        base: Base | None = None,  # how it draws; None: as the target does
+        base: Base | None = None,  # the draft's base; None: the target's
     ):
         self.lm = lm
         self.base = base
         self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 
+    def with_model(self, lm) -> 'TokenIntersectionDrafter':
+        "A copy with a different draft model, and no vocabulary maps."
+        twin = super().with_model(lm)
+        twin.vocab_maps_ = WeakKeyDictionary()
+        return twin
+
     def start(self, request: Request, base: Base, target) -> MappedState:
         """The state for one sequence.
 
-        Raises `ValueError` without tokenizers or where the vocabularies share no token.
+        Raises `ValueError` without tokenizers or if the vocabularies share no token.
         """
         return start_mapped(self, request, base, TokenIntersectionState)

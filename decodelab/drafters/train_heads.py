@@ -26,16 +26,18 @@ def corpus_ids(
 ) -> np.ndarray:
     """The ids of a corpus in one array: texts one after the other, each with the target's end token.
 
-    Raises `TypeError` for a single string, `ValueError` for fewer than 2,048 tokens or ids of another
-    vocabulary.
+    Raises `TypeError` for a single string, `ValueError` for fewer than 2,048 tokens or ids outside
+    the vocabulary.
     """
     if isinstance(corpus, str):
         raise TypeError('corpus is one string: give a list of texts, or an array of ids')
     if isinstance(corpus, (np.ndarray, torch.Tensor)):
         ids = np.asarray(corpus).ravel()
     else:
-        texts = [[*lm.encode(text), *lm.eos[:1]] for text in corpus]
-        ids = np.array([i for text in texts for i in text], dtype=np.int64)
+        ids = []
+        for text in corpus:
+            ids += [*lm.encode(text), *lm.eos[:1]]
+        ids = np.array(ids, dtype=np.int64)
     if len(ids) < 2048:
         raise ValueError(f'the corpus has {len(ids)} tokens: give at least 2,048')
     if ids.min() < 0 or ids.max() >= lm.vocab_size:
@@ -71,7 +73,7 @@ def mix_with_continuations(
 # %% ../../nbs/08_drafters/19_train_heads.ipynb #d52fc7d4
 @torch.no_grad()
 def target_outputs(lm: LM, heads: Heads, ids: torch.Tensor) -> tuple:
-    """What the heads learn from, for ids `(rows, T)`.
+    """The inputs and targets of training for ids `(rows, T)`.
 
     Returns the target's states `(rows, T, K, D)`, p `(rows, T, V)` and embedded tokens `(rows, T, D)`.
     """
@@ -112,15 +114,15 @@ def heads_loss(lm: LM, decay: float = 0.8):
 # %% ../../nbs/08_drafters/19_train_heads.ipynb #a2068e82
 @patch
 def training_loss(self: Heads, lm: LM) -> Callable:
-    "What `train_heads` minimises, a function `(heads, ids, step, draw)`."
+    "The loss that `train_heads` minimises, a function `(heads, ids, step, draw)`."
     return heads_loss(lm)
 
 # %% ../../nbs/08_drafters/19_train_heads.ipynb #0e577ee8
 @torch.no_grad()
 def agreement(heads: Heads, lm: LM, ids: torch.Tensor) -> dict:
-    """`agreement`: for each k, how often the k-th guess is the target's own choice.
+    """`agreement`: for each k, the fraction of positions at which guess k is the target's own choice.
 
-    A fraction of the positions of held-out `ids` `(rows, T)`; the guesses before are the true tokens.
+    Held-out `ids` are `(rows, T)`; the true tokens replace the guesses before.
     """
     states, p, embedded = target_outputs(lm, heads, ids)
     choices = p.argmax(-1)
@@ -134,7 +136,7 @@ def agreement(heads: Heads, lm: LM, ids: torch.Tensor) -> dict:
 
 @patch
 def held_out_agreement(self: Heads, lm: LM, ids: torch.Tensor) -> dict:
-    "What `train_heads` logs of held-out `ids` `(rows, T)`."
+    "The values that `train_heads` logs for held-out `ids` `(rows, T)`."
     return agreement(self, lm, ids)
 
 
@@ -151,22 +153,22 @@ def split_held_out(
 def train_heads(
     lm: LM,  # the target, which does not change
     corpus,  # texts, or an array of ids
-    heads: Heads,  # untrained (`EagleHeads.of(lm)`, …), or trained ones to go on from
+    heads: Heads,  # untrained (`EagleHeads.of(lm)`, …), or trained ones to continue from
     folder,  # for checkpoint, log and the finished heads
     tokens: int = 1_000_000,  # of training
-    own_batches: int = 0,  # batches of 64 continuations by the target, in turn with the corpus
+    own_batches: int = 0,  # batches of 64 continuations by the target, alternating with the corpus
     rows: int = 16,  # of a batch
     length: int = 256,  # of a row, in tokens
     seed: int = 0,
     rate: float = 1.0,  # times the learning rates of `optimizers`
     seconds: float = math.inf,  # of training, all calls together
     pause: float = math.inf,  # seconds after which this call leaves a checkpoint and returns
-    pause_while: str | Path | None = None,  # the training waits for as long as this file exists
+    pause_while: str | Path | None = None,  # the training waits while this file exists
 ) -> Heads:
-    """Train heads on a frozen target, or continue where a run stopped.
+    """Train heads on a frozen target, or continue a run that stopped.
 
-    Returns the finished heads, or those so far after a `pause`.
-    Raises `ValueError` where the heads, the corpus or the settings of an earlier call do not fit.
+    Returns the finished heads, or the current ones after a `pause`.
+    Raises `ValueError` if the heads, the corpus or the settings of an earlier call do not fit.
     """
     heads.check_fits(lm)
     folder = Path(folder)

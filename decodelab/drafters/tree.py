@@ -12,6 +12,7 @@ from fastcore.basics import patch
 import torch
 
 from ..core.checks import check_int
+from ..core.component import fast_form_holds
 from ..core.driver import Request
 from ..core.host_reads import lists_to_host
 from .assistant import AssistantDrafter, RoundScorer, begin_round
@@ -28,7 +29,9 @@ class TreeScorer:
         self,
         scorer,  # the draft model's `Scorer`, a `RoundScorer`, or a table's
     ):
-        model_scores = isinstance(scorer, Scorer) and type(scorer).scores is Scorer.scores
+        model_scores = isinstance(scorer, Scorer) and fast_form_holds(
+            scorer, 'tree_scores', 'scores'
+        )
         self.scorer = scorer
         self.branches = None  # None: each branch is scored by itself
         if model_scores and supports_tree(scorer.session):
@@ -91,10 +94,10 @@ def sample_children(
 
 def likely_tokens(
     rows: list,  # each `(V,)`
-    numbers: list[int],  # how many tokens of each
+    numbers: list[int],  # tokens of each
     probabilities: bool,  # are the rows probabilities, or scores?
 ) -> list[dict[int, float]]:
-    "Token → probability of the likeliest tokens of each row, in one host read; [] for rows on the host."
+    "Token → probability of each row's likeliest tokens, in one host read; [] for rows on the host."
     if not torch.is_tensor(rows[0]) or rows[0].device.type == 'cpu':
         return []
     tensors = []
@@ -104,19 +107,21 @@ def likely_tokens(
         p = row if probabilities else row.softmax(-1)
         tensors += [torch.where(possible, index, -1), p.gather(0, index)]
     lists = lists_to_host(*tensors)
-    pairs = zip(lists[::2], lists[1::2])
-    return [{t: p for t, p in zip(*pair) if t >= 0} for pair in pairs]
+    choices = []
+    for tokens, probs in zip(lists[::2], lists[1::2]):
+        choices.append({t: p for t, p in zip(tokens, probs) if t >= 0})
+    return choices
 
 
 def top_tokens(row, n: int, scores: bool = False) -> list[int]:
-    "Up to `n` tokens with the largest values of a row `(V,)`; none that is impossible."
+    "Up to `n` tokens with the largest values of a row `(V,)`, without impossible ones."
     row = as_tensor(row)
     values, index = row.topk(min(n, len(row)))
     return index[values > (-float('inf') if scores else 0)].tolist()
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #c16c73eb
 class TreeShape:
-    "How many tokens follow each node; `children[j]` lists the nodes after node j."
+    "The number of tokens after each node of a tree; `children[j]` lists the nodes after node j."
 
     def __init__(
         self,
@@ -150,7 +155,7 @@ class TreeShape:
         return len(self.parents)
 
     def __repr__(self):
-        "By the widths where they describe the shape, else by the parents."
+        "The shape by its widths if they describe it, else by the parents."
         widths = [len(self.children[-1])]
         node = 0
         while self.children[node]:
@@ -173,7 +178,7 @@ class TreeShape:
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #1303f66e
 class TreeDrafter(AssistantDrafter):
-    """A smaller model with the target's tokenizer drafts a tree.
+    """Drafts a tree with a smaller model that has the target's tokenizer.
 
     Source: Miao et al. 2023 (SpecInfer, arXiv 2305.09781).
     """
@@ -184,7 +189,7 @@ class TreeDrafter(AssistantDrafter):
         self,
         lm,  # the draft model
         shape=(3, 2, 1, 1),  # a `TreeShape`, or the children after each node, by depth
-        base: Base | None = None,  # how it draws; None: as the target does
+        base: Base | None = None,  # the draft's base; None: the target's
         replace: bool = False,  # draw the children of a node with replacement
     ):
         super().__init__(lm, base)
@@ -192,7 +197,7 @@ class TreeDrafter(AssistantDrafter):
         self.replace = replace
 
     def start(self, request: Request, base: Base, target) -> 'TreeState':
-        "The state for one sequence; raises `ValueError` where the two models do not fit."
+        "The state for one sequence; raises `ValueError` if the two models do not fit."
         chain = super().start(request, base, target)
         ends = request.lm.eos if request.stop.eos is None else request.stop.eos
         return TreeState(
@@ -201,7 +206,7 @@ class TreeDrafter(AssistantDrafter):
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #c3de2793
 class DraftTree:
-    "A tree that is being drafted; its lists have an entry for each node."
+    "A tree under construction; its lists have an entry for each node."
 
     def __init__(self):
         self.tokens = []
@@ -259,7 +264,7 @@ class TreeState(DraftState):
         return scorer.step(sequences, [index[self.shape.parents[node]] for node in level])
 
     def level_choices(self, nodes: list[int], rows: list) -> dict[int, dict[int, float]]:
-        "For each node of a level its likeliest tokens and their probabilities; {} where `expand_node` reads."
+        "The likeliest tokens of a level's nodes, and their probabilities; {} if `expand_node` reads them."
         if self.sampled:
             return {}
         numbers = [len(self.shape.children[node]) for node in nodes]
@@ -268,7 +273,7 @@ class TreeState(DraftState):
     def expand_node(
         self, tree: DraftTree, number, node: int, row, rng, likely: dict | None
     ) -> list[int]:
-        "Add the children of a node of the shape to the tree; the nodes of the shape that were added."
+        "Add the children of a node of the shape to the tree; returns the added nodes of the shape."
         children = self.shape.children[node]
         probabilities = self.scorer.probabilities
         if likely is not None:
@@ -284,7 +289,7 @@ class TreeState(DraftState):
         return children[: len(tokens)]
 
     def likeliest(self, tree: DraftTree, number, nodes: list[int], rows: dict) -> tuple:
-        "What the lookahead rule gets of a level: `(distribution, token)` of its likeliest branch."
+        "`(distribution, token)` of a level's likeliest branch, for the lookahead rule."
         best = max(nodes, key=lambda node: tree.path_prob[number[node]])
         row = rows[self.shape.parents[best]]
         return DraftProbs(row, self.scorer.probabilities), tree.tokens[number[best]]
@@ -292,7 +297,7 @@ class TreeState(DraftState):
 # %% ../../nbs/08_drafters/14_tree.ipynb #b50d2035
 @patch
 def draft(self: TreeState, ids, keep_drafting, rng) -> Draft:
-    "One forward pass of the draft model per level."
+    "A tree from one forward pass of the draft model per level."
     scorer = TreeScorer(self.scorer)
     passes = scorer.passes
     keep_drafting = begin_round(self.scorer, ids, keep_drafting)

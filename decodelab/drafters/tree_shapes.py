@@ -9,7 +9,6 @@ __all__ = ['acceptance_by_rank', 'best_shape', 'optimal_size', 'DynamicTreeDraft
 import math
 from functools import lru_cache
 
-
 from ..core.checks import check_fraction, check_int
 from ..core.driver import Request
 from .assistant import AssistantDrafter, begin_round
@@ -21,12 +20,12 @@ from ..strategies.sampling import Base
 # %% ../../nbs/08_drafters/15_tree_shapes.ipynb #02ecc22d
 def acceptance_by_rank(
     steps,  # of runs with trees
-    max_rank: int | None = None,  # how many ranks; None: as many as there are
+    max_rank: int | None = None,  # number of ranks; None: all
 ) -> list[float]:
     """The acceptance $a_k$ of the k-th guess after a node.
 
     It is the fraction of the visited nodes with a k-th guess at which that guess was accepted.
-    Raises `ValueError` where no step has a tree.
+    Raises `ValueError` if no step has a tree.
     """
     tried: dict[int, int] = {}
     accepted: dict[int, int] = {}
@@ -45,7 +44,7 @@ def acceptance_by_rank(
 
 # %% ../../nbs/08_drafters/15_tree_shapes.ipynb #f0bec82c
 def expected_accepted(shape: TreeShape, ranks) -> float:
-    """F: the mean number of drafted tokens that a tree of this shape contributes.
+    """F, the mean number of accepted tokens of a tree of this shape.
 
     `ranks[k]` is the acceptance of guess k. Source: arXiv 2402.12374, section 4.1.
     """
@@ -82,7 +81,7 @@ def tree_dp(ranks, depth: int):
 def check_ranks(ranks) -> tuple[float, ...]:
     """Acceptances by rank as floats.
 
-    Raises `ValueError` for no fractions, a first rank of 0, or a sum above 1.
+    Raises `ValueError` for invalid fractions, a first rank of 0, or a sum above 1.
     """
     ranks = tuple(check_fraction('an acceptance in ranks', a) for a in ranks)
     if not ranks or ranks[0] == 0 or math.fsum(ranks) > 1 + 1e-9:
@@ -107,7 +106,7 @@ def best_shape(
     parents: list[int] = []
 
     def add_children(parent: int, n: int, d: int):
-        "The guesses after one node first, then what is below each."
+        "Add the guesses after one node, then the subtree below each."
         sizes = []
         while size := best(n, d, len(sizes))[1]:
             sizes.append(size)
@@ -127,10 +126,7 @@ def optimal_size(
     sizes=(1, 2, 4, 8, 16, 32, 64),  # numbers of nodes to compare
     depth: int = 8,  # at most
 ) -> tuple[TreeShape, float]:
-    """The fastest of the best shapes of some sizes and depths.
-
-    Returns `(shape, speedup over plain decoding)`.
-    """
+    """`(shape, speedup over plain decoding)` of the fastest of the best shapes of some sizes and depths."""
     candidates = []
     for n in sizes:
         for d in range(1, min(n, depth) + 1):
@@ -142,7 +138,7 @@ def optimal_size(
 
 # %% ../../nbs/08_drafters/15_tree_shapes.ipynb #0ab7caa9
 class DynamicTreeDrafter(AssistantDrafter):
-    """A smaller model drafts the most probable tree, deterministically.
+    """Drafts the most probable tree of a smaller model, deterministically.
 
     Source: EAGLE-2, arXiv 2406.16858, section 4.
     """
@@ -154,8 +150,7 @@ class DynamicTreeDrafter(AssistantDrafter):
         lm,  # the draft model
         nodes: int = 20,  # of the tree that the target verifies, at most
         expand: int = 4,  # nodes of a level that are expanded, and guesses after each
-        base: Base
-        | None = None,  # whose probabilities are the confidences; None: the target's base
+        base: Base | None = None,  # gives the confidences; None: the target's base
     ):
         check_int('nodes', nodes)
         check_int('expand', expand)
@@ -166,7 +161,7 @@ class DynamicTreeDrafter(AssistantDrafter):
     def start(self, request: Request, base: Base, target) -> 'DynamicTreeState':
         """Begin to draft for one sequence.
 
-        Raises `ValueError` where the two models do not fit.
+        Raises `ValueError` if the two models do not fit.
         """
         chain = super().start(request, base, target)
         ends = request.lm.eos if request.stop.eos is None else request.stop.eos
@@ -210,23 +205,21 @@ class DynamicTreeState(DraftState):
         return self.most_valuable(tree, self.scorer.passes - passes)
 
     def score_level(self, level_scorer: TreeScorer, tree, ids, nodes, slot) -> list:
-        "A vector `(V,)` of scores after each of some nodes."
+        "Scores `(V,)` after each node of a level."
         if nodes == [-1]:
             return [level_scorer.first(ids)]
         sequences = [tree.sequence(ids, node) for node in nodes]
         return level_scorer.step(sequences, [slot[tree.parents[node]] for node in nodes])
 
     def expand_level(self, tree: DraftTree, nodes: list[int], rows) -> list[int]:
-        "Add guesses after some nodes; the new nodes to expand next, the most valuable first."
+        "Add guesses after some nodes; returns the new nodes to expand, the most valuable first."
         probabilities = self.scorer.probabilities
         on_device = likely_tokens(rows, [self.expand] * len(rows), probabilities)
         children = []
         for i, (node, row) in enumerate(zip(nodes, rows)):
             p = DraftProbs(row, probabilities, on_device[i] if on_device else None)
-            for token in (
-                list(p.known) if on_device else top_tokens(row, self.expand, not probabilities)
-            ):
-                children.append(tree.add(node, token, None, p.prob(token)))
+            tokens = p.known if on_device else top_tokens(row, self.expand, not probabilities)
+            children += [tree.add(node, token, None, p.prob(token)) for token in tokens]
         unfinished = [j for j in children if tree.tokens[j] not in self.ends]
         return sorted(unfinished, key=lambda j: -tree.path_prob[j])[: self.expand]
 

@@ -15,11 +15,11 @@ from ..models.tokenizer_bytes import TokenizerBytes, shared_tokens
 # %% ../../nbs/08_drafters/10_vocab_overlap.ipynb #20cd4b47
 def overlap(
     vocabularies: dict,  # name → an `LM` or a fast tokenizer
-    text: str = '',  # also report which share of this text's tokens is shared
+    text: str = '',  # also report the fraction of this text's tokens that is shared
 ):
-    """A DataFrame: the shared tokens of each ordered pair of vocabularies.
+    """A DataFrame of the shared tokens of each ordered pair of vocabularies.
 
-    A row has `target`, `draft`, `target_tokens`, `draft_tokens`, `shared`, and the shares
+    A row has `target`, `draft`, `target_tokens`, `draft_tokens`, `shared`, and the fractions
     `target_share`, `draft_share` and, with a text, `text_share`.
     Raises `ValueError` for slow (pure Python) tokenizers.
     """
@@ -54,7 +54,7 @@ def tokenizer_bytes(vocabulary) -> TokenizerBytes:
 
 
 def n_tokens(tokenizer: TokenizerBytes) -> int:
-    "The number of special tokens and of tokens that write something."
+    "The number of special tokens and of tokens with a text."
     return len(tokenizer.special) + sum(map(bool, tokenizer.pieces))
 
 # %% ../../nbs/08_drafters/10_vocab_overlap.ipynb #2272904d
@@ -62,7 +62,7 @@ def plot_overlap(
     frame,  # a DataFrame from `overlap`
     ax=None,
 ):
-    "A matrix: the share of each row's vocabulary that each column's vocabulary has too, in percent."
+    "A matrix: the percentage of each row's vocabulary that is in each column's vocabulary."
     import matplotlib.pyplot as plt
 
     names = list(dict.fromkeys(frame.target))

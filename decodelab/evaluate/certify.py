@@ -15,9 +15,9 @@ from fractions import Fraction
 
 import numpy as np
 import torch
-from fastcore.basics import patch
 
-from ..core.driver import Request, Rng, Stop, decode
+from ..core.checks import check_instance
+from ..core.driver import Request, Rng, Stop, Strategy, decode
 from ..core.plot import facts_html, rows_html
 from ..core.trace import Step, Trace
 from .exact import ExactGreedy, ExactLM, ExactSample, completions
@@ -57,23 +57,19 @@ class Exercised:
 
     @property
     def missing(self) -> str:
-        "What a check must exercise and these runs did not; empty if nothing."
+        "The first count that a check needs and these runs left at zero, as a sentence; empty if there is none."
         for name in ('drafted', 'accepted', 'rejected'):
             if getattr(self, name) == 0:
                 return f'no token was {name}'
         return ''
 
-# %% ../../nbs/06_evaluate/10_certify.ipynb #f92117eb
-@patch
-def __add__(self: Exercised, other: Exercised) -> Exercised:
-    return Exercised(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
+    def __add__(self, other: 'Exercised') -> 'Exercised':
+        return Exercised(*(a + b for a, b in zip(vars(self).values(), vars(other).values())))
 
-
-@patch
-def __repr__(self: Exercised):
-    tokens = f'{self.drafted} drafted, {self.accepted} accepted, {self.rejected} rejected'
-    ends = f'{self.corrected} corrected, {self.bonus} bonus, {self.empty} empty drafts'
-    return f'{self.rounds} rounds: {tokens}; {ends}, {self.stops} stops inside a block'
+    def __repr__(self):
+        tokens = f'{self.drafted} drafted, {self.accepted} accepted, {self.rejected} rejected'
+        ends = f'{self.corrected} corrected, {self.bonus} bonus, {self.empty} empty drafts'
+        return f'{self.rounds} rounds: {tokens}; {ends}, {self.stops} stops inside a block'
 
 # %% ../../nbs/06_evaluate/10_certify.ipynb #15c5a13c
 TONES = {'lossless': 'bonus', 'lossy': 'corrected', 'not exercised': 'accepted'}  # of a verdict
@@ -129,27 +125,23 @@ class Certificate:
         "The certificate as JSON can hold it, with its verdict and what each check exercised."
         return asdict(self) | dict(verdict=self.verdict, distance=self.distance)
 
-# %% ../../nbs/06_evaluate/10_certify.ipynb #d9698f31
-@patch
-def __repr__(self: Certificate):
-    verdict = self.verdict if self.lossless else self.verdict.upper()
-    if self.declared:
-        verdict += f', as declared by {self.declared}'
-    elif self.verdict == 'not exercised':
-        verdict += f' ({self.exercised.missing}: {ADVICE})'
-    messages = '; '.join(c.message for c in self.checks)
-    return f'{verdict}: {messages}\n  {self.strategy}\n  {self.exercised}'
+    def __repr__(self):
+        verdict = self.verdict if self.lossless else self.verdict.upper()
+        if self.declared:
+            verdict += f', as declared by {self.declared}'
+        elif self.verdict == 'not exercised':
+            verdict += f' ({self.exercised.missing}: {ADVICE})'
+        messages = '; '.join(c.message for c in self.checks)
+        return f'{verdict}: {messages}\n  {self.strategy}\n  {self.exercised}'
 
-
-@patch
-def _repr_html_(self: Certificate) -> str:
-    "The verdict, each check with its evidence, and what the runs exercised."
-    verdict = self.verdict + (f', as declared by {self.declared}' if self.declared else '')
-    missing = f'{self.exercised.missing}: {ADVICE}' if self.exercised.missing else None
-    facts = {'strategy': self.strategy, 'exercised': self.exercised, 'not exercised': missing}
-    rows = [[c.kind, 'passed' if c.passed else 'failed', c.message] for c in self.checks]
-    table = rows_html(['check', 'result', 'evidence'], rows)
-    return facts_html(verdict, facts, table, tone=TONES[self.verdict])
+    def _repr_html_(self) -> str:
+        "The verdict, each check with its evidence, and what the runs exercised."
+        verdict = self.verdict + (f', as declared by {self.declared}' if self.declared else '')
+        missing = f'{self.exercised.missing}: {ADVICE}' if self.exercised.missing else None
+        facts = {'strategy': self.strategy, 'exercised': self.exercised, 'not exercised': missing}
+        rows = [[c.kind, 'passed' if c.passed else 'failed', c.message] for c in self.checks]
+        table = rows_html(['check', 'result', 'evidence'], rows)
+        return facts_html(verdict, facts, table, tone=TONES[self.verdict])
 
 # %% ../../nbs/06_evaluate/10_certify.ipynb #325dcbba
 def pooled(
@@ -345,14 +337,21 @@ def random_lm(
 MAX_NODES = 4  # of a tree: the outcomes of more nodes are too many to enumerate
 
 
+def with_draft_model(strategy, draft):
+    "The same strategy with another draft model, if it has one, and nothing learned."
+    twin = copy.copy(strategy)
+    twin.drafter = strategy.drafter.with_model(draft)
+    return twin
+
+
 def with_exact_models(strategy, q: ExactLM):
     "The same strategy on tables: base and draft model replaced, verifier and lookahead as they are."
     twin = with_draft_model(strategy, q)
     twin.base = ExactSample()
     for drafter in inner_drafters(twin.drafter):
-        if member(drafter, 'base') is not None:
+        if drafter.base is not None:
             drafter.base = ExactGreedy() if drafter.base.greedy else ExactSample()
-        if member(drafter, 'shape') is not None:
+        if drafter.shape is not None:
             drafter.shape = drafter.shape.truncate(MAX_NODES)
     return twin
 
@@ -361,22 +360,10 @@ def inner_drafters(drafter) -> list:
     "A drafter and those inside it."
     drafters = [drafter]
     for part in drafters:
-        if member(part, 'drafter') is not None:
+        if part.drafter is not None:
             drafters.append(part.drafter)
-        drafters += member(part, 'drafters', ())
+        drafters += part.drafters
     return drafters
-
-
-def member(part, name: str, default=None):
-    "A member of a drafter or verifier; `default` where a part has none, as one without the base class."
-    return getattr(part, name, default)
-
-
-def with_draft_model(strategy, draft):
-    "The same strategy with another draft model, if it has one, and nothing learned."
-    twin = copy.copy(strategy)
-    twin.drafter = clone_with_model(strategy.drafter, draft)
-    return twin
 
 
 def drafting_from_start(strategy):
@@ -385,28 +372,11 @@ def drafting_from_start(strategy):
     In the first round such a drafter drafts nothing, which would prove nothing.
     """
     twin = copy.copy(strategy)
-    if member(strategy.drafter, 'needs_history', False):
+    if strategy.drafter.needs_history:
         twin.drafter = strategy.drafter.small()
     return twin
 
-
-def clone_with_model(drafter, draft):
-    "A copy of a drafter, or of one within another, with `draft` for its model and nothing learned."
-    twin = copy.copy(drafter)
-    for name, value in vars(drafter).items():
-        if name == 'drafter':
-            twin.drafter = clone_with_model(value, draft)
-        elif name == 'drafters':
-            twin.drafters = tuple(clone_with_model(d, draft) for d in value)
-        elif isinstance(value, LM):
-            setattr(twin, name, draft)
-        elif member(value, 'randomized') is not None:  # heads of a target: others of their kind
-            setattr(twin, name, value.randomized(draft) if isinstance(draft, LM) else draft)
-        elif name.endswith('_'):
-            setattr(twin, name, type(value)())
-    return twin
-
-
+# %% ../../nbs/06_evaluate/10_certify.ipynb #8d36fc5e
 def exact_check(
     strategy,
     vocab_size: int = 3,
@@ -417,7 +387,7 @@ def exact_check(
     progress: bool = False,
 ) -> Check:
     "The largest exact distance over several pairs of tables."
-    if member(strategy.drafter, 'needs_history', False):
+    if strategy.drafter.needs_history:
         rounds = None
     strategy = drafting_from_start(strategy)
     prompt = list(prompt)
@@ -434,7 +404,7 @@ def exact_check(
     message = f'TV = {shown} over {vocab_size**n} sequences of {pairs} pairs of models, exact'
     return Check('exact', worst == 0, float(worst), message, exercised)
 
-
+# %% ../../nbs/06_evaluate/10_certify.ipynb #e4e110b6
 def statistical_check(
     strategy,
     lm: LM,
@@ -449,16 +419,16 @@ def statistical_check(
     expected = sequence_distribution(strategy.base, lm, prompt, n)
     counts, exercised = sample_counts(strategy, lm, prompt, n, samples, seed, progress)
     p_value, df = g_test(counts, expected)
-    sharper = expected**1.25 / (expected**1.25).sum()  # as by one temperature of 0.8 too many
+    sharper = expected**1.25 / (expected**1.25).sum()  # at a temperature of 0.8
     power = g_test_power(expected, sharper, samples, level)
     message = (
         f'G-test p = {p_value:.3f} ({samples} samples, {df} df; '
-        f'power {power:.2f} against one temperature of 0.8 too many)'
+        f'power {power:.2f} against a temperature of 0.8)'
     )
     distance = float(abs(counts / samples - expected).sum() / 2)
     return Check('statistical', p_value >= level, distance, message, exercised)
 
-
+# %% ../../nbs/06_evaluate/10_certify.ipynb #c94db90a
 def identity_check(
     strategy,
     lms: list[LM],
@@ -467,7 +437,7 @@ def identity_check(
     progress: bool = False,
 ) -> Check:
     "Greedy tokens against plain greedy search on each model and prompt."
-    runs = [(strategy, lm, p) for lm in lms for p in prompts]
+    runs = list(itertools.product([strategy], lms, prompts))
     return compare_greedy(runs, max_new_tokens, progress)
 
 
@@ -491,42 +461,7 @@ def compare_greedy(
     same = f'{len(runs) - differ} of {len(runs)} greedy sequences identical in {dtypes}'
     return Check('identity', differ == 0, differ / len(runs), same, exercised)
 
-# %% ../../nbs/06_evaluate/10_certify.ipynb #530ebed0
-def certify(
-    strategy,  # a `Speculative` (or anything with `base`, `drafter`, `verifier`, `lookahead`)
-    lm: LM | None = None,  # a target of your own
-    prompts=None,  # for it: strings or lists of ids
-    max_new_tokens: int = 24,  # per sequence of an identity check
-    samples: int = 2000,  # of a statistical check
-    seed: int = 0,
-    progress: bool = True,  # show bars in a terminal or notebook where a check takes over 3 s
-) -> Certificate:
-    """Certify that a strategy keeps its base's distribution.
-
-    Raises `ValueError` for a strategy without a base, and for one that keeps it only over keys.
-    """
-    if member(strategy, 'base') is None:
-        raise ValueError(
-            f'{strategy!r} has no base that it promises to keep: certify a Speculative strategy'
-        )
-    check_unkeyed(strategy)
-    if (lm is None) != (prompts is None):
-        raise ValueError('give a target and prompts for it together, or neither')
-    verifier = member(strategy, 'verifier')
-    lossless = verifier is None or member(verifier, 'lossless', True)
-    certificate = Certificate(repr(strategy), declared='' if lossless else repr(verifier))
-    layers = max(2, member(strategy.drafter, 'layer', 0) + 1)  # an early exit needs layers after it
-    if strategy.base.greedy:
-        certificate.checks.append(greedy_evidence(strategy, layers, max_new_tokens, seed, progress))
-    else:
-        certificate.checks += sampling_evidence(strategy, layers, samples, seed, progress)
-    if lm is not None:
-        ids = [lm.encode(p) if isinstance(p, str) else list(p) for p in prompts]
-        sizes = (max_new_tokens, samples, seed, progress)
-        certificate.checks.append(own_evidence(strategy, lm, ids, *sizes))
-    return certificate
-
-# %% ../../nbs/06_evaluate/10_certify.ipynb #d9fe8ea1
+# %% ../../nbs/06_evaluate/10_certify.ipynb #137f09b3
 def own_evidence(
     strategy,
     lm: LM,
@@ -545,8 +480,8 @@ def own_evidence(
 
 def check_unkeyed(strategy):
     "Raise `ValueError` for a drafter or verifier that draws with a key."
-    for part in (strategy.drafter, member(strategy, 'verifier')):
-        if member(part, 'keyed', False):
+    for part in (strategy.drafter, strategy.verifier):
+        if part is not None and part.keyed:
             raise ValueError(
                 f'{part!r} draws by a key, and under one key no output is a sample of its base: '
                 'see watermark.speculation for the distribution over all keys'
@@ -584,10 +519,49 @@ def sampling_evidence(
     target = random_lm(seed=seed, vocab_size=8, scale=0.3, layers=layers)
     draft = random_lm(seed=seed + 1, vocab_size=8, layers=1, scale=0.3)
     twin = drafting_from_start(with_draft_model(strategy, draft))
-    n = 3 if member(strategy.drafter, 'needs_history', False) else 2
+    n = 3 if strategy.drafter.needs_history else 2
     options = dict(n=n, samples=samples, seed=seed, progress=progress)
     statistical = statistical_check(twin, target, [1, 2, 1], **options)
     return [exact_check(strategy, progress=progress), statistical]
+
+# %% ../../nbs/06_evaluate/10_certify.ipynb #530ebed0
+def certify(
+    strategy: Strategy,  # a `Speculative`
+    lm: LM | None = None,  # a target of your own
+    prompts=None,  # for it: strings or lists of ids
+    max_new_tokens: int = 24,  # per sequence of an identity check
+    samples: int = 2000,  # of a statistical check
+    seed: int = 0,
+    progress: bool = True,  # show bars in a terminal or notebook where a check takes over 3 s
+) -> Certificate:
+    """Certify that a strategy keeps its base's distribution.
+
+    Raises `ValueError` for a strategy without a base, and for one that keeps it only over keys, and
+    `TypeError` for a drafter or a verifier without the members of `Drafter` or `Verifier`.
+    """
+    if not isinstance(strategy, Strategy) or strategy.base is None:
+        raise ValueError(
+            f'{strategy!r} has no base that it promises to keep: certify a Speculative strategy'
+        )
+    check_instance('drafter', strategy.drafter, 'with_model', 'AssistantDrafter(lm)')
+    verifier = strategy.verifier
+    if verifier is not None:
+        check_instance('verifier', verifier, 'judge', 'TokenVerifier()')
+    check_unkeyed(strategy)
+    if (lm is None) != (prompts is None):
+        raise ValueError('give a target and prompts for it together, or neither')
+    lossless = verifier is None or verifier.lossless
+    certificate = Certificate(repr(strategy), declared='' if lossless else repr(verifier))
+    layers = max(2, strategy.drafter.layer + 1)  # an early exit needs layers after it
+    if strategy.base.greedy:
+        certificate.checks.append(greedy_evidence(strategy, layers, max_new_tokens, seed, progress))
+    else:
+        certificate.checks += sampling_evidence(strategy, layers, samples, seed, progress)
+    if lm is not None:
+        ids = [lm.encode(p) if isinstance(p, str) else list(p) for p in prompts]
+        sizes = (max_new_tokens, samples, seed, progress)
+        certificate.checks.append(own_evidence(strategy, lm, ids, *sizes))
+    return certificate
 
 # %% ../../nbs/06_evaluate/10_certify.ipynb #18226cf2
 def check_verifier(verifier, make: Callable):
@@ -613,13 +587,13 @@ def check_strategy(strategy, **kw):
     With a drafter: `certify(strategy, **kw)` calls it lossless; returns the certificate. Without one:
     the same seed gives the same tokens, all of them in the vocabulary; returns None.
     """
-    if member(strategy, 'drafter') is None:
+    if not isinstance(strategy, Strategy) or strategy.drafter is None:
         return check_search(strategy)
     certificate = certify(strategy, **kw)
     assert certificate.lossless, repr(certificate)
     return certificate
 
-# %% ../../nbs/06_evaluate/10_certify.ipynb #eb39f662
+# %% ../../nbs/06_evaluate/10_certify.ipynb #240c59b8
 def exact_distance(make, verifier, seed: int, exercised: Exercised, n: int = 3) -> Fraction:
     "The distance on one pair of tables."
     target = ExactLM(3, 50 + seed)
@@ -688,11 +662,12 @@ def check_drafter(drafter, lm: LM, prompts: list[list[int]], base, k: int = 4):
     """Assert a drafter's contract on the target `lm`.
 
     At most `k` tokens, ids in the vocabulary, the distributions they were drawn from, and models
-    left as they were. Raises `AssertionError`, too, where no prompt gets a draft.
+    left as they were. Raises `AssertionError`, too, if no prompt gets a draft.
     """
     drafted = 0
-    models = [lm.model] + [v.model for v in vars(drafter).values() if isinstance(v, LM)]
-    before = [{n: v.clone() for n, v in m.state_dict().items()} for m in models]
+    parts = inner_drafters(drafter)
+    models = [lm.model] + [part.lm.model for part in parts if isinstance(part.lm, LM)]
+    before = [copy.deepcopy(model.state_dict()) for model in models]
     for prompt in prompts:
         request = Request(lm, prompt, 2 * k, Rng(0))
         drafting = drafter.start(request, base, base.bind(request))
@@ -708,9 +683,9 @@ def check_drafter(drafter, lm: LM, prompts: list[list[int]], base, k: int = 4):
         assert all(
             abs(float(q.sum()) - 1) < 1e-5 and q[t] > 0 for q, t in zip(rows, draft.tokens)
         ), f'{drafter!r} gives rows it did not draw from'
-    assert all(
-        torch.equal(v, m.state_dict()[n]) for m, b in zip(models, before) for n, v in b.items()
-    ), f'{drafter!r} altered a model'
+    for model, weights in zip(models, before):
+        for name, weight in model.state_dict().items():
+            assert torch.equal(weight, weights[name]), f'{drafter!r} altered a model'
     assert drafted, (
         f'{drafter!r} proposes no token on these prompts, so nothing was checked: '
         'give prompts on which it drafts'

@@ -13,12 +13,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..core.driver import Request, Stop, iter_steps
+from ..core.driver import RandomSource, Request, Stop, iter_steps
 from ..core.trace import Step
 from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/06_evaluate/09_exact.ipynb #5eff06af
-class Enumerator:
+class Enumerator(RandomSource):
     "Stands in for `Rng` along one path of choices; `weight` is the path's probability."
 
     def __init__(self, path: tuple[int, ...] = ()):

@@ -25,7 +25,7 @@ def few_shot_tasks() -> dict[str, dict]:
 def few_shot_preamble(
     task: str,  # 'truthfulqa', 'gsm8k' or 'strategyqa'
 ) -> str:
-    "What stands before each question of a task; raises `ValueError` for another task."
+    "The worked examples before each question of a task; raises `ValueError` for an unknown task."
     tasks = few_shot_tasks()
     if task not in tasks:
         raise ValueError(
@@ -64,7 +64,7 @@ def yes_or_no(text: str) -> bool | None:
 
 
 def guessed_yes_or_no(text: str) -> bool:
-    "As `yes_or_no`, and a guess where there is neither, as in DoLa's script."
+    "The answer of `yes_or_no`, or a guess if there is neither, as in DoLa's script."
     found = yes_or_no(text)
     if found is not None or 'answer is' in text.lower():
         return bool(found)

@@ -190,7 +190,7 @@ def count_call(func, args, kwargs):
 
 
 def memory_of(x):
-    "What stands on the CPU for a tensor or a device."
+    "The CPU counterpart of a tensor or a device."
     return x.memory if isinstance(x, PretendTensor) else torch.device('cpu')
 
 
@@ -263,7 +263,7 @@ class AnyGenerator(HOST_GENERATOR, metaclass=EveryGenerator):
 
 
 class PretendModule:
-    "What PyTorch asks of the module `torch.pretend`."
+    "The functions that PyTorch expects of the module `torch.pretend`."
 
     def is_initialized(self) -> bool:
         return True

@@ -6,7 +6,7 @@
 __all__ = ['rep_n', 'diversity', 'distinct_n', 'bleu', 'self_bleu', 'edit_distance', 'mean_edit_distance', 'coherence',
            'similarity', 'isotropy', 'plot_similarity', 'occurrences', 'coverage']
 
-# %% ../../nbs/06_evaluate/04_text_quality.ipynb #8afa3e52
+# %% ../../nbs/06_evaluate/04_text_quality.ipynb #4d3eb6c8
 import math
 import re
 from collections import Counter
@@ -16,11 +16,12 @@ from itertools import combinations
 import numpy as np
 import torch
 
-from decodelab.core.checks import check_int
-from decodelab.core.driver import Request, Rng
-from decodelab.core.plot import FONT_SIZE, apply_theme, ink
-from decodelab.models.kv_cache import common_prefix
+from ..core.checks import check_int
+from ..core.driver import Request, Rng
+from ..core.plot import FONT_SIZE, apply_theme, ink
+from ..models.kv_cache import common_prefix
 
+# %% ../../nbs/06_evaluate/04_text_quality.ipynb #8afa3e52
 Text = str | Sequence[int]  # a string, or ids
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #f5db379a

@@ -21,4 +21,4 @@ from .beam_explorer import merge_searches as merge_searches
 from .beam_explorer import explore_beams as explore_beams
 from .layer_explorer import layer_table as layer_table
 from .layer_explorer import explore_layers as explore_layers
-from .explorers import list_explorers as list_explorers
+from .explorer import list_explorers as list_explorers

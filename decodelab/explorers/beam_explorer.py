@@ -305,7 +305,7 @@ class BeamExplorer(Explorer):
         return f'<div class="dx-settings">{step}</div>{rows_html(["log p", "beam"], rows)}'
 
     def code(self) -> str:
-        "The same searches in a fresh notebook."
+        "Code that repeats the searches in a fresh notebook."
         settings = self.settings
         lines = [f'lm = load({self.lm.name!r})', f'prompt = {settings["prompt"]!r}']
         words = constraint_words(settings)

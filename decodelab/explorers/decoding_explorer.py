@@ -194,7 +194,7 @@ class DecodingExplorer(Explorer):
         return comparison
 
     def code(self) -> str:
-        "The same decode in a fresh notebook."
+        "Code that repeats the decode in a fresh notebook."
         settings = self.settings
         names = ['trace', 'other']
         lines = [f'lm = load({self.lm.name!r})']
@@ -270,7 +270,7 @@ def pane_html(name: str, trace: Trace, difference: int | None) -> str:
 
 
 def badges_html(result: Comparison, greedy: bool) -> str:
-    "Whether the texts are equal, and the speed."
+    "Badges that show whether the texts are equal, and the speed."
     if len(result.traces) < 2:
         return ''
     difference = result.first_difference()

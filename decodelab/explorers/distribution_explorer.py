@@ -260,7 +260,7 @@ class DistributionExplorer(Explorer):
         return dict(path=ids, branches=branches)
 
     def code(self) -> str:
-        "The same stages and the same tree in a fresh notebook."
+        "Code that repeats the stages and the tree in a fresh notebook."
         settings = self.settings
         branches = [list(b) for b in add_branch(settings['branches'], settings['path'])]
         lines = [
@@ -315,7 +315,7 @@ class DistributionExplorer(Explorer):
         return f'{fold}<pre>{html}▏</pre>'
 
     def branch_html(self, result: DistributionResult, path: tuple[int, ...]) -> str:
-        "What was forced behind a path, as nested lists."
+        "Tokens that were forced after a path, as nested lists."
         children = [b for b in result.branches if b[:-1] == path]
         if not children:
             return ''

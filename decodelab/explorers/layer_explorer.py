@@ -27,7 +27,7 @@ N_TOP = 5  # tokens of a cell's tooltip
 
 @dataclass(eq=False)
 class LayerTable:
-    "What every layer predicts for each token of a sequence but the first, the last layer last."
+    "The predictions of every layer for each token of a sequence but the first, the last layer last."
 
     ids: list[int]
     texts: list[str]  # of all ids
@@ -109,7 +109,7 @@ def layer_table(
     show: Callable[[LayerTable], None]
     | None = None,  # called with the first tokens, then with more
 ) -> LayerTable:
-    """What every layer of a model predicts for each token of a text.
+    """The predictions of every layer of a model for each token of a text.
 
     Raises `ValueError` for a text of one token, or of too many, and for a model whose layers
     cannot be read.

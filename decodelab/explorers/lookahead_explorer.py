@@ -119,7 +119,7 @@ CODE_FONT = (
 
 @dataclass
 class LookaheadView:
-    "What a rule would have done, and its predicted speed."
+    "The drafts that a rule would have made, and its predicted speed."
 
     rule: str  # its expression
     speedup: float
@@ -253,7 +253,7 @@ def legend_html() -> str:
 
 
 def proposal_kind(i: int, r: ReplayedRound) -> str:
-    "What became of token `i` of the drafter's proposal, a colour of the legend or an empty string."
+    "The fate of token `i` of the drafter's proposal: a colour of the legend or an empty string."
     if i < r.step.drafted:
         return 'accepted' if i < r.match else 'in vain'
     return 'too early' if i < r.match else ''
@@ -280,7 +280,7 @@ def proposal_html(number: int, r: ReplayedRound, texts: list[str]) -> str:
 
 # %% ../../nbs/14_explorers/08_lookahead_explorer.ipynb #c1a12702
 class LookaheadExplorer(Explorer):
-    "What a lookahead rule would have done with a recorded table."
+    "Explorer of the drafts that a lookahead rule would have made with a recorded table."
 
     title = 'Lookahead rules, by sliders'
     instant = True

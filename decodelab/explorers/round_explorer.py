@@ -167,7 +167,7 @@ def token_style(
 
 
 def outcome(item: dict) -> str:
-    "What became of a drafted token, in a word."
+    "The fate of a drafted token, in a word."
     if item['accepted'] is None:
         return 'not judged'
     return 'accepted' if item['accepted'] else 'rejected'
@@ -335,7 +335,7 @@ def is_against_rest(found: TraceRound, item: dict) -> bool:
 
 
 def sentence(found: TraceRound, item: dict, texts: TokenTexts) -> str:
-    "What happened to a judged token, in a sentence."
+    "The fate of a judged token, in a sentence."
     name = texts.text(item['token'])
     if item['u'] is not None and 'weight' not in item:
         relation = 'is below' if item['accepted'] else 'is not below'

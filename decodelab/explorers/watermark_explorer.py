@@ -102,7 +102,7 @@ class WatermarkResult:
 
     @property
     def link(self) -> str:
-        "What its tokens are linked by: not the tokens of the text before the attack."
+        "The key that links tokens across views; tokens of the text before the attack have none."
         return 'w' if self.attacked is None else 'a'
 
     def detect(self, watermark: Watermark, ids: list[int]) -> Detection:
@@ -145,7 +145,7 @@ class WatermarkExplorer(Explorer):
         super().__init__(fields)
 
     def objects(self) -> dict[str, Any]:
-        "What expressions name besides the package's own names."
+        "Objects that the code refers to besides the package's own names."
         return dict(lm=self.lm, range=range)
 
     def watermark(self, settings: dict) -> Watermark:
@@ -153,7 +153,7 @@ class WatermarkExplorer(Explorer):
         return evaluate(SCHEMES[settings['scheme']].format(**settings), self.objects())
 
     def detect_options(self, settings: dict) -> dict:
-        "What `detect` needs besides the text."
+        "Arguments of `detect` besides the text."
         options = dict(tokenizer=self.lm.tokenizer)
         if settings['scheme'] in READS_MODEL:
             options['lm'] = self.lm
@@ -203,7 +203,7 @@ class WatermarkExplorer(Explorer):
         )
 
     def notes_html(self, result: WatermarkResult) -> str:
-        "What the settings do not change, and what the attack did."
+        "Notes on settings without an effect, and on the result of the attack."
         notes = []
         unused = [label(name) for name in without_effect(self.settings)]
         if unused:
@@ -309,7 +309,7 @@ def curve(detection: Detection, n_prompt: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def limit(detection: Detection, n_prompt: int) -> tuple[np.ndarray, np.ndarray]:
-    "The same of the z that is rare without a watermark, at a few of the scored tokens."
+    "The null z-score limit at a few of the scored tokens."
     x, _ = curve(detection, n_prompt)
     if not len(x):
         return x, np.zeros(0)
@@ -418,7 +418,7 @@ def tokens_html(
 # %% ../../nbs/14_explorers/07_watermark_explorer.ipynb #f340777f
 @patch
 def code(self: WatermarkExplorer) -> str:
-    "The same texts and detections in a fresh notebook."
+    "Code that repeats texts and detections in a fresh notebook."
     settings = self.settings
     extra = ', lm=lm' if settings['scheme'] in READS_MODEL else ''
     sizes = f'{settings["length"]}, seed={settings["seed"]}'

@@ -188,7 +188,7 @@ def generate(
     inputs=None,  # ids `(rows, tokens)`; for an encoder–decoder, its encoder's inputs
     **arguments,  # those of transformers' `generate`, and `seed` or `generator`
 ):
-    """What `model.generate(inputs, **arguments)` returns, by the strategies of this package.
+    """Return the result of `model.generate(inputs, **arguments)`, decoded by the strategies of this package.
 
     Raises `TypeError` or `ValueError` with the name of an argument that does not fit.
     """
@@ -227,7 +227,7 @@ def prepare_call(model, arguments: dict) -> Call:
 
 
 def without_cache(lm: LM) -> LM:
-    "The same model, read anew for each token."
+    "A model without a cache: each token takes a forward pass over the whole sequence."
     lm = copy.copy(lm)
     lm.use_cache = False
     lm.forget_outcomes()

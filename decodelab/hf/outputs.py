@@ -5,21 +5,22 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/04_outputs.ipynb #24e1c218
+# %% ../../nbs/12_hf/04_outputs.ipynb #a4ee3d6f
 from dataclasses import replace
 
 import torch
 
-from decodelab.core.driver import Request
-from decodelab.core.trace import Trace
-from decodelab.hf.settings import Settings, is_beam_search
-from decodelab.models.batching import Batch
-from decodelab.models.prefill import PrefillInputs
-from decodelab.models.session import LM
-from decodelab.speculative.loop import Speculative
-from decodelab.strategies.beam_search import apply_to_beams, hypotheses
-from decodelab.strategies.dola import DoLa
+from ..core.driver import Request
+from ..core.trace import Trace
+from .settings import Settings, is_beam_search
+from ..models.batching import Batch
+from ..models.prefill import PrefillInputs
+from ..models.session import LM
+from ..speculative.loop import Speculative
+from ..strategies.beam_search import apply_to_beams, hypotheses
+from ..strategies.dola import DoLa
 
+# %% ../../nbs/12_hf/04_outputs.ipynb #24e1c218
 OUTPUT_FLAGS = 'output_scores', 'output_logits', 'output_hidden_states', 'output_attentions'
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #49694e92

@@ -18,14 +18,14 @@ from ..models.session import LM
 
 # %% ../../nbs/12_hf/12_pipeline.ipynb #a033355c
 def with_generate(model, generate):
-    "The same model, its weights and configuration shared, with another `generate`."
+    "A copy of the model that shares its weights and configuration and has a different `generate`."
     other = copy.copy(model)
     other.generate = generate
     return other
 
 
 def recording_model(model, traces: list[Trace], seed: int) -> SimpleNamespace:
-    "What `generate_with` needs of a model, with the traces kept."
+    "A model for `generate_with` that also collects the traces."
 
     def generate(custom_generate, **arguments):
         function = RecordingGenerate(custom_generate, traces, seed)

@@ -404,7 +404,7 @@ def read_source(path):
 
 
 def source_keys(frame) -> list[str]:
-    "What the rows of a table are about: its own columns, as far as they are used."
+    "The columns that identify the rows of a table, as far as they are used."
     names = [name for name in frame if name not in SOURCE_FIELDS]
     return [name for name in names if frame[name].ne('').any()]
 

@@ -67,7 +67,7 @@ FILE_SUFFIXES = ('.json', '.jsonl', '.csv', '.txt', '.parquet')
 
 @dataclass(frozen=True)
 class CodeFacts:
-    "What a file of code is, imports and names."
+    "The digest, imports and names of a source file."
 
     digest: str
     imports: frozenset[tuple[str, str]]  # (module, name), the name '' where the module is imported
@@ -98,7 +98,7 @@ def strings_in(nodes: list) -> set[str]:
 
 @cache
 def read_code(path: Path, package: tuple[str, ...], changed: float, size: int) -> CodeFacts:
-    "What a file of code is, read once for each time at which it was changed."
+    "The facts of a source file, read once per modification time."
     tree = parse_code(path.read_text(encoding='utf-8'))
     nodes = list(ast.walk(tree))
     names = frozenset(s for s in strings_in(nodes) if s.endswith(FILE_SUFFIXES))
@@ -106,7 +106,7 @@ def read_code(path: Path, package: tuple[str, ...], changed: float, size: int) -
 
 
 def code_facts(path: Path, package: tuple[str, ...]) -> CodeFacts:
-    "What a file of code is, imports and names; `package` are the names of the one that holds it."
+    "The digest, imports and names of a source file; `package` are the names of its package."
     state = path.stat()
     return read_code(path, package, state.st_mtime_ns, state.st_size)
 
@@ -224,7 +224,7 @@ def is_fact(node) -> bool:
 
 @dataclass(frozen=True)
 class NotebookFacts:
-    "What the measuring cells of a notebook are, import and name."
+    "The digest, imports and names of the measuring cells of a notebook."
 
     digest: str  # of their statements, without imports
     imports: frozenset[tuple[str, str, str]]  # (module, name, bound name) at the top, where used
@@ -258,7 +258,7 @@ def read_measuring(path: Path, changed: float, size: int) -> NotebookFacts:
 
 
 def notebook_facts(path) -> NotebookFacts:
-    "What the measuring cells of a notebook are, import and name."
+    "The digest, imports and names of the measuring cells of a notebook."
     path = Path(path).absolute()
     state = path.stat()
     return read_measuring(path, state.st_mtime_ns, state.st_size)

@@ -28,7 +28,7 @@ NOT_HERE = 'its notebook is not here'
 
 @dataclass(frozen=True)
 class Freshness:
-    "What stored rows are worth today: 'fresh', 'stale' or 'unknown', and why."
+    "The state of stored rows: 'fresh', 'stale' or 'unknown', and the reason."
 
     name: str  # of the experiment
     scale: str
@@ -81,7 +81,7 @@ def freshness_of(
     part: str = '',
     folder=None,  # of the experiments; None: those of the package
 ) -> Freshness:
-    "What the rows of an experiment are worth today."
+    "The freshness of the rows of an experiment."
     current = current_fingerprint(name, scale, folder)
     state, reason = judge_fingerprints(metadata.get('fingerprint'), current)
     commit, date = (str(metadata.get(key) or '') for key in ('commit', 'date'))
@@ -235,7 +235,7 @@ def refresh_plan(
 
 # %% ../../nbs/15_lab/08_freshness.ipynb #80e07981
 def plan_text(plan: list[Refresh]) -> str:
-    "What will be measured in which order, with the time it takes."
+    "The order of the measurements, with the time of each."
     if not plan:
         return 'there is nothing to measure again'
     total = 0.0

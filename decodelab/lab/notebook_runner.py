@@ -125,7 +125,7 @@ def execute(
 
 
 def to_failure(error: BaseException, nb, index: int) -> Failure:
-    "What nbclient raised in a cell as a `Failure`; any other exception is raised again."
+    "Convert nbclient's error of a cell to a `Failure`; raise any other exception again."
     from nbclient.exceptions import CellExecutionError, DeadKernelError
 
     heading = heading_of(nb, index)

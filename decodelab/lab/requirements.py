@@ -108,7 +108,7 @@ def assigned_literal(path, name: str):
 
 
 def requirements(path) -> dict:
-    "What an experiment needs at each scale, without running it; raises `ValueError` without NEEDS."
+    "Requirements of an experiment at each scale, without running it; raises `ValueError` without NEEDS."
     needs = assigned_literal(path, 'NEEDS')
     if needs is None:
         raise ValueError(
@@ -135,7 +135,7 @@ def named_source(text: str) -> str:
 
 
 def source_of(path) -> str:
-    """What an experiment repeats.
+    """The source that an experiment reproduces.
 
     Its SOURCE, or what its Claim names, or what is named before the Claim; empty if there is neither.
     """
@@ -238,7 +238,7 @@ def missing_model(
     name: str,
     fetch: bool = False,  # it may be fetched from the Hub
 ) -> Missing | None:
-    "What is missing of a model; None if it is there, or may be fetched."
+    "The missing part of a model; None if it is complete, or may be fetched."
     try:
         kind, where = locate_model(name)
     except ValueError as error:
@@ -359,7 +359,7 @@ def shortages(
     out,  # where results would go
     fetched: list[str],  # models that would be fetched
 ) -> list[Missing]:
-    "What is too small here: device, memory, disk."
+    "Resources that are too small on this machine: device, memory, disk."
     room = {existing_parent(out): 0.5}  # GB
     if fetched:
         cache = existing_parent(os.environ.get('HF_HOME', Path.home() / '.cache'))
@@ -374,7 +374,7 @@ def shortages(
 
 # %% ../../nbs/15_lab/03_requirements.ipynb #9c91fa87
 def missing_data_set(name: str, fetch: bool) -> Missing | None:
-    "What is missing of a data set; None if it is there, or may be fetched."
+    "The missing part of a data set; None if it is complete, or may be fetched."
     reason = missing_data(name, fetch=fetch)
     if reason:
         advice = reason.replace('ask for', 'get')

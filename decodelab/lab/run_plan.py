@@ -57,7 +57,7 @@ def hub_facts(
     name: str,
     info=None,  # a function like `HfApi().model_info`; None: that one, which needs a network
 ) -> ModelFacts:
-    "What the Hub states of a checkpoint."
+    "The Hub's facts about a checkpoint."
     if info is None:
         from huggingface_hub import HfApi
 
@@ -79,7 +79,7 @@ def model_facts(
     name: str,
     ask=None,  # a function from a name to `ModelFacts`, such as `hub_facts`; None: no network
 ) -> ModelFacts:
-    "What is known of a checkpoint: by its files where it is here, by the Hub or by our list."
+    "Facts about a checkpoint: from its files if they are local, else from the Hub or from our list."
     known = known_facts('checkpoints').get(name, {})
     licence = known.get('licence') or 'see its card'
     gate, billions = known.get('gate', ''), float(known.get('parameters_b') or 0)
@@ -114,7 +114,7 @@ def gb_text(gb: float | None) -> str:
 
 
 def gate_text(facts: ModelFacts) -> str:
-    "What has to be done before a gated checkpoint can be fetched."
+    "The steps before a gated checkpoint can be fetched."
     return f'accept at huggingface.co/{facts.name}' if facts.gate else 'none'
 
 
@@ -194,7 +194,7 @@ def experiment_lines(paths: list[Path], scale: str, models: list[ModelFacts]) ->
 
 
 def gated_lines(models: list[ModelFacts]) -> list[str]:
-    "What to do for checkpoints behind a gate; none where all are here."
+    "Instructions for checkpoints behind a gate; none if all are local."
     gated = [m.name for m in models if m.gate and m.state == 'missing']
     if not gated:
         return []
@@ -203,7 +203,7 @@ def gated_lines(models: list[ModelFacts]) -> list[str]:
 
 
 def command_lines(scale: str, models: list[ModelFacts], data: list[str]) -> list[str]:
-    "What to do, in order."
+    "The commands to run, in order."
     lines = ['pip install "decodelab[lab,experiments,quantized]"', *gated_lines(models)]
     absent = [m.name for m in models if m.state == 'missing']
     if absent:
@@ -230,7 +230,7 @@ def run_plan(
     fetch: bool = False,  # ask the Hub
     ask=hub_facts,  # how; for tests
 ) -> str:
-    "What these experiments take, as one page of plain text."
+    "The requirements of these experiments, as one page of plain text."
     models = models_of(paths, scale, ask if fetch else None)
     data = sorted({name for path in paths for name in requirements(path)[scale]['data']})
     parts = [

@@ -129,7 +129,7 @@ def runs_of(folders) -> list[Run]:
 def conclusion(
     verdicts: list,  # True, False, or None where a run could not judge
 ) -> str:
-    "What several verdicts on one claim come to: holds, fails, differs or open."
+    "The joint verdict on one claim: holds, fails, differs or open."
     decided = [verdict for verdict in verdicts if verdict is not None]
     if not decided:
         return 'open'
@@ -211,7 +211,7 @@ def conclusion_html(text: str) -> str:
 
 
 def verdict_html(measured: str, agrees: bool | None, reason: str) -> str:
-    "What a run measured, with its verdict; the reason is shown on hovering."
+    "The measurement of a run, with its verdict; the reason is shown on hover."
     kind, word = VERDICT_WORDS[agrees]
     title = escape_html(reason)
     return f'{escape_html(measured)} <span class="{kind}" title="{title}">{word}</span>'
@@ -239,7 +239,7 @@ STATE_CLASSES = dict(fresh='yes', stale='no', unknown='open')
 
 
 def state_of(run: Run):
-    "What the rows of a run are worth today: a `Freshness`."
+    "The `Freshness` of the rows of a run."
     from decodelab.lab.freshness import freshness_of
 
     return freshness_of(run.metadata, run.name, run.scale)
@@ -253,7 +253,7 @@ def state_html(run: Run) -> str:
 
 
 def provenance_html(runs: list[Run]) -> str:
-    "What was measured with what, a column for each run; all that is known of each is folded away."
+    "The provenance, a column for each run; the complete record of each is folded away."
     states = [f'{state_html(run)} {escape_html(state_of(run).reason)}' for run in runs]
     rows = [['<b>rows</b>', *states]]
     for key in PROVENANCE_KEYS:

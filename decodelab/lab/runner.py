@@ -26,7 +26,7 @@ from ..models.loading import EMBEDDED
 
 # %% ../../nbs/15_lab/05_runner.ipynb #9f0d8d32
 def stem_of(name: str, scale: str, quick: bool) -> str:
-    "What the names of a run's files begin with."
+    "The common beginning of the names of a run's files."
     return f'{name}.{scale}' + ('.quick' if quick else '')
 
 
@@ -117,7 +117,7 @@ class RunResult:
 
     @property
     def stem(self) -> str:
-        "What the names of its files begin with."
+        "The common beginning of the names of its files."
         return stem_of(self.name, self.scale, self.quick)
 
     @property

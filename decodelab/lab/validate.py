@@ -43,7 +43,7 @@ def is_pickle(path: Path) -> bool:
 
 
 def file_problem(path: Path, relative: str) -> str | None:
-    "What is wrong with a file of a run, whatever is in it; None for one that is expected."
+    "The problem of a file of a run, whatever its content; None for an expected file."
     if path.is_symlink():
         return 'this is a link: put the file itself here'
     if not path.is_file():
@@ -79,7 +79,7 @@ REQUIRED += ('transformers', 'date', 'commit', 'fingerprint')
 
 
 def commit_problem(commit: str) -> str | None:
-    "What is wrong with a commit, as `git describe --always --dirty` prints it; None if nothing is."
+    "The problem of a commit, as `git describe --always --dirty` prints it; None if there is none."
     if commit.endswith('-dirty'):
         return 'the commit is dirty: measure from a checkout without changes'
     if not re.fullmatch('[0-9a-f]{40}', commit):
@@ -92,7 +92,7 @@ def provenance_problems(
     name: str,  # of the experiment
     scale: str,
 ) -> list[str]:
-    "What a provenance lacks, or has wrong, in sentences."
+    "Missing or wrong entries of a provenance, in sentences."
     problems = [f'there is no {key} in the provenance' for key in REQUIRED if not metadata.get(key)]
     if metadata.get('fingerprint') and not is_fingerprint(metadata['fingerprint']):
         problems.append('the fingerprint cannot be read: leave it as the run wrote it')
@@ -138,7 +138,7 @@ def fingerprint_problems(
     scale: str,
     root: Path | None,  # the folder of its commit's files; None where they cannot be had
 ) -> list[str]:
-    "Whether a stored fingerprint is that of its commit, or else of this checkout, in sentences."
+    "Differences of a stored fingerprint from that of its commit, or else of this checkout, in sentences."
     stored, commit = metadata.get('fingerprint'), str(metadata.get('commit') or '')[:7]
     if not is_fingerprint(stored):
         return []  # reported with the provenance
@@ -309,7 +309,7 @@ def same_strategies(metadata: dict, stored: dict) -> set[str]:
 
 
 def table_problems(path: Path, name: str, scale: str, part: str, metadata: dict) -> list[str]:
-    "What is wrong with a table of a run, in sentences."
+    "Problems of a table of a run, in sentences."
     import pandas as pd
 
     broken = broken_line(path)
@@ -399,7 +399,7 @@ def csv_problems(
     path: Path,
     records: dict,  # (name, scale, part) → provenance
 ) -> list[str]:
-    "What is wrong with a table, or missing beside it, in sentences."
+    "Problems of a table, and files missing beside it, in sentences."
     name, scale, part = split_stem(path.name)
     if not re.fullmatch(STEM, f'{name}.{scale}'):
         return []  # reported with the files

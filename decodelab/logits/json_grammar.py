@@ -25,7 +25,7 @@ WHITESPACE, DIGIT = ' \t\n\r', '0123456789'
 NUMBER = {'-': 'M', '0': 'Z'} | dict.fromkeys(DIGIT[1:], 'I')
 VALUE_STARTS = {'"': 'S', '{': 'O', '[': 'A', 't': 'rue', 'f': 'alse', 'n': 'ull'} | NUMBER
 EXPONENT = dict.fromkeys('eE', 'X')
-SYNTAX = {  # symbol → character → what replaces the symbol
+SYNTAX = {  # symbol → character → symbols in its stead
     'V': VALUE_STARTS,  # a value
     'W': {},  # the end
     # arrays: after [, after a value
@@ -40,7 +40,7 @@ SYNTAX = {  # symbol → character → what replaces the symbol
     'S': dict.fromkeys(map(chr, range(32, 128)), 'S') | {'"': '', '\\': 'ES'},
     'E': dict.fromkeys('"\\/bfnrt', '') | {'u': 'HHHH'},
     'H': dict.fromkeys(DIGIT + 'abcdefABCDEF', ''),
-    # numbers: after a minus, a leading 0, another digit, the point, a digit behind it
+    # numbers: after a minus, a leading 0, further digits, the point, a digit after it
     'M': dict.fromkeys('0', 'Z') | dict.fromkeys(DIGIT[1:], 'I'),
     'Z': EXPONENT | {'.': 'F'},
     'I': EXPONENT | {'.': 'F'} | dict.fromkeys(DIGIT, 'I'),
@@ -58,11 +58,11 @@ BLANKS = {symbol: dict.fromkeys(WHITESPACE, symbol) for symbol in 'VWAQOPKC'}
 
 def merge_tables(*tables: dict[str, dict]) -> dict[str, dict]:
     "One table of transitions; the rows of the same symbol are joined."
-    symbols = dict.fromkeys(symbol for table in tables for symbol in table)
-    return {
-        symbol: {char: then for table in tables for char, then in table.get(symbol, {}).items()}
-        for symbol in symbols
-    }
+    merged = {}
+    for table in tables:
+        for symbol, row in table.items():
+            merged[symbol] = merged.get(symbol, {}) | row
+    return merged
 
 
 TRANSITIONS = merge_tables(SYNTAX, LITERALS, BLANKS)
@@ -71,7 +71,7 @@ MAY_END = 'ZIGD'  # numbers that are complete already
 
 
 def step(state: str, char: str) -> str | None:
-    "The stack after one more character; None where no valid text continues like this."
+    "The stack after one more character; None if no valid text continues like this."
     top, rest = state[0], state[1:]
     if char in TRANSITIONS[top]:
         return TRANSITIONS[top][char] + rest
@@ -106,7 +106,7 @@ TRANSITIONS |= UTF8
 
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #bb3c7be6
 def bounded_step(state: str, char: str, max_depth: int, max_whitespace: int) -> str | None:
-    """As `step`, with two bounds.
+    """Take one `step` within two bounds.
 
     At most `max_depth` brackets are open, and at most `max_whitespace` characters of white space
     follow each other.
@@ -206,7 +206,7 @@ def token_trie(lm) -> TokenTrie:
 class JsonState:
     """The grammar of one sequence, a function `(ids, scores (r, V)) → (r, V)`.
 
-    `states[i]` is the stack after the prompt and `i` new tokens, None where that is not JSON.
+    `states[i]` is the stack after the prompt and `i` new tokens, None if that is not JSON.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class JsonState:
         self.states = [state]
 
     def follow(self, ids: list[int]):
-        "Forget the states that `ids` do not share, and read what is new."
+        "Forget the states that `ids` do not share, and read the new tokens."
         n_shared = max(0, common_prefix(self.ids, ids) - self.prompt)
         self.states = self.states[: n_shared + 1]
         for token in ids[self.prompt + len(self.states) - 1 :]:
@@ -251,7 +251,7 @@ class JsonState:
 # %% ../../nbs/03_logits/05_json_grammar.ipynb #b3172eaa
 @dataclass(frozen=True, repr=False)
 class JsonGrammar(LogitsProcessor):
-    "Allow only tokens after which the new text can still become JSON, and its end only where it is."
+    "Allow only tokens after which the new text can still become JSON, and its end only when it is."
 
     max_depth: int = 64  # open brackets
     max_whitespace: int = 24  # characters of white space in a row
@@ -267,7 +267,7 @@ class JsonGrammar(LogitsProcessor):
 
     @property
     def bounds(self) -> tuple[int, int]:
-        "As `bounded_step` takes them."
+        "The bounds that `bounded_step` takes."
         return self.max_depth, self.max_whitespace
 
     @property

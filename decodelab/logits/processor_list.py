@@ -7,6 +7,7 @@ __all__ = ['LogitsProcessorList', 'processors_from_config']
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #0e1813db
 import copy
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
@@ -126,7 +127,7 @@ def passes(self: BoundProcessors) -> int:
 
 @patch(as_prop=True)
 def learns(self: BoundProcessors) -> bool:
-    """Does a processor keep what it has seen of earlier scores?
+    """Does a processor learn from earlier scores?
 
     It must then see the rows of a tree's accepted path last (`Scorer.accept_path`).
     """
@@ -167,9 +168,8 @@ PROCESSORS = [
     ConfigKey('bad_words_ids', NoBadWords, 'NoBadWordsLogitsProcessor'),
     ConfigKey('min_length', MinLength, 'MinLengthLogitsProcessor', 0),
     ConfigKey('min_new_tokens', MinNewTokens, 'MinNewTokensLengthLogitsProcessor', 0),
-    ConfigKey(
-        'prefix_allowed_tokens_fn', PrefixConstrained, 'PrefixConstrainedLogitsProcessor'
-    ),  # an argument of generate
+    # an argument of `generate`
+    ConfigKey('prefix_allowed_tokens_fn', PrefixConstrained, 'PrefixConstrainedLogitsProcessor'),
     ConfigKey('forced_bos_token_id', ForcedBOS, 'ForcedBOSTokenLogitsProcessor'),
     ConfigKey('forced_eos_token_id', ForcedEOS, 'ForcedEOSTokenLogitsProcessor'),
     ConfigKey('remove_invalid_values', RemoveInvalidValues, 'InfNanRemoveLogitsProcessor', False),
@@ -226,22 +226,21 @@ def make_processors(
     return result
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #c68a2e7a
-PROCESSOR_HINTS = (
-    'penalty top_ min_p sigma xtc dry_ mirostat bias cutoff temperature suppress forced_ tfs typical'
-).split()
+PROCESSOR_HINTS = re.compile(
+    'penalty|top_|min_p|sigma|xtc|dry_|mirostat|bias|cutoff|temperature|suppress|forced_|tfs|typical'
+)
 
 
 def check_supported(config: GenerationConfig):
-    "Raises `ValueError` for an attribute of `config` without a logits processor here."
+    "Raise `ValueError` for an attribute of `config` without a logits processor here."
     if config.watermarking_config is not None:
         raise ValueError(
             'watermarking_config is set: unset it, and add the watermark to the processors '
             '(decodelab.watermark)'
         )
     standard = vars(GenerationConfig())
-    extra = [name for name, value in vars(config).items() if value is not None]
-    extra = [name for name in extra if name not in standard]
-    unknown = [name for name in extra if any(hint in name for hint in PROCESSOR_HINTS)]
+    extra = [name for name in vars(config).keys() - standard if vars(config)[name] is not None]
+    unknown = sorted(filter(PROCESSOR_HINTS.search, extra))
     if unknown:
         raise ValueError(
             f'transformers knows no {", ".join(unknown)} and would ignore it: '
@@ -272,7 +271,7 @@ def processors_from_config(
 ) -> LogitsProcessorList:
     """The logits processors of `config`, in transformers' order.
 
-    Raises `ValueError` for one that has no counterpart here, and where `config` has sampling
+    Raises `ValueError` for one that has no counterpart here, and if `config` has sampling
     processors but does not set `do_sample`.
     """
     check_supported(config)
@@ -280,7 +279,8 @@ def processors_from_config(
     details = details_of(config) | dict(unconditional=unconditional)
     processors = list(LogitsProcessorList(processors))
     result = make_processors(PROCESSORS, values, details, processors)
-    result += [p for p in processors if not any(p is r for r in result)]
+    used = set(map(id, result))
+    result += [p for p in processors if id(p) not in used]
     guided = any(isinstance(p, ClassifierFreeGuidance) for p in result)
     if unconditional is not None and not guided:
         raise ValueError('unconditional is given without guidance: set guidance_scale')
@@ -300,7 +300,7 @@ def to_generation_config(
     self: LogitsProcessorList,
     base: GenerationConfig | None = None,  # other settings; its own processors are replaced
 ) -> GenerationConfig:
-    "A configuration with these processors; raises `ValueError` where none can express them."
+    "A configuration with these processors; raises `ValueError` if none can express them."
     config = copy.deepcopy(base) if base is not None else GenerationConfig()
     for key in ATTRIBUTES:
         setattr(config, key.key, None)
@@ -320,7 +320,7 @@ ATTRIBUTES = [k for k in PROCESSORS + SAMPLING + LAST if k.processor is not Pref
 
 
 def write_processor(config: GenerationConfig, processor):
-    "Set the attribute of one processor; raises `ValueError` where it has none."
+    "Set the attribute of one processor; raises `ValueError` if it has none."
     key = next((k for k in ATTRIBUTES if k.processor is type(processor)), None)
     if key is None:
         remedy = 'it has a state for each sequence, so decode with it here'

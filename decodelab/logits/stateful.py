@@ -112,7 +112,7 @@ class MirostatState:
         """The threshold after the first `n` ids.
 
         A token that was impossible, or whose scores are unknown, does not change it.
-        Raises `ValueError` where the sequence changed more than `MAX_ROLLBACK` tokens back.
+        Raises `ValueError` if the sequence changed more than `MAX_ROLLBACK` tokens back.
         """
         while len(self.mus) <= n - self.prompt:
             at = self.prompt + len(self.mus) - 1

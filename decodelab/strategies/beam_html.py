@@ -6,13 +6,11 @@
 __all__ = []
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #e33cb1fe
-import base64
-
 from ..core.checks import check_choice, check_int
 from .beam_plot import CHAR, COLORS, ROW, TOP, Edge, display_width
 from .beam_plot import layout_columns, labelled_frame, layout_runs, display_text
 from ..core.trace import Trace
-from ..core.plot import PAGE, escape, write_atomic
+from ..core.html import MONOSPACE, escape, image_html, save_page, svg_html
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #0fe218bc
 PLAIN = dict.fromkeys(map(ord, '·↵⇥…×■□'))
@@ -28,7 +26,7 @@ def text_svg(x: float, y: float, text: str, kind: str = '') -> str:
 
 def edge_svg(
     e: Edge,
-    px: float,  # where its parent ends
+    px: float,  # the end of its parent
     py: float,
     inner: bool,  # do others follow?
     first: bool,  # can the Tab key reach it?
@@ -81,16 +79,15 @@ def tree_svg(
         body += edge_svg(e, *end, e.node in inner, e is best, still, pick)
     width = max(e.end for e in edges) + 8
     height = TOP + ROW * max(e.y for e in edges) + 22
-    size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    head = f'xmlns="http://www.w3.org/2000/svg" {size}'
+    attributes = f'role="tree" aria-label="{escape(label)}"'
     if still:
-        return f'<svg class="decodelab-beams" {head}><style>{DRAWN}</style>{body}</svg>'
-    return f'<svg {head} role="tree" aria-label="{escape(label)}">{body}</svg>'
+        body = f'<style>{DRAWN}</style>{body}'
+        attributes = 'class="decodelab-beams"'
+    return svg_html(body, width, height, attributes=attributes)
 
 
 LINES = '''
 .decodelab-beams text{fill:currentColor;white-space:pre}
-.decodelab-beams text{font:12px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .decodelab-beams .dl-sum{font-size:10px;opacity:.8}
 .decodelab-beams .dl-mark,.decodelab-beams .dl-best text{font-weight:700}
 .decodelab-beams path{fill:none;stroke:#0072b2;stroke-width:2}
@@ -100,8 +97,10 @@ LINES = '''
 .decodelab-beams .dl-pruned text{opacity:.7}
 .decodelab-beams .dl-best path{stroke-width:4.5}
 '''
+FONT = f'.decodelab-beams text{{font:12px {MONOSPACE}}}\n'
 DRAWN = (
     ''.join(f'.decodelab-beams .dl-g{i} path{{stroke:{color}}}\n' for i, color in enumerate(COLORS))
+    + FONT
     + LINES
 )
 
@@ -236,7 +235,7 @@ class BeamView:
     def save(self, path):
         "Write a page that needs no other file, whole or not at all."
         wide = '<style>body{max-width:none!important}</style>'
-        write_atomic(path, PAGE.format(title=escape(self.title), body=wide + self.html))
+        save_page(path, self.title, wide + self.html)
 
 
 VIEWS = dict(
@@ -267,9 +266,7 @@ def page_html(pictures: dict, still: str, form: str, label: str) -> str:
     for name, svg in pictures.items():
         scroll = f'<div class="dl-scroll" tabindex="-1">{svg}</div>'
         views += f'<div class="dl-view dl-{name}">{scroll}</div>'
-    source = f'data:image/svg+xml;base64,{base64.b64encode(still.encode()).decode()}'
-    style = 'background-color: #fff; max-width: none'
-    image = f'<img style="{style}" alt="{escape(label)}" src="{source}">'
+    image = image_html(still, label, 'style="background-color: #fff; max-width: none"')
     image = f'<div class="dl-still" style="overflow: auto">{image}</div>'
     output = f'<output aria-live="polite">{escape(label)}</output>'
     legend = f'<div class="dl-legend">{escape(LEGEND)}</div>'

@@ -7,14 +7,15 @@ __all__ = ['beam_frame', 'plot_beams']
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #d6c2dc4f
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from unicodedata import category, east_asian_width
 
 import pandas as pd
 
 from .beam_search import hypotheses
 from ..core.trace import Trace, detokenize
-from ..core.plot import VISIBLE_SIGNS, axes, ink
+from ..core.html import VISIBLE_SIGNS
+from ..core.plot import axes, ink
 from ..models.session import LM
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #91692412
@@ -70,15 +71,15 @@ def beam_frame(
     frame['final'] = frame.hypothesis.map({i: h['score'] for i, h in enumerate(entries, 1)})
     frame['hypotheses'] = [tuple(t) for t in through]
     frame['on_best'] = [1 in t for t in through]
-    frame['lives'] = frame.index.isin([i for path in paths.values() for i in path])
+    frame['lives'] = frame.index.isin(set(chain.from_iterable(paths.values())))
     if decode is not None:
         frame['text'] = node_texts(trace, parents, tokens, decode)
     return frame
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #7590891b
 def hypothesis_nodes(frame: pd.DataFrame, entries: list[dict], paths: dict) -> list[int]:
-    "The last node of each hypothesis; raises `ValueError` where one is not in the tree."
-    nodes = {(frame.group[n], *(frame.token[i] for i in p)): n for n, p in paths.items()}
+    "The last node of each hypothesis; raises `ValueError` if one is not in the tree."
+    nodes = {(frame.group[n], *frame.token[p]): n for n, p in paths.items()}
     ends = [nodes.get((h.get('group', 0), *h['tokens'])) for h in entries]
     if None in ends:
         number = ends.index(None) + 1
@@ -107,7 +108,7 @@ DISPLAY_SIGNS = (
 
 
 def display_text(text: str, max_width: int = 10**6) -> str:
-    "The text with signs for what cannot be seen, cut to `max_width` cells."
+    "The text with signs for invisible characters, cut to `max_width` cells."
     text = text.translate(DISPLAY_SIGNS)
     if display_width(text) <= max_width:
         return text
@@ -117,7 +118,7 @@ def display_text(text: str, max_width: int = 10**6) -> str:
 
 
 def display_width(text: str) -> int:
-    "How many columns of a fixed-width font a text takes."
+    "The number of columns that a text takes in a fixed-width font."
     if text.isascii():
         return len(text)
     return sum(map(character_width, text))
@@ -132,7 +133,7 @@ def character_width(c: str) -> int:
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #d39ea56e
 def spread_positions(
     positions: list[float],  # the ideal ones
-    weights: list[float],  # how much it matters
+    weights: list[float],  # of each node in the sum of squares
     rows: float,  # positions are from 0 to rows - 1
 ) -> list[float]:
     """The nearest positions in the same order, at least 1 apart.
@@ -140,23 +141,26 @@ def spread_positions(
     Weighted least squares, by pooling adjacent violators.
     """
     pools = []
-    for i, (w, weight) in enumerate(zip(positions, weights)):
-        pools.append((w - i, weight, 1))
+    for i, (ideal, weight) in enumerate(zip(positions, weights)):
+        pools.append((ideal - i, weight, 1))
         while len(pools) > 1 and pools[-2][0] >= pools[-1][0]:
             (a, wa, na), (b, wb, nb) = pools[-2:]
             pools[-2:] = [((a * wa + b * wb) / (wa + wb), wa + wb, na + nb)]
-    flat = [min(max(mean, 0), rows - len(positions)) for mean, _, n in pools for _ in range(n)]
+    flat = []
+    for mean, _, n in pools:
+        flat += n * [min(max(mean, 0), rows - len(positions))]
     return [position + i for i, position in enumerate(flat)]
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #6a75448e
-PRUNED = 1.0  # weights of nodes: pruned at once,
-BEAM = 3.0  # a beam that is pruned later,
-ALIVE = 30.0  # on the path of a finished sequence,
+# weights of nodes
+PRUNED = 1.0  # pruned at once
+BEAM = 3.0  # a beam that is pruned later
+ALIVE = 30.0  # on the path of a finished sequence
 BEST = 1000.0  # on the path of the best hypothesis
 
 
 def node_weight(on_best: bool, lives: bool, kind: str) -> float:
-    "How much a node's position matters."
+    "The weight of a node's position."
     if on_best:
         return BEST
     if lives:
@@ -166,7 +170,8 @@ def node_weight(on_best: bool, lives: bool, kind: str) -> float:
 
 def node_rows(frame: pd.DataFrame) -> dict[int, float]:
     "The row of each node; no two of a column nearer than 1, no edges that cross."
-    rows, top = {}, 0.0
+    rows = {}
+    top = 0.0
     weights = dict(zip(frame.index, map(node_weight, frame.on_best, frame.lives, frame.kind)))
     parent, rank = frame.parent.to_dict(), frame['rank'].to_dict()
     for _, band in frame.groupby('group'):
@@ -195,12 +200,12 @@ class Edge:
     step: int
     text: str
     caption: str
-    end_label: str  # behind a finished one
+    end_label: str  # after a finished one
     tooltip: str
     classes: str
     y: float
-    x: float = 0.0  # where the flat stretch begins
-    end: float = 0.0  # where the next column begins
+    x: float = 0.0  # the beginning of the flat stretch
+    end: float = 0.0  # the beginning of the next column
 
     @property
     def text_width(self) -> float:
@@ -222,7 +227,7 @@ def css_classes(n) -> str:
 
 
 def group_label(frame: pd.DataFrame, n) -> str:
-    "The group's name, where its band begins."
+    "The group's name at the beginning of its band."
     return f' group {n.group}' if n.parent < 0 and n.rank == 1 and frame.group.iat[-1] else ''
 
 
@@ -248,7 +253,7 @@ def labelled_frame(trace: Trace, decode) -> pd.DataFrame:
 
 
 def outcome(n) -> str:
-    "What became of a node, in words."
+    "The fate of a node in words."
     if n.kind == 'pruned':
         return 'dropped at once'
     if n.hypothesis:
@@ -351,7 +356,7 @@ SCALE = 1.2  # of the picture in pixels, so that its smallest text has 9 points
 
 
 def line_style(e: Edge) -> dict:
-    "How matplotlib draws the line of an edge."
+    "The style of matplotlib's line for an edge."
     classes = e.classes.split()
     width = next((w for name, w in WIDTHS.items() if name in classes), 1.5)
     style = dict(fc='none', lw=width, gid=e.classes)
@@ -380,7 +385,7 @@ def new_axes(width: float, height: float):
 def draw_edge(
     ax,
     e: Edge,
-    px: float,  # where its parent ends
+    px: float,  # the end of its parent
     py: float,
     inner: bool,  # do others follow?
     size: float,  # of the font, in points
@@ -405,12 +410,25 @@ def draw_edge(
 
 MAX_DRAWN = 200  # candidates of a figure
 
+
+def draw_tree(ax, edges: list[Edge], first: int, size: float):
+    "The prompt beside the node `first`, all edges, and a tick for each step."
+    ends = {e.node: (e.end, TOP + ROW * e.y) for e in edges}
+    root = TOP * 2, ends[first][1]
+    inner = {e.parent for e in edges}
+    for e in edges:
+        draw_edge(ax, e, *ends.get(e.parent, root), e.node in inner, size)
+    ax.plot([8, root[0]], [root[1]] * 2, color='#888888', lw=3)
+    ax.text(8, root[1] - 5, 'prompt', fontsize=size, family=FONT, color=ink())
+    columns = {e.step: e.x + CHAR for e in edges}
+    ax.set_xticks(list(columns.values()), list(columns))
+
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #294d0989
 def plot_beams(
     trace: Trace,  # of a small beam search
     decode=None,  # a model, or ids → text; without it, ids are shown
     ax=None,
-    pruned: bool = True,  # draw the candidates that were dropped at once, too?
+    pruned: bool = True,  # also draw the candidates that were dropped at once?
     max_width: int = 10,  # longer tokens are cut to this many characters
 ):
     """The search tree as a figure.
@@ -441,16 +459,3 @@ def plot_beams(
         scale = min(SCALE, 96 / ax.figure.dpi * min(box.width / width, box.height / height))
     draw_tree(ax, edges, best.index[0], 9 * scale)
     return ax
-
-# %% ../../nbs/04_strategies/07_beam_plot.ipynb #7ba5b633
-def draw_tree(ax, edges: list[Edge], first: int, size: float):
-    "The prompt beside the node `first`, all edges, and a tick for each step."
-    ends = {e.node: (e.end, TOP + ROW * e.y) for e in edges}
-    root = TOP * 2, ends[first][1]
-    inner = {e.parent for e in edges}
-    for e in edges:
-        draw_edge(ax, e, *ends.get(e.parent, root), e.node in inner, size)
-    ax.plot([8, root[0]], [root[1]] * 2, color='#888888', lw=3)
-    ax.text(8, root[1] - 5, 'prompt', fontsize=size, family=FONT, color=ink())
-    columns = {e.step: e.x + CHAR for e in edges}
-    ax.set_xticks(list(columns.values()), list(columns))

@@ -9,6 +9,7 @@ __all__ = ['BeamSearch', 'hypotheses', 'BeamSample']
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 
@@ -33,7 +34,7 @@ class Beam:
     path: list[int] = field(default_factory=list)  # for each token, the beam it was added to
     parent: 'Beam | None' = None
     row: int = 0  # its index among the beams of one pass
-    place: int | None = None  # its index among the beams of all groups; None: it does not go on
+    slot: int | None = None  # its index among the beams of all groups; None: it does not continue
     group: int = 0  # the group it competes in
     node: int = -1  # in the search tree
     ended: str = ''  # the reason why it ended
@@ -43,7 +44,7 @@ class Beam:
 
     def child(self, token: int, score: float, state=None) -> 'Beam':
         "The beam with one token more."
-        tokens, path = [*self.tokens, token], [*self.path, self.place]
+        tokens, path = [*self.tokens, token], [*self.path, self.slot]
         return Beam(tokens, score, path, self, group=self.group, state=state)
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #f8da41d8
@@ -71,7 +72,7 @@ class Hypotheses:
         self.entries = sorted(self.entries, key=lambda pair: -pair[0])[: self.size]
 
     def done(self, best: float, length: int) -> bool:
-        "Whether nothing of `length` tokens with the score `best` can still enter."
+        "Is every beam of `length` tokens too late, if the best of them has the score `best`?"
         if len(self) < self.size:
             return False
         if self.early_stopping is True:
@@ -109,7 +110,7 @@ class Group:
     finished: Hypotheses
     beams: list[Beam] = field(default_factory=lambda: [Beam()])
     done: bool = False
-    tracker: object = None  # of constraints, where there are some
+    tracker: object = None  # of constraints, if there are any
 
     def take(
         self,
@@ -145,29 +146,34 @@ class Search:
         self.n_emitted = 0  # tokens of the agreed prefix so far
         self.counted_passes = 0
         self.over = False
-        self.place_beams()
+        self.number_beams()
 
-    def place_beams(self):
+    def number_beams(self):
         "Number the beams; a group that is done leaves its numbers free."
         for number, group in enumerate(self.groups):
             for i, beam in enumerate(() if group.done else group.beams):
-                beam.place = number * group.size + i
+                beam.slot = number * group.size + i
 
     @property
     def in_order(self) -> bool:
-        "Are the beams of a step numbered in the order in which they were found?"
+        "Are the beams of a step numbered in the order of its candidates?"
         return len(self.groups) == 1 and self.groups[0].tracker is None
 
     @property
     def beams(self) -> list[Beam]:
         "The beams of all groups that are not done."
-        return [b for g in self.groups if not g.done for b in g.beams]
+        return list(chain.from_iterable(g.beams for g in self.groups if not g.done))
+
+    @property
+    def finished(self) -> list[tuple[float, Beam]]:
+        "The finished continuations of all groups, with their scores."
+        return list(chain.from_iterable(g.finished.entries for g in self.groups))
 
     def forward(self) -> torch.Tensor:
         "Log-probabilities `(n, V)` after all beams, before the processors."
         beams = self.beams
         if not self.length:
-            rows = self.branches.first(self.request.prompt)[None]  # where all beams begin
+            rows = self.branches.first(self.request.prompt)[None]  # the beginning of all beams
         else:
             rows = self.branches.step([b.parent.row for b in beams], [b.tokens[-1] for b in beams])
         for i, b in enumerate(beams):
@@ -175,7 +181,7 @@ class Search:
         return rows.log_softmax(-1)
 
     def finish_reason(self, beam: Beam) -> str:
-        "Why a continuation ends with its last token; an empty string if it goes on."
+        "The reason why a continuation ends with its last token; an empty string if it continues."
         reason = self.stopper.check(beam.tokens)
         if reason:
             return reason
@@ -187,13 +193,12 @@ class Search:
 
         Raises `ValueError` if there is none.
         """
-        entries = [pair for g in self.groups for pair in g.finished.entries]
-        if not entries:
+        if not self.finished:
             raise ValueError(
                 'no continuation is possible: the model gave no usable logits, '
                 'or the processors forbid every token'
             )
-        return sorted(entries, key=lambda pair: -pair[0])
+        return sorted(self.finished, key=lambda pair: -pair[0])
 
     def agreed_prefix(self) -> list[int]:
         "New tokens that all hypotheses that may still win have in common."
@@ -201,7 +206,7 @@ class Search:
             tokens = self.strategy.select(self.best())[0][1].tokens[self.n_emitted :]
         else:
             sequences = [b.tokens for b in self.beams]
-            sequences += [b.tokens for g in self.groups for _, b in g.finished.entries]
+            sequences += [b.tokens for _, b in self.finished]
             n = self.n_emitted
             while n < min(map(len, sequences)) and len({tokens[n] for tokens in sequences}) == 1:
                 n += 1
@@ -230,7 +235,7 @@ class Search:
             taken += [b.tokens[-1] for b in group.beams]
         at_budget = self.length == self.request.max_new_tokens
         self.over = at_budget or all(g.done for g in self.groups)
-        self.place_beams()
+        self.number_beams()
         return candidates
 
     def tree_nodes(self, candidates: list[Beam]) -> list[dict]:
@@ -245,8 +250,8 @@ class Search:
             )
             if len(self.groups) > 1:
                 node['group'] = c.group
-            if c.place is not None and not self.in_order:
-                node['place'] = c.place
+            if c.slot is not None and not self.in_order:
+                node['place'] = c.slot
             nodes.append(node)
         return nodes
 
@@ -259,14 +264,6 @@ class Search:
                 entry['group'] = b.group
             entries.append(entry)
         return entries
-
-# %% ../../nbs/04_strategies/03_beam_search.ipynb #82454e4c
-def check_beams(num_beams: int, length_penalty: float, early_stopping, num_return_sequences: int):
-    "Raise `ValueError` for settings that no beam search has."
-    check_int('num_beams', num_beams)
-    check_choice('early_stopping', early_stopping, (True, False, 'never'))
-    check_number('length_penalty', length_penalty)
-    check_int('num_return_sequences', num_return_sequences, 1, num_beams)
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #ec282e56
 class BeamSearch(Strategy, Component):
@@ -348,8 +345,16 @@ class BeamSearch(Strategy, Component):
         return candidates
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #6a3e558c
+def check_beams(num_beams: int, length_penalty: float, early_stopping, num_return_sequences: int):
+    "Raise `ValueError` for settings that no beam search has."
+    check_int('num_beams', num_beams)
+    check_choice('early_stopping', early_stopping, (True, False, 'never'))
+    check_number('length_penalty', length_penalty)
+    check_int('num_return_sequences', num_return_sequences, 1, num_beams)
+
+
 def n_candidates(search: Search, group: Group) -> int:
-    "The number of candidates: enough for every beam to go on, whatever ends."
+    "The number of candidates: enough for every beam to continue, whichever end."
     return max(2, 1 + len(search.stopper.eos)) * group.size
 
 
@@ -365,7 +370,7 @@ def hypotheses(trace) -> list[dict]:
     """The hypotheses of a beam search's trace, best first.
 
     Each has `tokens`, `score` (after the length penalty), `logp` and `beam_indices`.
-    Raises `ValueError` for another trace.
+    Raises `ValueError` for a trace of a different strategy.
     """
     entries = trace.steps[-1].info.get('hypotheses') if trace.steps else None
     if entries is None:

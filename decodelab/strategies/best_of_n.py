@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 
 from fastcore.basics import patch
 import torch
@@ -33,7 +34,7 @@ class Candidate:
     logps: list[float] = field(default_factory=list)  # of each token under the target
     extra_passes: int = 0  # that read the tokens once more, for `logps`
     score: float | None = None
-    facts: dict = field(default_factory=dict)  # what a vote knows of it: answer, weight, confidence
+    facts: dict = field(default_factory=dict)  # of a vote: answer, weight, confidence
 
     @property
     def tokens(self) -> list[int]:
@@ -46,7 +47,7 @@ class Candidate:
         return ''.join(detokenize(self.request.lm.decode, self.request.prompt, self.tokens))
 
     def as_dict(self) -> dict:
-        "What the trace of the winner stores of it."
+        "The entry of this candidate in the trace of the winner."
         steps = self.trace.steps
         passes = sum(step.target_passes for step in steps) + self.extra_passes
         values = dict(number=self.number, tokens=self.tokens, stopped=self.trace.stopped)
@@ -74,7 +75,7 @@ class LoggedBase:
         return type(base).decode is Base.decode and type(base).bind is Base.bind
 
     def log(self, log_probs: torch.Tensor, token: int):
-        "Store what is needed of the model's log-probabilities `(V,)`."
+        "Store the token's entry of the model's log-probabilities `(V,)`."
         self.logps.append(log_probs[token])
 
     def decode(self, request: Request) -> Iterator[Step]:
@@ -178,23 +179,20 @@ class Draws:
 def steps(
     self: Draws,
     winner: Candidate,
-    info: dict,  # what else is known of the choice
+    info: dict,  # further facts about the choice
 ) -> Iterator[Step]:
     "The cost of all sequences, then the winner's steps."
-    others = [s for c in self.candidates if c is not winner for s in c.trace.steps]
-    # A choice inside another one has read the prompt for both: it is counted once.
+    losers = [c for c in self.candidates if c is not winner]
+    others = list(chain.from_iterable(c.trace.steps for c in losers))
+    # a choice inside another one has read the prompt for both: it is counted once
     passes = self.shared.extra_passes.pop(self.request.lm.name, 0)
     passes += sum(s.target_passes for s in others)
     passes += sum(c.extra_passes for c in self.candidates)
-    shown = [c for c in self.candidates if c.trace.steps or c.number in self.ended]
-    read = dict(self.shared.tokens)
-    yield Step(
-        [],
-        target_passes=passes,
-        draft_passes=sum(s.draft_passes for s in others),
-        info=dict(sequences=[c.as_dict() for c in shown], winner=winner.number, tokens_read=read)
-        | info,
-    )
+    drawn = [c for c in self.candidates if c.trace.steps or c.number in self.ended]
+    info = dict(sequences=[c.as_dict() for c in drawn], winner=winner.number) | info
+    info['tokens_read'] = dict(self.shared.tokens)
+    draft_passes = sum(s.draft_passes for s in others)
+    yield Step([], target_passes=passes, draft_passes=draft_passes, info=info)
     steps = winner.trace.steps
     if self.request.stop.seconds is None:
         yield from steps
@@ -206,14 +204,14 @@ def steps(
 def drawn_sequences(trace: Trace) -> list[dict]:
     """The sequences that a trace's answer was chosen from, in the order of their numbers.
 
-    Each has `tokens`, `stopped`, `target_passes`, and where they are known `seed`, `logp`, `score`,
-    `answer`, `weight` and `confidence`. Raises `ValueError` for another trace.
+    Each has `tokens`, `stopped`, `target_passes`, and, if they are known, `seed`, `logp`,
+    `score`, `answer`, `weight` and `confidence`. Raises `ValueError` for a trace without a choice.
     """
     return choice_info(trace)['sequences']
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #9a8f2767
 def choice_info(trace: Trace) -> dict:
-    "What the trace of a choice among several sequences stores of it; raises `ValueError` for another."
+    "The record of a choice among several sequences; raises `ValueError` for a trace without one."
     if not trace.steps or 'sequences' not in trace.steps[0].info:
         raise ValueError(
             'this trace was not chosen from several sequences: decode with BestOfN, SelfConsistency '
@@ -248,7 +246,7 @@ class LogProbability(CandidateScorer):
         n = len(candidate.logps)
         return sum(candidate.logps) / n**self.length_penalty if n else -math.inf
 
-# %% ../../nbs/04_strategies/19_best_of_n.ipynb #9aab31b7
+
 class Reward(CandidateScorer):
     "A function of the text."
 
@@ -264,13 +262,13 @@ class Reward(CandidateScorer):
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #b5b0a3c4
 def to_scorer(name: str, score) -> CandidateScorer:
-    "A scorer from one, or from a function of the text; raises `TypeError` for what is neither."
+    "A scorer from one, or from a function of the text; raises `TypeError` for other objects."
     if isinstance(score, CandidateScorer):
         return score
     if callable(score) and not isinstance(score, type):
         return Reward(score)
     raise TypeError(
-        f'{name} is {score!r}: give LogProbability(), another CandidateScorer or a function of the text'
+        f'{name} is {score!r}: give LogProbability(), a CandidateScorer or a function of the text'
     )
 
 

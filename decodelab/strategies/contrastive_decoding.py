@@ -63,7 +63,7 @@ class ContrastiveProcessor(LogitsProcessor):
     def contrast_scores(
         self,
         expert: torch.Tensor,  # scores `(r, V)`
-        amateur: torch.Tensor,  # scores `(r, W)`, W ≤ V: what the amateur has no column for is padding
+        amateur: torch.Tensor,  # scores `(r, W)`, W ≤ V: the last V − W columns are padding
     ) -> torch.Tensor:
         "Scores `(r, V)` of the contrast, −∞ for padding."
         expert_weight = 1 + self.strength if self.mode == 'logits' else 1.0
@@ -104,7 +104,7 @@ class BoundContrast:
 def bind(self: ContrastiveProcessor, request: Request) -> BoundContrast:
     """The processor bound to one sequence.
 
-    Raises `ValueError` where the two models do not fit.
+    Raises `ValueError` if the two models do not fit.
     """
     lm, amateur = request.lm, self.amateur
     if bool(lm.decoder_start_ids) != bool(amateur.decoder_start_ids):

@@ -69,7 +69,7 @@ class TailConfidence(ConfidenceMeasure):
         "The mean of the last window."
         return group_confidences(confidences, self.window)[-1]
 
-# %% ../../nbs/04_strategies/21_deepconf.ipynb #4b5362ec
+
 class BottomGroups(ConfidenceMeasure):
     "The mean of the least confident groups."
 
@@ -100,7 +100,7 @@ class LowestGroup(ConfidenceMeasure):
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #24e25cf7
 class ConfidenceLog(LoggedBase):
-    "The base's steps and token confidences, ended where a group falls below a threshold."
+    "The base's steps and token confidences, ended when a group falls below a threshold."
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ConfidenceLog(LoggedBase):
         self.k = k
         self.window = window
         self.threshold = threshold
-        self.confidences = []  # numbers, or tensors of one number where there is no threshold
+        self.confidences = []  # numbers, or tensors of one number if there is no threshold
         self.is_low = False
 
     def log(self, log_probs: torch.Tensor, token: int):
@@ -159,7 +159,7 @@ def write_confident(
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #9fadfde6
 class DeepConf(Strategy, Component):
-    """The answer with most confidence among `n` sequences; the trace is that of its surest sequence.
+    """The answer with most confidence among `n` sequences; the trace is that of its most confident sequence.
 
     Raises `ValueError` for settings that contradict each other.
     """
@@ -188,9 +188,9 @@ class DeepConf(Strategy, Component):
         check_online(self)
 
     def decode(self, request: Request) -> Iterator[Step]:
-        """The cost of all sequences, then the steps of the surest one with the winning answer.
+        """The cost of all sequences, then the steps of the most confident one with the winning answer.
 
-        Raises `ValueError` where no sequence that votes has an answer.
+        Raises `ValueError` if no sequence that votes has an answer.
         """
         draws = Draws(request, self.n)
         poll = ConfidentPoll(self, draws.candidates)
@@ -263,7 +263,7 @@ class ConfidentPoll:
         self.threshold = float(np.percentile(values, 100 - 100 * self.strategy.keep))
 
     def voters(self, n: int) -> list[Candidate]:
-        "Of the first `n` sequences, those at or above the threshold."
+        "Those of the first `n` sequences that are at or above the threshold."
         return [c for c in self.candidates[:n] if self.confidences[c.number] >= self.threshold]
 
     def votes(self, n: int) -> tuple[list, list]:
@@ -295,7 +295,7 @@ def plot_confidences(
     ax=None,
 ):
     "The group confidence along each sequence; those with the right answer on top."
-    ax = axes(ax, 'Confidence falls where a sequence goes wrong', 'group', 'confidence (nats)')
+    ax = axes(ax, 'Confidence falls when a sequence goes wrong', 'group', 'confidence (nats)')
     labels = set()
     for values, is_right in sorted(zip(confidences, right), key=lambda pair: pair[1]):
         style = series_style(not is_right) | dict(marker='', ls='-' if is_right else '--')

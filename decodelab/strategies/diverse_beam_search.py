@@ -7,6 +7,7 @@ __all__ = ['DiverseBeamSearch']
 
 # %% ../../nbs/04_strategies/04_diverse_beam_search.ipynb #5085e309
 import math
+from collections import Counter
 
 import torch
 
@@ -28,7 +29,7 @@ def hamming_penalty(
 
 # %% ../../nbs/04_strategies/04_diverse_beam_search.ipynb #02fc26e1
 class DiverseBeamSearch(BeamSearch):
-    """Groups of beams that choose one after the other and avoid what the others chose.
+    """Groups of beams that choose in turn and avoid the tokens of earlier groups.
 
     Vijayakumar et al. 2018, arXiv 1610.02424.
     """
@@ -72,12 +73,16 @@ class DiverseBeamSearch(BeamSearch):
         "All hypotheses by score, or the best of each group, then the second, …"
         if not self.one_per_group:
             return best
-        rank = [sum(b.group == beam.group for _, b in best[:i]) for i, (_, beam) in enumerate(best)]
-        return [pair for _, pair in sorted(zip(rank, best), key=lambda x: x[0])]
+        taken = Counter()
+        ranked = []
+        for score, beam in best:
+            ranked.append((taken[beam.group], (score, beam)))
+            taken[beam.group] += 1
+        return [pair for _, pair in sorted(ranked, key=lambda entry: entry[0])]
 
 # %% ../../nbs/04_strategies/04_diverse_beam_search.ipynb #fab7ff64
 def check_groups(num_beams: int, num_beam_groups: int, diversity_penalty: float):
-    "Raise `ValueError` for groups that cannot be."
+    "Raise `ValueError` unless the groups have equal sizes and a penalty above 0."
     check_int('num_beam_groups', num_beam_groups)
     if num_beams % num_beam_groups:
         raise ValueError(

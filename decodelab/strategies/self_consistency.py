@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-
 from ..core.checks import check_fraction, check_instance, check_int, check_number
 from ..core.component import Component
 from ..core.driver import Request, Strategy
@@ -36,7 +35,7 @@ def count_votes(
 
 # %% ../../nbs/04_strategies/20_self_consistency.ipynb #1122e991
 class StopVoting(Component):
-    "When further votes are not needed."
+    "A condition under which further votes are not needed."
 
     def is_over(
         self,
@@ -60,7 +59,7 @@ class Decided(StopVoting):
     "The majority can no longer change."
 
     def is_over(self, votes: list[int], left: int) -> bool:
-        "Is the lead larger than what is left?"
+        "Is the lead larger than the number of remaining votes?"
         first, second = (*votes, 0, 0)[:2]
         return first - second > left
 
@@ -193,7 +192,7 @@ class Poll:
         self.answers[candidate.number] = answer
 
     def is_over(self, values: dict) -> bool:
-        "May the sequences that are left be ended? Counts those that have ended, in order."
+        "May the remaining sequences be ended? Counts those that have ended, in order."
         stop, n = self.strategy.stop, self.strategy.n
         while not self.decided and self.n_counted in self.answers:
             answer = self.answers[self.n_counted]
@@ -211,13 +210,13 @@ def elect(
 ) -> tuple[Candidate, dict]:
     """`(candidate, votes)`: that of the winning answer with the largest weight, of equal ones the first.
 
-    Raises `ValueError` where there is no vote.
+    Raises `ValueError` if there is no vote.
     """
     votes = count_votes(answers, weights)
     if not votes:
         raise ValueError(
             f'none of the {len(answers)} sequences that vote has an answer that can be read: raise '
-            'max_new_tokens or n, or give another answer function'
+            'max_new_tokens or n, or give a different answer function'
         )
     winning = next(iter(votes))
     voters = [i for i, answer in enumerate(answers) if answer == winning]

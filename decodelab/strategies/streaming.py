@@ -228,7 +228,7 @@ class AsyncStream:
         raise StopAsyncIteration
 
     def stop(self):
-        "Let the step that runs be the last one; the thread ends by itself."
+        "Let the running step be the last one; the thread then ends."
         if self.stream.closed:
             return None
         self.stream.closed = True
@@ -258,7 +258,7 @@ def astream(
     stop=None,
     agreed_only: bool = False,
 ) -> AsyncStream:
-    "As `stream`, for `async for`; each step runs in a thread, so that the event loop stays free."
+    "A `stream` for `async for`; each step runs in a thread, so that the event loop stays free."
     return AsyncStream(stream(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only))
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #1ceca28f

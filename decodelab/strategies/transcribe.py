@@ -26,32 +26,45 @@ def decoder_prompt(
 
     Raises `ValueError` for a language or task that the model has no token for.
     """
+    check_speech_model(lm)
     config = generation_settings(lm)
-    ids = list(lm.decoder_start_ids)
-    if not ids:
-        raise ValueError(f'{lm.name} has no encoder and cannot transcribe: give a speech model')
-    if config.get('return_timestamps'):
-        raise ValueError(
-            f'{lm.name} is configured to write times, which is not done here: '
-            'set generation_config.return_timestamps = False'
-        )
     language = language or config.get('language')
     task = task or config.get('task')
-    languages = config.get('lang_to_id') or {}
     tasks = config.get('task_to_id') or {}
+    ids = list(lm.decoder_start_ids)
     if not (language or task):
         ids += forced_ids(lm)
-    if language:
-        name = f'<|{language.strip("<|>")}|>'
-        ids[1:2] = [special_token_id('language', name, languages, lm)]
-    elif languages and ids[1:2] in ([], [None]):
-        ids[1:2] = [detect_language(lm, encoder, languages)]
+    ids[1:2] = language_ids(lm, encoder, language, ids[1:2])
     if task or (language and tasks):
         ids.append(special_token_id('task', task or 'transcribe', tasks, lm))
     without_times = config.get('no_timestamps_token_id')
     if without_times not in (None, ids[-1]):
         ids.append(without_times)
     return [i for i in ids if i is not None]
+
+
+def check_speech_model(lm: LM):
+    "Raise `ValueError` unless the model has an encoder and writes no times."
+    if not lm.decoder_start_ids:
+        raise ValueError(f'{lm.name} has no encoder and cannot transcribe: give a speech model')
+    if generation_settings(lm).get('return_timestamps'):
+        raise ValueError(
+            f'{lm.name} is configured to write times, which is not done here: '
+            'set generation_config.return_timestamps = False'
+        )
+
+
+def language_ids(
+    lm: LM, encoder: dict, language: str | None, forced: list[int | None]
+) -> list[int | None]:
+    "The token of the given language, the forced one or, if the model has several, the detected one."
+    languages = generation_settings(lm).get('lang_to_id') or {}
+    if language:
+        name = f'<|{language.strip("<|>")}|>'
+        return [special_token_id('language', name, languages, lm)]
+    if languages and forced in ([], [None]):
+        return [detect_language(lm, encoder, languages)]
+    return forced
 
 
 def generation_settings(lm: LM) -> dict:
@@ -62,7 +75,7 @@ def generation_settings(lm: LM) -> dict:
 def forced_ids(lm: LM) -> list[int | None]:
     """The tokens that `forced_decoder_ids` puts right after the start.
 
-    Raises `ValueError` where it forces later ones.
+    Raises `ValueError` if it forces later ones.
     """
     model_config = lm.model.config
     pairs = generation_settings(lm).get('forced_decoder_ids')
@@ -86,7 +99,7 @@ def special_token_id(kind: str, name: str, ids_by_name: dict, lm: LM) -> int:
 
 
 def detect_language(lm: LM, encoder: dict, languages: dict) -> int:
-    "The likeliest language of a recording, as its token's id."
+    "The most probable language of a recording, as its token's id."
     ids = sorted(set(languages.values()))
     logits = lm.session(encoder).logits(list(lm.decoder_start_ids))  # (1, V)
     return ids[logits[0, ids].argmax()]
@@ -114,10 +127,10 @@ def processors_of(strategy) -> tuple:
 def missing_processors(lm: LM, strategy) -> list:
     "The suppression processors of the model's configuration that a strategy lacks."
     present = list(flatten(processors_of(strategy)))
-    return [p for p in suppression_processors(lm) if not any(p == other for other in present)]
+    return [p for p in suppression_processors(lm) if p not in present]
 
 
-MAX_LENGTH = 448  # of Whisper's decoder, where a configuration has none
+MAX_LENGTH = 448  # of Whisper's decoder, if a configuration has none
 
 # %% ../../nbs/04_strategies/14_transcribe.ipynb #c373f307
 def transcribe(
@@ -132,7 +145,7 @@ def transcribe(
 ) -> Trace:
     """Transcribe a recording.
 
-    Raises `ValueError` where a strategy lacks a processor that the model's configuration asks for.
+    Raises `ValueError` if the strategy lacks a processor of the model's configuration.
     """
     encoder = audio if isinstance(audio, dict) else audio_features(lm, audio)
     prompt = decoder_prompt(lm, encoder, language, task)

@@ -5,20 +5,21 @@
 # %% auto #0
 __all__ = ['ClassifierLookahead']
 
-# %% ../../nbs/09_tuning/05_classifier.ipynb #577fa518
+# %% ../../nbs/09_tuning/05_classifier.ipynb #95714632
 import json
 import math
 from pathlib import Path
 
 import numpy as np
 
-from decodelab.core.trace import Trace
-from decodelab.core.checks import check_fraction, check_instance
-from decodelab.speculative.lookahead import LookaheadRule, check_finite
-from decodelab.core.plot import write_atomic
-from decodelab.tuning.replay import DraftRecord, DraftTable, RecordedProbs
-from decodelab.speculative.protocol import DraftProbs
+from ..core.trace import Trace
+from ..core.checks import check_fraction, check_instance
+from ..speculative.lookahead import LookaheadRule, check_finite
+from ..core.plot import write_atomic
+from .replay import DraftRecord, DraftTable, RecordedProbs
+from ..speculative.protocol import DraftProbs
 
+# %% ../../nbs/09_tuning/05_classifier.ipynb #577fa518
 FEATURES = ('probability', 'top 1', 'top 2', 'top 3', 'entropy', 'position')
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #fb8de1ab

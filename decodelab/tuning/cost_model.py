@@ -68,7 +68,7 @@ def curve_factor(
     k: int,
     costs: RoundCosts,  # measured
 ) -> float:
-    "As `walltime_factor`, with what a round of `k` drafted tokens really costs."
+    "The `walltime_factor` for the measured cost of a round of `k` drafted tokens."
     if isinstance(alpha, (int, float)):
         tokens = expected_tokens(alpha, k)
     elif len(alpha) < k:
@@ -199,7 +199,7 @@ def curve_problem(
     ratios,  # (n,): T(width)/T(1)
     errors,  # (n,): their standard errors
 ) -> str:
-    "What is wrong with a measured curve, in words; an empty string if it is a possible one."
+    "The reason why a measured curve is impossible; an empty string for a possible one."
     ratios, errors = np.asarray(ratios, float), np.asarray(errors, float)
     top = int(np.argmax(ratios))
     low = top + int(np.argmin(ratios[top:]))

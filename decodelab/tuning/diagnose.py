@@ -411,7 +411,7 @@ def diagnose_run(
     costs: RoundCosts | None = None,  # from `measure_costs`; None: the run's own rough prices
     variant: Callable = ratio_of_medians,  # of the measured speed, which the report names
 ) -> str:
-    """What limits each speculative strategy of a run and what to change, in sentences.
+    """Explain in sentences which factor limits each speculative strategy of a run, and how to change it.
 
     Raises `ValueError` where nothing was drafted, `TypeError` for other costs.
     """

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DraftTable', 'replay', 'OracleLookahead', 'predicted_speedup']
 
-# %% ../../nbs/09_tuning/01_replay.ipynb #281e430c
+# %% ../../nbs/09_tuning/01_replay.ipynb #859aa72c
 import json
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,16 +15,17 @@ import numpy as np
 import torch
 from fastcore.basics import patch
 
-from decodelab.core.checks import check_instance, check_int
-from decodelab.core.driver import Request, Rng, Stop, decode, encode_prompt
-from decodelab.core.plot import facts_html, write_atomic
-from decodelab.core.trace import Step
-from decodelab.evaluate.bench import fingerprint, stable_repr
-from decodelab.evaluate.jobs import progress_bar
-from decodelab.models.session import LM
-from decodelab.speculative.protocol import DraftState, LookaheadRule
-from decodelab.strategies.sampling import Greedy
+from ..core.checks import check_instance, check_int
+from ..core.driver import Request, Rng, Stop, decode, encode_prompt
+from ..core.plot import facts_html, write_atomic
+from ..core.trace import Step
+from ..evaluate.bench import fingerprint, stable_repr
+from ..evaluate.jobs import progress_bar
+from ..models.session import LM
+from ..speculative.protocol import DraftState, LookaheadRule
+from ..strategies.sampling import Greedy
 
+# %% ../../nbs/09_tuning/01_replay.ipynb #281e430c
 TOP = 8  # probabilities kept of each of the drafter's distributions
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #6b8d0c2d

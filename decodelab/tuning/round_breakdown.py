@@ -89,7 +89,7 @@ class TimedHeads(DraftHeads):
 
 
 def timed_strategy(strategy: Speculative, watch: Stopwatch) -> Speculative:
-    "The same strategy with a stopwatch around its parts."
+    "A copy of the strategy with a stopwatch around its parts."
     drafter = copy.copy(strategy.drafter)
     if isinstance(drafter.lm, DraftHeads):
         drafter.lm = TimedHeads(drafter.lm, watch)

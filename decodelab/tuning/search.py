@@ -262,7 +262,7 @@ class TuningResult:
 # %% ../../nbs/09_tuning/06_search.ipynb #verdict2
 @patch(as_prop=True)
 def slower_than(self: TuningResult) -> dict:
-    "What the rule was slower than in its own measurement: name → its measured speed, an `Interval`."
+    "Strategies that beat the rule in its own measurement: name → measured speed, an `Interval`."
     slower = {}
     if self.measured is None:
         return slower
@@ -276,7 +276,7 @@ def slower_than(self: TuningResult) -> dict:
 
 @patch(as_prop=True)
 def verdict(self: TuningResult) -> str:
-    "What the measurement shows of the rule that the search found."
+    "A sentence on how the best rule of the search compares in its measurement."
     if self.measured is None:
         return 'not measured: the speed is a prediction'
     if not self.slower_than:

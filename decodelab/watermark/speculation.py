@@ -9,7 +9,7 @@ __all__ = ['WatermarkedDrafter', 'DrafterWithBase', 'WatermarkedVerifier', 'dual
 import torch
 
 from ..core.checks import check_instance
-from ..core.driver import Request, Rng
+from ..core.driver import RandomSource, Request, Rng
 from ..speculative.loop import Speculative
 from ..speculative.protocol import Draft, Drafter, DraftState, FixedLookahead, LookaheadRule
 from ..speculative.protocol import Verification, Verifier
@@ -27,7 +27,7 @@ def draw_token(processor, ids: list[int], weights, rng: Rng) -> int:
     return rng.categorical(processor(ids, weights.log()[None])[0].softmax(-1))
 
 
-class WatermarkedRng:
+class WatermarkedRng(RandomSource):
     "A source of random numbers for a chain of tokens after `ids`, each drawn under a watermark."
 
     def __init__(self, rng: Rng, processor, ids: list[int]):
@@ -113,7 +113,7 @@ class DrafterWithBase(Drafter):
         return self.drafter.start(request, self.base, target)
 
 # %% ../../nbs/10_watermark/12_speculation.ipynb #bf730fd3
-class DeferredRng:
+class DeferredRng(RandomSource):
     "A source of random numbers whose draws are deferred: it records the `weights` of each."
 
     def __init__(self, coin_of):

@@ -156,7 +156,7 @@ def exact_match_by_count(lm, persons: list[Person], new: bool = False) -> dict[i
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #6ffd0b2c
 def run_settings(rows: np.ndarray, size: int, seed: int) -> dict:
-    "What a resumed run must have in common with its earlier calls."
+    "Settings that a resumed run must share with its earlier calls."
     texts_hash = zlib.crc32(np.ascontiguousarray(rows))
     return dict(rows=list(rows.shape), size=size, seed=seed, texts=texts_hash)
 

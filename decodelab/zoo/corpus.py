@@ -75,7 +75,7 @@ def stripped_lines(text: str) -> list[str]:
 
 
 def is_code(text: str) -> bool:
-    "Whether a file has few repeated lines, few digits and few characters outside ASCII."
+    "Does a file have few repeated lines, few digits and few characters outside ASCII?"
     lines = stripped_lines(text)
     digits = sum(c.isdigit() for c in text)
     foreign = sum(ord(c) > 127 for c in text)

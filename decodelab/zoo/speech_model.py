@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['word_error_rate']
 
-# %% ../../nbs/05_zoo/10_speech_model.ipynb #33e5bdb0
+# %% ../../nbs/05_zoo/10_speech_model.ipynb #34b72021
 import math
 import sys
 from collections.abc import Callable
@@ -16,10 +16,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from decodelab.models.session import load
-from decodelab.zoo.biographies_model import fit, train_command
-from decodelab.zoo.signals import KEYS, MORSE, RATE, SECONDS, Signal, sample
+from ..models.session import load
+from .biographies_model import fit, train_command
+from .signals import KEYS, MORSE, RATE, SECONDS, Signal, sample
 
+# %% ../../nbs/05_zoo/10_speech_model.ipynb #33e5bdb0
 NAMES = 'pico-whisper', 'pico-whisper-draft'
 EXAMPLES = dict(zip(NAMES, (112_000, 48_000)))  # recordings in the training of the shipped models
 PAD = 0  # ids
@@ -302,7 +303,7 @@ def character_error_rate(
     hypotheses: list[str],
     normalize: Callable[[str], str] | None = None,
 ) -> float:
-    "As `word_error_rate`, over characters instead of words."
+    "The `word_error_rate` over characters instead of words."
     return float(import_jiwer().cer(*normalized_pairs(references, hypotheses, normalize)))
 
 # %% ../../nbs/05_zoo/10_speech_model.ipynb #d843dfec

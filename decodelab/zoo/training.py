@@ -435,7 +435,7 @@ def append_log(folder: Path, model, held_out, step: int, tokens: int, loss, seco
 
 # %% ../../nbs/05_zoo/02_training.ipynb #8d71f549
 def run_settings(tokens: int, seed: int, stages, ids: np.ndarray, decay: float) -> dict:
-    "What a resumed run must have in common with its earlier calls."
+    "Settings that a resumed run must share with its earlier calls."
     stages = [list(stage) for stage in stages]
     return dict(tokens=tokens, seed=seed, stages=stages, corpus=zlib.crc32(ids), decay=decay)
 

@@ -7,7 +7,7 @@ from decodelab import GreenList, Sample, Temperature, decode, load
 from decodelab.cli.main import main
 
 
-def test_the_detect_command_says_marked_or_not(tmp_path, capsys):
+def test_the_detect_command_reports_a_watermark_or_none(tmp_path, capsys):
     watermarked = Sample([Temperature(1.0), GreenList(7)])
     trace = decode(load('pico', device='cpu'), 'def read_lines(path):\n', watermarked, 80, 0)
     (tmp_path / 'a.txt').write_text(trace.text)

@@ -202,7 +202,7 @@ def test_a_shell_script_has_every_command_and_option(shell):
         subprocess.run([shell, '-n', '/dev/stdin'], input=script, text=True, check=True)
 
 
-def test_a_row_that_nobody_can_make_would_be_seen(monkeypatch):
+def test_a_strategy_without_a_name_would_be_seen(monkeypatch):
     table = dict(SPELLINGS)
     del table['eagle']
     monkeypatch.setattr(strategy_names, 'SPELLINGS', table)

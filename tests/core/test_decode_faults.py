@@ -1,4 +1,4 @@
-"What is left of a decode that was stopped, abandoned, interrupted or run beside another: nothing."
+"A decode that is stopped, abandoned, interrupted or run beside another leaves nothing behind."
 
 import asyncio
 import gc
@@ -268,7 +268,9 @@ class Interrupting:
     "A function that raises in its n-th call."
 
     def __init__(self, function, n, error):
-        self.function, self.left, self.error = function, n, error
+        self.function = function
+        self.left = n
+        self.error = error
 
     def __call__(self, *args, **options):
         self.left -= 1
@@ -280,7 +282,8 @@ class Interrupting:
 @pytest.mark.parametrize('error', [KeyboardInterrupt, RuntimeError], ids=lambda e: e.__name__)
 @pytest.mark.parametrize('name', STRATEGIES)
 def test_an_error_inside_a_pass(name, error, expected, monkeypatch):
-    strategy, before, draws = STRATEGIES[name], state(), draws_of(STRATEGIES[name])
+    strategy = STRATEGIES[name]
+    before, draws = state(), draws_of(strategy)
     attention = torch.nn.functional.scaled_dot_product_attention
     for n in (2, 11):
         for run in (
@@ -350,7 +353,8 @@ def leave_inference_mode(frames: list[traceback.FrameSummary]):
 
 @pytest.mark.parametrize('name', ('deepconf', 'self-consistency', 'best of n, speculative'))
 def test_an_interrupt_that_leaves_a_batch_half_changed(name, expected, monkeypatch):
-    whole, strategy, interrupted = ModelBatch.release, STRATEGIES[name], []
+    strategy = STRATEGIES[name]
+    whole, interrupted = ModelBatch.release, []
 
     def release(batch, session):
         if interrupted:
@@ -460,9 +464,8 @@ def test_the_first_decode_with_heads_draws_no_global_numbers(heads):
 @pytest.mark.parametrize('name', SOME)
 def test_batches_leave_nothing_behind(name, frozen):
     strategy = STRATEGIES[name]
-    batches = lambda n: [
-        [t.tokens for t in decode_batch(LM, PROMPTS, strategy, 3, 4)] for _ in range(n)
-    ]
+    batch = lambda _: [t.tokens for t in decode_batch(LM, PROMPTS, strategy, 3, 4)]
+    batches = lambda n: list(map(batch, range(n)))
     first = batches(5)
     before, (tensors, objects) = state(), n_objects()
     assert batches(25)[:5] == first
@@ -479,9 +482,12 @@ def test_a_bad_prompt_among_500_costs_only_itself(expected):
         return scores
 
     rng = random.Random(0)
-    good = [[rng.randrange(1, 60) for _ in range(rng.randrange(1, 9))] for _ in range(500)]
+    good = []
+    for _ in range(500):
+        good.append([rng.randrange(1, 60) for _ in range(rng.randrange(1, 9))])
     prompts = list(good)
-    prompts[17], prompts[250], prompts[499] = [63, 5], [], [1, 9999]
+    for i, bad in {17: [63, 5], 250: [], 499: [1, 9999]}.items():
+        prompts[i] = bad
     before = state()
     strategy = Greedy([broken])
     batch = decode_batch(LM, prompts, strategy, 16, 3, on_error='keep')

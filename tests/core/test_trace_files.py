@@ -1,9 +1,9 @@
-"A trace is saved and loaded, and a file that is no trace is refused in a sentence."
+"A trace is saved and loaded; a file that holds no trace raises one sentence."
 
 import pytest
 
 from decodelab import Greedy, Trace, decode, load
-from tests.refusals import refused
+from tests.refusals import error_message
 
 PROMPT = 'def is_even(n):\n'
 
@@ -17,7 +17,7 @@ def test_a_trace_in_a_file(lm, tmp_path):
     trace = decode(lm, PROMPT, Greedy(), 6)
     trace.save(tmp_path / 'a.json')
     assert Trace.load(tmp_path / 'a.json') == trace
-    assert 'no folder' in refused(lambda: trace.save(tmp_path / 'b' / 'a.json'))
-    assert 'there is no file' in refused(lambda: Trace.load(tmp_path / 'absent.json'))
+    assert 'no folder' in error_message(lambda: trace.save(tmp_path / 'b' / 'a.json'))
+    assert 'there is no file' in error_message(lambda: Trace.load(tmp_path / 'absent.json'))
     (tmp_path / 'half.json').write_text(trace.to_json()[:-20])
-    assert 'half.json' in refused(lambda: Trace.load(tmp_path / 'half.json'))
+    assert 'half.json' in error_message(lambda: Trace.load(tmp_path / 'half.json'))

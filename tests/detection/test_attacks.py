@@ -1,5 +1,7 @@
-"""Attacks on marked texts: what every composition must keep, on real vocabularies and checkpoints where a
-folder `shared` lies beside the checkout."""
+"""Attacks on watermarked sequences: invariants of every composition, on real vocabularies and checkpoints.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import numpy as np
 import pytest
@@ -166,22 +168,22 @@ def test_characters_in_real_vocabularies(real):
 )
 def test_a_real_checkpoint_edits_and_rewrites():
     lm = load(DATA / 'models' / 'stories260K', device='cpu')
-    mark = GreenList(42, delta=4.0)
+    watermark = GreenList(42, delta=4.0)
     trace = decode(
         lm,
         'Once upon a time',
-        Sample([Temperature(1.0), mark]),
+        Sample([Temperature(1.0), watermark]),
         120,
         seed=1,
         stop=lambda ids: False,
     )
     ids, start = trace.prompt + trace.tokens, len(trace.prompt)
-    assert detect(mark, ids, start).p < 1e-9
+    assert detect(watermark, ids, start).p < 1e-9
     chosen = Substitute(0.3, FromModel(lm))(ids, 0, lm.tokenizer, start)
     assert chosen.share == pytest.approx(0.3)
-    assert detect(mark, chosen.ids, start).p > detect(mark, ids, start).p
-    said = Paraphrase(
+    assert detect(watermark, chosen.ids, start).p > detect(watermark, ids, start).p
+    paraphrase = Paraphrase(
         load('pico-alt', device='cpu'), template='{}\n', strategy=Sample([Temperature(0.8)])
     )(ids, 0, lm.tokenizer, start)
-    assert said.share > 0.5
-    assert detect(mark, said.ids, start).p > 1e-3
+    assert paraphrase.share > 0.5
+    assert detect(watermark, paraphrase.ids, start).p > 1e-3

@@ -18,7 +18,7 @@ def test_a_detection_is_no_truth_value(watermarked):
             bool(evidence)
 
 
-def test_marked_is_at_the_level_of_the_call(watermarked):
+def test_the_verdict_is_at_the_level_of_the_call(watermarked):
     watermark, trace = watermarked
     result = detect(watermark, trace)
     assert result.marked
@@ -48,7 +48,7 @@ def test_a_trace_is_as_good_as_its_ids(watermarked, pico):
         detect(watermark, trace, 3)
 
 
-def test_a_string_says_that_it_was_tokenized_again(watermarked, pico):
+def test_the_result_of_a_string_states_that_it_was_tokenized_again(watermarked, pico):
     watermark, trace = watermarked
     result = detect(watermark, trace.text, trace.prompt_text, tokenizer=pico.tokenizer)
     assert result.retokenized

@@ -73,8 +73,8 @@ def drawn(name, pico, watermarked):
         result = detect(*watermarked)
         return plot_running_z(result.token_scores.values, result.mask, result.null)
     if name == 'roc':
-        marks = np.repeat([f'watermark {i}' for i in range(9)], 40)
-        rows = dict(watermark=marks, watermarked=[True, False] * 180, p=draw.random(360))
+        labels = np.repeat([f'watermark {i}' for i in range(9)], 40)
+        rows = dict(watermark=labels, watermarked=[True, False] * 180, p=draw.random(360))
         return plot_roc(pd.DataFrame(rows))
     if name == 'trajectories':
         rows = [(t, layer, 0.0, 1 + t * layer) for t in range(9) for layer in range(8)]

@@ -1,7 +1,4 @@
-"""Texts decoded together are, token by token and count by count, the texts decoded alone: every strategy,
-every family, any size of batch."""
-
-import random
+"Sequences decoded in batches equal, token by token and count by count, those decoded alone."
 
 import pytest
 import torch
@@ -36,14 +33,19 @@ from decodelab import (
 from decodelab.drafters import PardDrafter, SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.logits import Mirostat
 from decodelab.evaluate.certify import ARCHITECTURES
+from tests.random_prompts import random_prompts
 
 SIZES = (1, 2, 7, 32)
 WARM = [Temperature(0.8), TopP(0.95)]
 
 
 def prompts(vocab_size, lengths=(1, 2, 3, 30, 90, 7, 1, 64, 12)):
-    draw = random.Random(0)
-    return [[draw.randrange(1, vocab_size) for _ in range(n)] for n in lengths]
+    return random_prompts(lengths, vocab_size, lowest=1)
+
+
+def weights_of(lm):
+    "Copies of a model's weights by name."
+    return {k: v.clone() for k, v in lm.model.state_dict().items()}
 
 
 def counts(trace):
@@ -57,9 +59,9 @@ def same(lm, texts, strategy, sizes=SIZES, n=10, **kw):
     "Assert that every size of batch gives what one by one gives."
     alone = [counts(decode(lm, p, strategy, n, seed=3 + i, **kw)) for i, p in enumerate(texts)]
     for size in sizes:
-        found = decode_batch(lm, texts, strategy, size, n, seed=3, **kw)
-        assert [counts(t) for t in found] == alone, (strategy, size)
-    return found
+        batch = decode_batch(lm, texts, strategy, size, n, seed=3, **kw)
+        assert [counts(t) for t in batch] == alone, (strategy, size)
+    return batch
 
 
 BASES = Greedy(), Sample(WARM), Greedy([RepetitionPenalty(1.3)])
@@ -258,7 +260,7 @@ def test_early_exits_that_end_at_odd_times_and_are_refilled():
 
 def test_an_error_names_the_text_and_leaves_the_models_as_they_were():
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
-    before = [{k: v.clone() for k, v in m.model.state_dict().items()} for m in (lm, draft)]
+    before = [weights_of(lm), weights_of(draft)]
 
     def explode(ids, scores):
         if ids.shape[1] > 70:
@@ -266,11 +268,11 @@ def test_an_error_names_the_text_and_leaves_the_models_as_they_were():
         return scores
 
     for explode.hard in (False, True):
-        with pytest.raises(KeyboardInterrupt if explode.hard else RuntimeError) as found:
+        with pytest.raises(KeyboardInterrupt if explode.hard else RuntimeError) as error:
             decode_batch(
                 lm, prompts(64), Speculative(AssistantDrafter(draft), base=Greedy([explode])), 3, 12
             )
-        assert explode.hard or found.value.__notes__ == ['while decoding prompt number 4']
+        assert explode.hard or error.value.__notes__ == ['while decoding prompt number 4']
     for m, old in zip((lm, draft), before):
         assert all(torch.equal(v, m.model.state_dict()[k]) for k, v in old.items())
     same(lm, prompts(64)[:3], Greedy(), sizes=(2,))

@@ -1,4 +1,4 @@
-"""DFlash: a block of masks filled in one pass, against plain decoding, the exact law and the authors' formulas.
+"""DFlash against plain decoding, the exact distribution and the authors' formulas.
 
 The stand-in for a published draft model has the configuration fields, tensor names and file format of the
 authors' checkpoints and random numbers; its rows are computed once more with nothing but torch, in float64.
@@ -72,7 +72,7 @@ def test_greedy_texts_are_those_of_plain_decoding(architecture):
                 assert {s.draft_passes for s in trace.steps if s.drafted} == {1}
 
 
-LAWS = {
+DISTRIBUTIONS = {
     'chain': ('DFlashDrafter(heads=dflash)', 'TokenVerifier()'),
     'blocks': ('DFlashDrafter(heads=dflash)', 'BlockVerifier()'),
     'another base': ('DFlashDrafter(heads=dflash, base=Greedy())', 'None'),
@@ -80,12 +80,12 @@ LAWS = {
 
 
 def case_of(name, processors=()):
-    drafter, verifier = LAWS[name]
+    drafter, verifier = DISTRIBUTIONS[name]
     return Case('llama', drafter, verifier, 'FixedLookahead(2)', processors, ((1, 0, 2),), 3)
 
 
-@pytest.mark.parametrize('name', LAWS)
-def test_the_law_is_the_targets(name):
+@pytest.mark.parametrize('name', DISTRIBUTIONS)
+def test_the_distribution_is_the_targets(name):
     "Every outcome of every draw over three tokens, through the draft model's own code."
     assert law.check(case_of(name, ('Temperature(0.7)',)))
 
@@ -216,7 +216,8 @@ def config_of(target, **changes):
 
 def tensors_of(config):
     "Random tensors under the authors' names: `DFlashDraftModel.state_dict()`."
-    wide, inner, d = config['hidden_size'], config['intermediate_size'], config['head_dim']
+    wide, inner = config['hidden_size'], config['intermediate_size']
+    d = config['head_dim']
     q, kv = d * config['num_attention_heads'], d * config['num_key_value_heads']
     shapes = {'fc.weight': (wide, 3 * wide), 'hidden_norm.weight': (wide,), 'norm.weight': (wide,)}
     for i in range(config['num_hidden_layers']):
@@ -258,7 +259,8 @@ def turned(x, positions, theta):
 
 def layer_by_formula(config, w, i, x, context):
     "z-lab/dflash, `Qwen3DFlashDecoderLayer`: keys of context and block; a windowed layer is causal."
-    n, m, d = len(context), len(x), config['head_dim']
+    n, m = len(context), len(x)
+    d = config['head_dim']
     positions, theta = torch.arange(n + m), config['rope_theta']
     y = rms(x, w('input_layernorm'))
     both = torch.cat([context, y])

@@ -1,5 +1,4 @@
-"""Early exit on every family in float64: the same texts, the reuse, the law of samples, and models that stay
-as they were."""
+"Early exit on every family in float64: the same tokens, reuse, distributions, models left unchanged."
 
 import pytest
 import torch
@@ -167,9 +166,9 @@ def test_certificates():
         Speculative(EarlyExitDrafter(1), base=Sample([TopP(0.9)]), lookahead=FixedLookahead(3)),
         Speculative(EarlyExitDrafter(2), base=Sample([MinP(0.1)])),
     ):
-        found = certify(strategy, samples=300)
-        assert found.lossless
-        assert found.distance == 0
+        certificate = certify(strategy, samples=300)
+        assert certificate.lossless
+        assert certificate.distance == 0
     assert certify(Speculative(EarlyExitDrafter(3)), max_new_tokens=6).lossless
 
 

@@ -1,5 +1,4 @@
-"""Over every family of models: greedy, assisted and lookup tokens equal transformers' own greedy tokens in
-float64, guidance and stops included."""
+"On every family of models, assisted and lookup decoding equal transformers' greedy tokens in float64."
 
 import itertools
 
@@ -96,7 +95,7 @@ def recurrent() -> list:
 
 
 @pytest.mark.parametrize('lm', recurrent(), ids=lambda lm: lm.name)
-def test_recurrent_models_can_be_drafted_for_which_transformers_refuses(lm):
+def test_recurrent_models_can_be_drafted_for_which_transformers_rejects(lm):
     draft = random_lm(seed=1, layers=1)
     for prompt in PROMPTS:
         plain = decode(lm, prompt, Greedy(), NEW).tokens
@@ -122,14 +121,11 @@ def test_guidance_survives_speculation():
 
 def test_models_and_configs_are_as_they_were_even_after_an_error():
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
-    before = [
-        (
-            {k: v.clone() for k, v in m.model.state_dict().items()},
-            m.model.config.to_dict(),
-            m.model.generation_config.to_dict(),
-        )
-        for m in (lm, draft)
-    ]
+    before = []
+    for m in (lm, draft):
+        weights = {k: v.clone() for k, v in m.model.state_dict().items()}
+        config, generation = m.model.config.to_dict(), m.model.generation_config.to_dict()
+        before.append((weights, config, generation))
 
     def explode(ids, scores):
         raise RuntimeError('rule')

@@ -1,5 +1,4 @@
-"""Multi-token-prediction layers and single-position assistants: what takes more samples, more layers or
-another kind of session than a notebook has time for."""
+"Multi-token-prediction layers and single-position assistants, with more samples and models than a notebook has."
 
 import pytest
 import torch
@@ -139,11 +138,11 @@ def gemma(shared=2, seed=0, dtype=torch.float64, ordered=False, **sizes):
 
 def certified(strategy, lm, prompt, n, samples):
     "G-test of the first `n` tokens together; and how likely it is to notice one temperature of 0.8 too many."
-    law = sequence_distribution(strategy.base, lm, prompt, n)
+    distribution = sequence_distribution(strategy.base, lm, prompt, n)
     counts, exercised = sample_counts(strategy, lm, prompt, n, samples, 0)
     assert not exercised.missing, exercised
-    sharper = law**1.25 / (law**1.25).sum()
-    return g_test(counts, law)[0], g_test_power(law, sharper, samples)
+    sharper = distribution**1.25 / (distribution**1.25).sum()
+    return g_test(counts, distribution)[0], g_test_power(distribution, sharper, samples)
 
 
 def names_of_glm(mtp, depth):
@@ -189,10 +188,10 @@ def test_layers_behind_the_last_one_of_a_checkpoint(tmp_path):
     "Ours drafts as transformers' own does."
     again, mtp = from_checkpoint(tmp_path)
     lm = LM(again, name='glm')
-    found = mtp_of(lm)
-    assert mtp_of(lm) is found
+    result = mtp_of(lm)
+    assert mtp_of(lm) is result
     assert all(
-        torch.equal(x, found.layers.state_dict()[name])
+        torch.equal(x, result.layers.state_dict()[name])
         for name, x in mtp.layers.state_dict().items()
     )
     trace = decode(lm, PROMPT, Speculative(MtpDrafter(), lookahead=FixedLookahead(1)), 12)
@@ -273,7 +272,7 @@ def test_contracts():
             check_drafter(drafter, lm, [[1], PROMPT], base)
 
 
-def test_batches_say_what_each_text_says_alone_when_sampled():
+def test_sampled_batches_are_the_sequences_one_by_one():
     model, mtp = glm(0.06)
     pairs = [(LM(model), MtpDrafter(mtp))] + [
         (lm, SinglePositionDrafter(a)) for lm, a in (gemma(2), gemma(0))

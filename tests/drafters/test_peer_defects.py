@@ -1,5 +1,8 @@
-"""Each defect that was found in another implementation, with the test that shows decodelab does not have it.
-Where transformers has it and it is quick to show, the test shows that too; if a later version mends it, the test is skipped, not failed."""
+"""Each defect known of another implementation, with the test that shows decodelab does not have it.
+
+If transformers has the defect and it is quick to show, the test shows that too; if a later version mends
+it, the test is skipped, not failed.
+"""
 
 import copy
 import re
@@ -45,7 +48,7 @@ from repo import ROOT
 from tests.logits.test_json_grammar import letters
 
 HERE = 'tests/drafters/test_peer_defects.py::'
-MARKS = 'tests/watermark/test_watermarks.py::'
+WATERMARKS = 'tests/watermark/test_watermarks.py::'
 PROMPT = [3, 4, 5, 3, 4]
 # section of the study of the peers (Q: of the one of quality and watermarks); what is wrong; where
 # it is shown that decodelab does not share it
@@ -54,7 +57,7 @@ DEFECTS = [
     (
         'A1',
         'recurrent and hybrid models refuse every form of assistance',
-        'tests/drafters/test_model_families.py::test_recurrent_models_can_be_drafted_for_which_transformers_refuses',
+        'tests/drafters/test_model_families.py::test_recurrent_models_can_be_drafted_for_which_transformers_rejects',
     ),
     (
         'A1',
@@ -75,7 +78,7 @@ DEFECTS = [
     (
         'A1',
         'a batch of constrained or contrastive texts is not the texts one by one',
-        'tests/strategies/test_search.py::test_a_batch_says_what_each_text_says_alone',
+        'tests/strategies/test_search.py::test_batches_are_the_sequences_one_by_one',
     ),
     (
         'A1',
@@ -112,7 +115,7 @@ DEFECTS = [
     (
         'A1',
         'selfhash fails on a vocabulary of fewer than 40 tokens',
-        MARKS + 'test_selfhash_with_a_small_vocabulary',
+        WATERMARKS + 'test_selfhash_with_a_small_vocabulary',
     ),
     (
         'A1',
@@ -122,7 +125,7 @@ DEFECTS = [
     (
         'A1',
         'streaming by the block',
-        'tests/strategies/test_streaming.py::test_batches_of_every_drafter_say_what_they_say_without_streaming',
+        'tests/strategies/test_streaming.py::test_batches_of_every_drafter_are_the_same_without_streaming',
     ),
     (
         'A2.4',
@@ -157,7 +160,7 @@ DEFECTS = [
     (
         'A2.1',
         'schedules of unknown name are accepted',
-        'tests/tuning/test_lookahead_rules.py::test_bad_settings_say_what_to_give',
+        'tests/tuning/test_lookahead_rules.py::test_errors_of_bad_settings_name_good_ones',
     ),
     (
         'A2.1',
@@ -195,12 +198,12 @@ DEFECTS = [
     (
         'A2.3',
         'a processor that counts its calls, or SynthID, is corrupted without a word',
-        HERE + 'test_processors_that_remember_calls_are_found_out',
+        HERE + 'test_processors_that_remember_calls_are_detected',
     ),
     (
         'A2.3',
         'an assistant switches the SynthID watermark off without a word',
-        MARKS + 'test_synthid_survives_an_assistant',
+        WATERMARKS + 'test_synthid_survives_an_assistant',
     ),
     (
         'A2.4',
@@ -266,7 +269,7 @@ DEFECTS = [
     (
         'A2.9',
         'a GenerationConfig with SynthID cannot be loaded',
-        MARKS + 'test_a_synthid_configuration_can_be_read_again',
+        WATERMARKS + 'test_a_synthid_configuration_can_be_read_again',
     ),
     (
         'A4',
@@ -286,7 +289,7 @@ DEFECTS = [
     (
         'A4.4',
         'total variation 0.61 and 0.70 of guided sampling',
-        HERE + 'test_guided_samples_follow_the_guided_law',
+        HERE + 'test_guided_samples_follow_the_guided_distribution',
     ),
     (
         'A4.5',
@@ -314,7 +317,11 @@ DEFECTS = [
         'is the accepted length with or without the bonus token?',
         HERE + 'test_block_efficiency_counts_the_bonus_token',
     ),
-    ('B1.7', 'typical acceptance passes for lossless', HERE + 'test_what_is_lossy_says_so'),
+    (
+        'B1.7',
+        'typical acceptance passes for lossless',
+        HERE + 'test_a_lossy_verifier_is_reported_as_lossy',
+    ),
     (
         'B1.7',
         'the loss as a function of the parameter',
@@ -341,41 +348,45 @@ DEFECTS = [
     (
         'Q6',
         'selfhash with the default width is one list for all texts',
-        MARKS + 'test_selfhash_of_width_1_is_one_list',
+        WATERMARKS + 'test_selfhash_of_width_1_is_one_list',
     ),
     (
         'Q6',
         'lefthash ignores the context width',
-        MARKS + 'test_lefthash_looks_at_one_token_whatever_the_width',
+        WATERMARKS + 'test_lefthash_looks_at_one_token_whatever_the_width',
     ),
     (
         'Q6',
         'products that overflow, seeds of which 32 bits count: kept for parity, explained',
-        MARKS + 'test_products_that_overflow_and_seeds_that_are_cut',
+        WATERMARKS + 'test_products_that_overflow_and_seeds_that_are_cut',
     ),
     (
         'Q6',
         'selfhash can raise forty tokens only: nearly nothing where entropy is high',
-        MARKS + 'test_selfhash_marks_forty_candidates_of_a_flat_row',
+        WATERMARKS + 'test_selfhash_covers_forty_candidates_of_a_flat_row',
     ),
-    ('Q6', "the detector's cache is never hit", MARKS + 'test_lists_are_kept_between_detections'),
+    (
+        'Q6',
+        "the detector's cache is never hit",
+        WATERMARKS + 'test_lists_are_cached_between_detections',
+    ),
     (
         'Q6',
         'the detector fails on a model without a begin-of-text id',
-        MARKS + 'test_a_model_without_a_begin_of_text',
+        WATERMARKS + 'test_a_model_without_a_begin_of_text',
     ),
-    ('Q6', 'padding is scored', MARKS + 'test_padding_does_not_count'),
+    ('Q6', 'padding is scored', WATERMARKS + 'test_padding_does_not_count'),
     (
         'Q6',
         'repeated n-grams count by default: z = 24.4 for one token again and again',
-        MARKS + 'test_one_token_again_and_again_is_no_evidence',
+        WATERMARKS + 'test_one_token_again_and_again_is_no_evidence',
     ),
-    ('Q6', 'a share outside, a key that is none', MARKS + 'test_shares_outside_are_refused'),
-    ('Q7', 'tokens 65,536 apart share all g-values', MARKS + 'test_twins_of_synthid'),
+    ('Q6', 'a share outside, a key that is none', WATERMARKS + 'test_shares_outside_are_rejected'),
+    ('Q7', 'tokens 65,536 apart share all g-values', WATERMARKS + 'test_twins_of_synthid'),
     (
         'Q8',
         'detection takes one text at a time',
-        MARKS + 'test_many_texts_have_the_evidence_of_each',
+        WATERMARKS + 'test_many_texts_have_the_evidence_of_each',
     ),
 ]
 LATER = [
@@ -476,7 +487,7 @@ def test_assisted_texts_can_be_batched(lm, draft):
     assert [t.tokens for t in decode_batch(lm, prompts, strategy, 2, 12)] == [
         decode(lm, p, Greedy(), 12).tokens for p in prompts
     ]
-    with torch.random.fork_rng(devices=[]), pytest.raises(ValueError, match='atch') as found:
+    with torch.random.fork_rng(devices=[]), pytest.raises(ValueError, match='atch') as error:
         lm.model.generate(
             torch.tensor(prompts),
             assistant_model=draft.model,
@@ -485,7 +496,7 @@ def test_assisted_texts_can_be_batched(lm, draft):
             pad_token_id=0,
         )
         mended(True)
-    assert found
+    assert error
 
 
 def test_nothing_acts_that_was_not_asked_for():
@@ -581,7 +592,7 @@ def test_lookup_guesses_do_not_depend_on_the_rules(lm):
 
 
 def test_acceptance_is_reported(lm, draft):
-    found = decode(lm, PROMPT, Speculative(AssistantDrafter(draft)), 20).metrics()
+    metrics = decode(lm, PROMPT, Speculative(AssistantDrafter(draft)), 20).metrics()
     assert {
         'acceptance_rate',
         'token_acceptance',
@@ -590,7 +601,7 @@ def test_acceptance_is_reported(lm, draft):
         'accepted',
         'target_passes',
         'draft_passes',
-    } <= set(found)
+    } <= set(metrics)
     out = lm.model.generate(
         torch.tensor([PROMPT]),
         assistant_model=draft.model,
@@ -627,7 +638,7 @@ def test_cache_settings_of_the_model_do_not_matter(lm, draft):
 
 
 def test_guidance_survives(lm, draft):
-    plain, found = theirs(lm, guidance_scale=1.5)[0], []
+    plain, result = theirs(lm, guidance_scale=1.5)[0], []
     for drafter in (AssistantDrafter(draft), PromptLookupDrafter()):
         assert (
             decode(
@@ -636,11 +647,11 @@ def test_guidance_survives(lm, draft):
             == plain
         )
     for options in (dict(assistant_model=twin(draft)), dict(prompt_lookup_num_tokens=3)):
-        found.append(theirs(lm, guidance_scale=1.5, **options)[0] == plain)
-    mended(any(found))
+        result.append(theirs(lm, guidance_scale=1.5, **options)[0] == plain)
+    mended(any(result))
 
 
-def test_guided_samples_follow_the_guided_law():
+def test_guided_samples_follow_the_guided_distribution():
     lm, draft = (random_lm(seed=s, vocab_size=8, layers=1, scale=0.3) for s in (0, 1))
     for drafter in (AssistantDrafter(draft), PromptLookupDrafter()):
         check = statistical_check(
@@ -652,7 +663,7 @@ def test_guided_samples_follow_the_guided_law():
         assert check.passed, check.message
 
 
-def test_processors_that_remember_calls_are_found_out():
+def test_processors_that_remember_calls_are_detected():
     class Counts:
         calls = 0
 
@@ -712,8 +723,8 @@ def test_stop_strings_work_with_a_draft():
         == plain.tokens
     )
     assert plain.stopped == "string '\\n'"
-    found = theirs(lm, lm.encode(prompt), 32, stop_strings=['\n'], tokenizer=lm.tokenizer)[0]
-    assert found == plain.tokens
+    result = theirs(lm, lm.encode(prompt), 32, stop_strings=['\n'], tokenizer=lm.tokenizer)[0]
+    assert result == plain.tokens
     mended(
         not isinstance(
             theirs(
@@ -856,24 +867,24 @@ def test_lookup_takes_the_newest_match_and_what_there_is_of_it(lm):
 
 def test_block_efficiency_counts_the_bonus_token(lm):
     trace = decode(lm, PROMPT, Speculative(AssistantDrafter(lm), lookahead=FixedLookahead(4)), 40)
-    found = trace.metrics()
-    assert found['block_efficiency'] == 5 == 1 + found['accepted'] / len(trace.steps)
-    assert found['acceptance_rate'] == found['token_acceptance'] == 1
+    metrics = trace.metrics()
+    assert metrics['block_efficiency'] == 5 == 1 + metrics['accepted'] / len(trace.steps)
+    assert metrics['acceptance_rate'] == metrics['token_acceptance'] == 1
     assert trace.steps[0].origins() == ['accepted'] * 4 + ['bonus']
 
 
-def test_what_is_lossy_says_so():
+def test_a_lossy_verifier_is_reported_as_lossy():
     assert not TypicalAcceptanceVerifier().lossless
     assert ExactMatchVerifier().lossless
-    found = certify(
+    certificate = certify(
         Speculative(
             AssistantDrafter(random_lm()), base=Sample(), verifier=TypicalAcceptanceVerifier()
         ),
         samples=200,
     )
-    assert not found.lossless
-    assert 'LOSSY, as declared by TypicalAcceptanceVerifier' in repr(found)
-    assert found.distance > 0
+    assert not certificate.lossless
+    assert 'LOSSY, as declared by TypicalAcceptanceVerifier' in repr(certificate)
+    assert certificate.distance > 0
 
 
 def sampling(verifier, q):

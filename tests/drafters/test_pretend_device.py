@@ -1,5 +1,4 @@
-"""Every part on a device that is not the CPU (`evaluate.pretend`): mixed devices raise, the same seed gives
-the same tokens, and the host reads as seldom as it should.
+"""Every part on a device that is not the CPU (`evaluate.pretend`): no mixed devices, the same tokens, few host reads.
 
 Parts are made from their signatures by `tests/fuzz/parts.py`: a new one is tried here without being named.
 With DECODELAB_TEST_DEVICE=cuda the device is a real one, and its reads and kernels are what the profiler saw.
@@ -28,7 +27,7 @@ from decodelab.strategies.constraints import PhrasalConstraint
 from decodelab.speculative import BackoffLookahead, SelfMeasuringLookahead
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
 from decodelab.watermark.base import Watermark
-from tests.fuzz.cases import Lazy, RefusedError, judged
+from tests.fuzz.cases import Lazy, RejectedError, judged
 from tests.fuzz.models import build
 from tests.fuzz.parts import Maker, classes, namespace, subclasses
 
@@ -117,29 +116,32 @@ def of_part(kind, part: str) -> list:
     "The package's own classes of a kind in a part."
     for module in pkgutil.iter_modules(importlib.import_module(f'decodelab.{part}').__path__):
         importlib.import_module(f'decodelab.{part}.{module.name}')
-    found = {c for c in subclasses(kind) if c.__module__.startswith(f'decodelab.{part}.')}
-    return sorted(found, key=lambda c: c.__name__)
+    result = {c for c in subclasses(kind) if c.__module__.startswith(f'decodelab.{part}.')}
+    return sorted(result, key=lambda c: c.__name__)
 
 
 def expressions() -> list[str]:
     "An expression for every part but drafters, in a strategy that uses it."
     maker = Maker(random.Random(2), VOCABULARY)
     assisted = 'Speculative(AssistantDrafter(draft), '
-    found = [e for c in of_part(Strategy, 'strategies') for e in by_hand(c)]
+    results = [e for c in of_part(Strategy, 'strategies') for e in by_hand(c)]
     for name, c in classes(Verifier).items():
         inner = 'TokenVerifier()' if 'verifier' in inspect.signature(c).parameters else ''
-        found.append(f'{assisted}Sample(), {name}({inner}))')
+        results.append(f'{assisted}Sample(), {name}({inner}))')
     for heads in ('hydra', 'eagle3', 'dflash'):
-        found += [f'Speculative(AssistantDrafter({heads}), Sample())']
-        found += [f'Speculative(DynamicTreeDrafter({heads}, 4, 2), Greedy())']
-    found += [f'{assisted}Greedy())', f'{assisted}Sample(), LenientVerifier(0.7))']
-    found += [f'{assisted}Sample(), TypicalAcceptanceVerifier())', f'{assisted}deterministic=True)']
-    found += [
+        results += [f'Speculative(AssistantDrafter({heads}), Sample())']
+        results += [f'Speculative(DynamicTreeDrafter({heads}, 4, 2), Greedy())']
+    results += [f'{assisted}Greedy())', f'{assisted}Sample(), LenientVerifier(0.7))']
+    results += [
+        f'{assisted}Sample(), TypicalAcceptanceVerifier())',
+        f'{assisted}deterministic=True)',
+    ]
+    results += [
         f'{assisted}Sample(), lookahead={maker.make(c, 0)})'
         for c in classes(LookaheadRule).values()
     ]
-    found += [f'{assisted}Sample({maker.make(c, 0)}))' for c in classes(LogitsProcessor).values()]
-    return found + [
+    results += [f'{assisted}Sample({maker.make(c, 0)}))' for c in classes(LogitsProcessor).values()]
+    return results + [
         f'{assisted}Sample({e}))' for c in of_part(Watermark, 'watermark') for e in by_hand(c)
     ]
 
@@ -147,10 +149,10 @@ def expressions() -> list[str]:
 def names(world: dict) -> dict:
     "What an expression may name."
     parts = PhrasalConstraint, RepeatedNGram, InsertAfter, Prepend, LowestGroup
-    found = dict(Speculative=Speculative) | {c.__name__: c for c in parts}
+    result = dict(Speculative=Speculative) | {c.__name__: c for c in parts}
     for kind in (Strategy, Watermark, Verifier, LogitsProcessor):
-        found |= {c.__name__: c for c in subclasses(kind)}
-    return found | namespace(world) | world
+        result |= {c.__name__: c for c in subclasses(kind)}
+    return result | namespace(world) | world
 
 
 @pytest.fixture(scope='module')
@@ -191,7 +193,7 @@ def test_same_tokens_with_every_drafter(worlds, name, base):
         try:
             with judged():
                 want = steps_of(worlds[0], expression)
-        except RefusedError:
+        except RejectedError:
             continue
         assert steps_of(worlds[1], expression) == want
         return
@@ -304,28 +306,28 @@ def test_rules_that_stop_drafting(worlds, drafter, rule):
     rules = dict(BackoffLookahead=BackoffLookahead, SelfMeasuringLookahead=SelfMeasuringLookahead)
     for base in ('Greedy()', 'Sample()'):
         expression = f'Speculative({drafter}, {base}, lookahead={rule})'
-        found = []
+        results = []
         for world in worlds:
             strategy = eval(expression, names(world) | rules)
-            found.append(decode(world['target'], PROMPT, strategy, 3 * N, seed=3).tokens)
-        assert found[0] == found[1]
+            results.append(decode(world['target'], PROMPT, strategy, 3 * N, seed=3).tokens)
+        assert results[0] == results[1]
 
 
 def test_the_end_of_a_sequence_inside_a_draft(worlds):
     "A draft on the device goes on behind the end; the steps are those of the CPU all the same."
     for base in ('Greedy()', 'Sample()'):
         for stop in (0, 15, 30):
-            found = []
+            results = []
             for world in worlds:
                 strategy = eval(ASSISTED.format(base), names(world))
                 trace = decode(world['target'], PROMPT, strategy, 6, stop=Stop(eos=(stop, 6, 37)))
-                found.append(
+                results.append(
                     [
                         (s.tokens, s.drafted, s.accepted, s.rejected, s.draft_tokens)
                         for s in trace.steps
                     ]
                 )
-            assert found[0] == found[1]
+            assert results[0] == results[1]
 
 
 def test_no_device_is_mixed_in_a_model_of_another_family(worlds):

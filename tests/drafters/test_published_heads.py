@@ -1,4 +1,4 @@
-"""Draft heads in the files of their authors, under their real names, against the formulas of their papers.
+"""Draft heads in the files of their authors against the formulas of their papers.
 
 The stand-ins have the names, shapes and formats of the published files and random numbers. Each kind's
 scores are computed once more from the tensors of the file, in float64 and with nothing but torch.
@@ -213,7 +213,8 @@ def test_a_name_of_the_hub_is_read_from_its_cache(hub, targets, name):
 def test_the_scores_are_those_of_the_formulas(hub, targets, name):
     "After the committed ids, along a chain, for two branches of a tree, and after further tokens."
     layout, target = HEADS[name]
-    lm, state, formula = targets[target], tensors(hub, name), FORMULAS[layout]
+    lm, formula = targets[target], FORMULAS[layout]
+    state = tensors(hub, name)
     request = Request(lm, [4, 9], 20, Rng(0))
     scorer = load_heads(name).scorer(request, Greedy(), Greedy().bind(request))
     for ids in ([4, 9], [4, 9, 30, 31, 32], [4, 9, 30, 8, 8, 8, 3]):
@@ -234,7 +235,8 @@ def test_the_scores_are_those_of_the_formulas(hub, targets, name):
 def test_a_formula_that_is_slightly_wrong_is_noticed(hub, targets, name):
     "The comparison above has teeth: swapped halves of what is joined, or a state one position off, are far away."
     layout, target = HEADS[name]
-    lm, state, formula = targets[target], tensors(hub, name), FORMULAS[layout]
+    lm, formula = targets[target], FORMULAS[layout]
+    state = tensors(hub, name)
     ids, path = [4, 9, 30, 31, 32], [17]
     want = formula(state, lm, ids, path)
     wrong = dict(state)
@@ -291,9 +293,9 @@ def test_certificates_and_files_of_our_own(kind, tmp_path):
         Speculative(AssistantDrafter(heads), Sample(), lookahead=FixedLookahead(3)),
         Speculative(TreeDrafter(heads, (2, 2)), Sample([Temperature(0.8)])),
     ):
-        found = certify(scheme, samples=300)
-        assert found.lossless, found
-        assert [c.kind for c in found.checks] == ['exact', 'statistical'], found
+        certificate = certify(scheme, samples=300)
+        assert certificate.lossless, certificate
+        assert [c.kind for c in certificate.checks] == ['exact', 'statistical'], certificate
     half = load('pico', device='cpu', dtype=torch.bfloat16)
     wide = kind(256, 4096, ()).randomized(half)
     trace = decode(half, [3, 4, 5], Speculative(AssistantDrafter(wide), deterministic=True), 12)

@@ -1,4 +1,4 @@
-"""Random combinations, for a short time: with a fixed seed, and with the date's.
+"""Random combinations of parts, for a short time: with a fixed seed and with the date's.
 
 `python -m tests.fuzz --minutes 30 --seed 1` is the long form. A failure prints one line of Python that repeats it.
 """
@@ -11,7 +11,7 @@ import random
 import pytest
 
 from tests.fuzz import greedy, law
-from tests.fuzz.cases import Case, FailedError, RefusedError
+from tests.fuzz.cases import Case, FailedError, RejectedError
 from tests.fuzz.models import USUAL, architectures, build
 from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
@@ -28,7 +28,7 @@ def test_random_combinations(kind, seed):
     report = run(kind, SECONDS * SHARES[seed], SEEDS[seed])
     assert not report.failed, str(report)
     assert report.compared >= 20, str(report)
-    assert all(len(sentence.split()) >= 5 for sentence in report.refused), str(report)
+    assert all(len(sentence.split()) >= 5 for sentence in report.rejected), str(report)
 
 
 def test_architectures_that_can_be_tiny():
@@ -50,10 +50,15 @@ COMBINATIONS = dict(
 OUTER = ('FirstOfDrafter', 'ParallelDrafter', 'CappedDrafter', 'CascadeDrafter')
 
 
-def leaves(law_only: bool) -> dict:
+def leaves(enumerated: bool) -> dict:
     "Name → expression of each drafter that stands for itself."
-    maker = Maker(random.Random(5), 3 if law_only else 40, law=True)
+    maker = Maker(random.Random(5), 3 if enumerated else 40, enumerated=True)
     return {n: maker.make(c, 0) for n, c in classes(Drafter).items() if n not in OUTER}
+
+
+def pairs_of(row) -> set[tuple]:
+    "The pairs of values that a row has in two columns, with their columns."
+    return {(i, a, j, b) for (i, a), (j, b) in itertools.combinations(enumerate(row), 2)}
 
 
 def rows(*values) -> list[tuple]:
@@ -67,21 +72,15 @@ def rows(*values) -> list[tuple]:
     }
     table = []
     while pairs:
-        best = max(
-            (tuple(draw.choice(v) for v in values) for _ in range(60)),
-            key=lambda row: sum(
-                (i, row[i], j, row[j]) in pairs
-                for i, j in itertools.combinations(range(len(row)), 2)
-            ),
-        )
-        new = {(i, best[i], j, best[j]) for i, j in itertools.combinations(range(len(best)), 2)}
-        if not new & pairs:
+        candidates = []
+        for _ in range(60):
+            candidates.append(tuple(draw.choice(v) for v in values))
+        best = max(candidates, key=lambda row: len(pairs_of(row) & pairs))
+        if not pairs_of(best) & pairs:
             i, a, j, b = min(pairs)
-            best = tuple(
-                a if k == i else b if k == j else draw.choice(v) for k, v in enumerate(values)
-            )
-            new = {(i, best[i], j, best[j]) for i, j in itertools.combinations(range(len(best)), 2)}
-        pairs -= new
+            forced = {i: a, j: b}
+            best = tuple(forced[k] if k in forced else draw.choice(v) for k, v in enumerate(values))
+        pairs -= pairs_of(best)
         table.append(best)
     return table
 
@@ -94,18 +93,18 @@ def test_every_pair_of_drafter_combination_and_verifier(kind):
     if kind == 'greedy':
         verifiers = ['None', 'ExactMatchVerifier()']
     check = dict(greedy=greedy.check, law=law.check)[kind]
-    compared, refused = 0, 0
+    compared, rejected = 0, 0
     for form, a, b, verifier in rows(list(COMBINATIONS), sorted(names), sorted(names), verifiers):
         drafter = COMBINATIONS[form].format(a=names[a], b=names[b])
         n = 2 if kind == 'law' else 8
         case = Case('llama', drafter, verifier, 'FixedLookahead(2)', (), ((1, 2, 1, 2, 1),), n)
         try:
             compared += check(case)
-        except RefusedError:
-            refused += 1
+        except RejectedError:
+            rejected += 1
         except FailedError as error:
             raise AssertionError(f'{error}\n{kind}.check({case!r})') from error
-    assert compared >= 40, (compared, refused)
+    assert compared >= 40, (compared, rejected)
 
 
 @pytest.mark.parametrize('architecture', ['llama', 'qwen3', 'gpt_neox'])

@@ -1,4 +1,4 @@
-"Trained heads beyond their notebooks: every kind of target, every base, batches, interruptions."
+"Trained heads on every kind of target and base, in batches and after interruptions."
 
 import signal
 import time
@@ -73,13 +73,10 @@ def test_greedy_texts_of_the_embedded_target(pico, trained, kind):
 
 def test_eagle_accepts_more_than_medusa(pico, trained):
     "Counts, not times: the order of the kinds that the sources report."
-    passes = {
-        k: sum(
-            len(decode(pico, p, Speculative(AssistantDrafter(h)), 40).steps)
-            for p in builtin_prompts()[:8]
-        )
-        for k, h in trained.items()
-    }
+    passes = {}
+    for kind, heads in trained.items():
+        strategy = Speculative(AssistantDrafter(heads))
+        passes[kind] = sum(len(decode(pico, p, strategy, 40).steps) for p in builtin_prompts()[:8])
     assert passes['eagle'] < passes['medusa'] < 8 * 40
 
 
@@ -205,21 +202,21 @@ def test_certificates(trained, kind):
         Speculative(AssistantDrafter(trained[kind]), Sample(), lookahead=FixedLookahead(3)),
         Speculative(TreeDrafter(trained[kind], (2, 2)), Sample([Temperature(0.8)])),
     ):
-        found = certify(scheme, samples=600)
-        assert found.lossless, found
-        assert [c.kind for c in found.checks] == ['exact', 'statistical'], found
+        certificate = certify(scheme, samples=600)
+        assert certificate.lossless, certificate
+        assert [c.kind for c in certificate.checks] == ['exact', 'statistical'], certificate
     assert certify(Speculative(TreeDrafter(trained[kind], (2, 2))), max_new_tokens=8).lossless
 
 
-def test_a_state_from_the_wrong_place_would_be_noticed(pico, trained):
+def test_a_state_from_the_wrong_position_would_be_noticed(pico, trained):
     "Not the text, which stays the target's own, but the acceptance falls where heads are fed the state before the newest."
 
     class Late(type(trained['eagle']).Scorer):
         def prepare_round(self):
-            kept = self.features.buffer
-            self.features.buffer = kept.roll(1, 0)
+            buffer = self.features.buffer
+            self.features.buffer = buffer.roll(1, 0)
             super().prepare_round()
-            self.features.buffer = kept
+            self.features.buffer = buffer
 
     class LateHeads(EagleHeads):
         Scorer = Late
@@ -328,10 +325,10 @@ def test_tools_that_take_any_drafter(pico, trained):
             ).tokens
             assert list(table.records[0][n].tokens)[:4] == fresh
         assert 'draft forward' in str(round_parts(pico, [prompt], Speculative(drafter)))
-        for refuse in (
+        for call in (
             lambda: CascadeDrafter(heads, PromptLookupDrafter()),
             lambda: check_assistant(drafter, Greedy()),
             lambda: vllm_settings(FixedLookahead(4), drafter, FixedLookahead(4)),
         ):
             with pytest.raises(ValueError):
-                refuse()
+                call()

@@ -1,5 +1,7 @@
-"""Drafts with another tokenizer on real vocabularies and real checkpoints, where a folder `shared` with them
-lies beside the checkout."""
+"""Drafters with another tokenizer on real vocabularies and checkpoints.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import base64
 import json
@@ -42,12 +44,9 @@ MIXED = '# naïve café 日本語 🙂🙂\ndef f(x):\n\treturn  "Überraschung<
 
 def letters(text, merges=()):
     "A tokenizer with a token per letter and per merge."
-    rust = Tokenizer(
-        models.BPE(
-            vocab={t: i for i, t in enumerate([*text, *(a + b for a, b in merges)])},
-            merges=list(merges),
-        )
-    )
+    tokens = [*text, *(a + b for a, b in merges)]
+    vocab = {t: i for i, t in enumerate(tokens)}
+    rust = Tokenizer(models.BPE(vocab=vocab, merges=list(merges)))
     rust.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=rust)
 
@@ -103,22 +102,19 @@ def test_the_lookahead_is_never_exceeded_and_asked_in_terms_of_the_target(k):
 def test_an_interrupted_call_alters_nothing():
     target, alt = load('pico-draft', device='cpu'), load('pico-alt', device='cpu')
 
-    def state():
-        return [
-            (
-                lm.model.config.to_json_string(),
-                lm.model.generation_config.to_json_string(),
-                lm.tokenizer.backend_tokenizer.to_str(),
-                [(n, w.clone()) for n, w in lm.model.state_dict().items()],
-                [id(m) for m in lm.model.modules()],
-            )
-            for lm in (target, alt)
-        ]
+    def state(lm):
+        return (
+            lm.model.config.to_json_string(),
+            lm.model.generation_config.to_json_string(),
+            lm.tokenizer.backend_tokenizer.to_str(),
+            [(n, w.clone()) for n, w in lm.model.state_dict().items()],
+            [id(m) for m in lm.model.modules()],
+        )
 
     def interrupt(ids):
         raise KeyboardInterrupt
 
-    before = state()
+    before = [state(target), state(alt)]
     for kind, base in (
         (UniversalDrafter, Greedy()),
         (TokenIntersectionDrafter, Sample([RepetitionPenalty(1.2), Temperature(0.7)])),
@@ -126,7 +122,7 @@ def test_an_interrupted_call_alters_nothing():
         with pytest.raises(KeyboardInterrupt):
             decode(target, 'def f', Speculative(kind(alt), base=base), 12, stop=interrupt)
         decode(target, 'def f', Speculative(kind(alt), base=base), 12)
-    for a, b in zip(before, state()):
+    for a, b in zip(before, [state(target), state(alt)]):
         assert a[:3] == b[:3]
         assert a[4] == b[4]
         assert all(n == m and torch.equal(v, w) for (n, v), (m, w) in zip(a[3], b[3]))
@@ -137,10 +133,8 @@ def test_an_interrupted_call_alters_nothing():
 
 def tiktoken_like(path):
     "Whisper's vocabulary as a byte-level BPE: the merge of each token is the split that its own ranks make."
-    ranks = {
-        base64.b64decode(t): int(r)
-        for t, r in (line.split() for line in path.read_text().splitlines() if line)
-    }
+    lines = [line.split() for line in path.read_text().splitlines() if line]
+    ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
     byte = bytes_to_unicode()
     name = lambda raw: ''.join(byte[b] for b in raw)
     merges = []
@@ -237,7 +231,7 @@ def real():
         for line in (folder / 'gpt2' / 'merges.txt').read_text().splitlines()
         if line and not line.startswith('#version')
     ]
-    found = dict(
+    result = dict(
         gpt2=byte_level(json.loads((folder / 'gpt2' / 'vocab.json').read_text()), merges),
         gptneox=Tokenizer.from_file(str(folder / 'gptneox' / '20B_tokenizer.json')),
         mistral=sentencepiece_like(folder / 'mistral' / 'tokenizer.model.v1'),
@@ -251,11 +245,11 @@ def real():
     )
     return {
         name: PreTrainedTokenizerFast(tokenizer_object=rust, **special[name])
-        for name, rust in found.items()
+        for name, rust in result.items()
     }
 
 
-def test_real_vocabularies_spell_what_they_say(real):
+def test_real_vocabularies_spell_their_tokens(real):
     for name, tokenizer in real.items():
         spelling = TokenizerBytes(tokenizer)
         ids = spelling.encode(MIXED.encode(), start=True)
@@ -354,13 +348,13 @@ def test_real_checkpoints_with_two_tokenizers(stories, order):
             assert fast.tokens == decode(target, prompt, Greedy(), 40).tokens, (kind, prompt)
             steps += fast.steps
         assert sum(s.accepted for s in steps) > least * sum(s.drafted for s in steps) > 0
-    found = certify(
+    certificate = certify(
         Speculative(TokenIntersectionDrafter(draft), base=Sample([Temperature(0.8)])),
         target,
         PROMPTS[:2],
         samples=300,
     )
-    assert found.lossless, found
+    assert certificate.lossless, certificate
 
 
 def test_a_checkpoint_drafts_for_itself_through_text(stories):

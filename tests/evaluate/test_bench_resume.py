@@ -1,5 +1,4 @@
-"""A bench that is killed outright, or interrupted, goes on where it was and gives what an undisturbed one
-gives."""
+"A bench that is killed or interrupted continues, and ends with the rows of an undisturbed one."
 
 import json
 import os
@@ -68,10 +67,10 @@ def stopped(script, out, sig, rows=5):
             assert time.monotonic() < deadline, process.communicate()[1]
             time.sleep(0.002)
         process.send_signal(sig)
-        said = process.communicate(timeout=30)[1]
+        message = process.communicate(timeout=30)[1]
     finally:
         process.kill()
-    return process.returncode, (out / 'rows.jsonl').read_bytes(), said
+    return process.returncode, (out / 'rows.jsonl').read_bytes(), message
 
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals')
@@ -84,17 +83,17 @@ def test_a_stopped_bench_goes_on(script, tmp_path, sig):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in the process: another number of threads is another bench
     try:
-        status, kept, said = stopped(script, tmp_path / 'run', sig)
-        lines = kept.splitlines(keepends=True)
+        status, rows, message = stopped(script, tmp_path / 'run', sig)
+        lines = rows.splitlines(keepends=True)
         assert status != 0
         assert 5 <= len(lines) < TOTAL
         assert all(json.loads(l) for l in lines if l.endswith(b'\n'))
-        assert said == '' or sig == signal.SIGINT  # no progress bar where nobody watches
+        assert message == '' or sig == signal.SIGINT  # no progress bar where nobody watches
         with open(tmp_path / 'run' / 'rows.jsonl', 'ab') as file:
             file.write(b'{"strategy": "on')  # and the power fails while a row is written
         frame = run(tmp_path / 'run')
         assert (
-            (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(kept[: kept.rfind(b'\n') + 1])
+            (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(rows[: rows.rfind(b'\n') + 1])
         )  # nothing measured twice
         assert frame.equals(load_run(tmp_path / 'run'))
         assert len(frame) == TOTAL
@@ -105,7 +104,7 @@ def test_a_stopped_bench_goes_on(script, tmp_path, sig):
         torch.set_num_threads(threads)
 
 
-def test_a_folder_of_another_bench_is_refused_and_left_alone(script, tmp_path):
+def test_a_folder_of_another_bench_is_rejected_and_left_alone(script, tmp_path):
     from a_bench import Paced, run
 
     run(tmp_path / 'run', repeats=1)
@@ -139,7 +138,7 @@ def test_a_failing_strategy_loses_only_its_own_run(script, tmp_path):
     strategies = dict(one=Paced(1, 0), bad=Fails(2, 0))
     with pytest.raises(RuntimeError, match='out of memory'):
         run(tmp_path / 'run', strategies=strategies, on_error='raise')
-    kept = (tmp_path / 'run' / 'rows.jsonl').read_bytes()
-    assert kept.count(b'"bad"') == 2
+    rows = (tmp_path / 'run' / 'rows.jsonl').read_bytes()
+    assert rows.count(b'"bad"') == 2
     assert len(run(tmp_path / 'run', strategies=strategies)) == TOTAL
-    assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(kept)
+    assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(rows)

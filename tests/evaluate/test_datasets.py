@@ -1,5 +1,7 @@
-"""Data sets: real files where there are some, broken ones, parquet and the Hub where their libraries are
-installed."""
+"""Data sets: real files, broken ones, parquet and the Hub.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import csv
 import gzip
@@ -32,7 +34,7 @@ COUNTS = dict(
     not (DATA / 'spec_bench').is_dir(), reason='no folder shared/data beside the checkout'
 )
 @pytest.mark.parametrize('name', COUNTS)
-def test_real_files_are_found_by_name_and_read_whole(name):
+def test_real_files_are_located_by_name_and_read_whole(name):
     records = read_dataset(name, folder=DATA)
     assert len(records) == (COUNTS[name] or len(records)) > 50
     assert all(record[f] or record[f] is False for record in records for f in SOURCES[name].fields)
@@ -40,8 +42,8 @@ def test_real_files_are_found_by_name_and_read_whole(name):
     assert (
         few == read_dataset(data_file(name, folder=DATA), n=7, required=()) or SOURCES[name].aliases
     )
-    places = [records.index(r) for r in few]
-    assert places == sorted(set(places))
+    positions = [records.index(r) for r in few]
+    assert positions == sorted(set(positions))
     assert few != read_dataset(name, folder=DATA, n=7, seed=1)
 
 
@@ -75,7 +77,7 @@ def test_every_format_gives_the_same_records(tmp_path, ending):
 
 
 @pytest.mark.parametrize('ending', KINDS)
-def test_a_file_cut_anywhere_is_read_up_to_a_record_or_refused(tmp_path, ending):
+def test_a_file_cut_anywhere_is_read_up_to_a_record_or_rejected(tmp_path, ending):
     path = stored(tmp_path, ending)
     whole = path.read_bytes()
     for at in random.Random(0).sample(range(len(whole)), 60):
@@ -125,7 +127,7 @@ def test_the_environment_names_the_folder_and_nothing_is_fetched_unasked(tmp_pat
     assert missing_data('c4') == ''
 
 
-def test_asked_for_the_library_is_called_with_what_the_source_says(monkeypatch):
+def test_asked_for_the_library_is_called_with_the_arguments_of_the_source(monkeypatch):
     calls, library = [], types.ModuleType('datasets')
     library.load_dataset = lambda **given: (
         calls.append(given) or iter([dict(article='a', highlights='h')] * 3)

@@ -1,5 +1,7 @@
-"""Quality and multiple choice: laws that hold for any input, and real data where a folder `shared` with it
-lies beside the checkout."""
+"""Text quality and multiple choice: properties for any input, and real data.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import json
 import math
@@ -31,13 +33,13 @@ real = pytest.mark.skipif(
 )
 texts = st.lists(st.integers(0, 3), max_size=12)
 values = st.lists(st.floats(-2000, 0), min_size=1, max_size=6)
-law = settings(deadline=None, max_examples=60)
+many_examples = settings(deadline=None, max_examples=60)
 
 
 # Laws
 
 
-@law
+@many_examples
 @given(texts, texts, texts)
 def test_the_edit_distance_is_a_distance(a, b, c):
     assert (edit_distance(a, b) == 0) == (a == b)
@@ -46,7 +48,7 @@ def test_the_edit_distance_is_a_distance(a, b, c):
     assert abs(len(a) - len(b)) <= edit_distance(a, b) <= max(len(a), len(b))
 
 
-@law
+@many_examples
 @given(st.lists(texts, min_size=2, max_size=5))
 def test_shares_are_shares_and_order_does_not_matter(some):
     for measure in (
@@ -65,10 +67,10 @@ def test_shares_are_shares_and_order_does_not_matter(some):
     assert all(bleu(t, [t]) == 1 for t in some if len(t) > 3)
 
 
-@law
+@many_examples
 @given(values, values, st.floats(-500, 500))
 def test_truthfulness_depends_on_differences_of_scores_only(true, false, by):
-    moved = [[s + by for s in side] for side in (true, false)]
+    moved = [s + by for s in true], [s + by for s in false]
     assert mc2(*moved) == pytest.approx(mc2(true, false), abs=1e-9)
     assert 0 <= mc2(true, false) <= 1
     assert mc2(true, false) == pytest.approx(1 - mc2(false, true), abs=1e-9)
@@ -125,10 +127,8 @@ def test_truthfulqa_scores_are_those_of_whole_forwards(lm):
     for base, temperature in ((Greedy(), 1.0), (Sample([Temperature(2.0)]), 2.0)):
         frame = evaluate_choices(lm, questions, base)
         for q, row in zip(questions, frame.itertuples()):
-            true, false = (
-                [forward(lm, q.prompt, a, temperature).sum().item() for a in side]
-                for side in (q.true, q.false)
-            )
+            score = lambda a, q=q: forward(lm, q.prompt, a, temperature).sum().item()
+            true, false = [score(a) for a in q.true], [score(a) for a in q.false]
             assert np.allclose(row.true, true, atol=1e-8)
             assert np.allclose(row.false, false, atol=1e-8)
             assert row.mc1 == (true[q.best] > max(false))
@@ -161,7 +161,7 @@ def test_both_scorers_of_factor(lm, column, join, mean):
 
 
 @real
-def test_kept_sessions_change_no_score(lm):
+def test_stored_sessions_change_no_score(lm):
     "Rules with a view of the whole text, and tokens ruled out, over questions of several lengths in turn."
     questions = load_truthfulqa(
         DATA / 'truthfulqa' / 'TruthfulQA.csv', 'Q: Is it cold?\nA: Yes.\n\n'
@@ -189,7 +189,9 @@ def test_people_repeat_little_and_the_published_count_misses_one_ngram_a_text():
     pages = [' '.join(words[i : i + 100]) for i in range(1000, 21000, 100)]
     assert 0.9 < diversity(pages) < 1
     for n in (2, 3, 4):
-        grams = [[tuple(p.split()[i : i + n]) for i in range(101 - n)] for p in pages]
+        grams = []
+        for words in map(str.split, pages):
+            grams.append([tuple(words[i : i + n]) for i in range(101 - n)])
         assert rep_n(pages, n) == pytest.approx(
             1 - sum(len(set(g)) for g in grams) / sum(map(len, grams))
         )
@@ -203,8 +205,15 @@ def test_people_repeat_little_and_the_published_count_misses_one_ngram_a_text():
     assert abs(diversity(pages) - diversity(pages, 'simctg')) < 0.01
 
 
+def inflections(word):
+    "A word and the regular forms that it may have."
+    doubled = word + word[-1]
+    forms = [word + ending for ending in ('s', 'es', 'ed', 'd', 'ing')]
+    return [word, *forms, word[:-1] + 'ing', doubled + 'ing', doubled + 'ed']
+
+
 @real
-def test_human_references_of_commongen_say_their_concepts():
+def test_human_references_of_commongen_contain_their_concepts():
     items = [
         json.loads(l)
         for l in (DATA / 'commongen' / 'commongen.dev.jsonl').read_text().splitlines()[:200]
@@ -214,12 +223,7 @@ def test_human_references_of_commongen_say_their_concepts():
     copies = []
     for item in items:
         lemmas = [c.rsplit('_', 1)[0] for c in item['concept_set'].split('#')]
-        forms = [
-            [w]
-            + [w + e for e in ('s', 'es', 'ed', 'd', 'ing')]
-            + [w[:-1] + 'ing', w + w[-1] + 'ing', w + w[-1] + 'ed']
-            for w in lemmas
-        ]
+        forms = [inflections(w) for w in lemmas]
         exact.append(coverage(item['scene'], lemmas)['coverage'])
         inflected.append(coverage(item['scene'], forms)['coverage'])
         copies.append(self_bleu(item['scene']) if len(item['scene']) > 1 else 0)
@@ -231,15 +235,15 @@ def test_human_references_of_commongen_say_their_concepts():
 @real
 def test_coherence_and_isotropy_of_a_real_model(lm):
     prompts = ['Once upon a time', 'One day, a little girl named Lily']
-    said = [decode(lm, p, Greedy(), 40).text for p in prompts]
-    mixed = [' '.join(sorted(t.split())) for t in said]
-    assert coherence(lm, prompts, said) > -1 > coherence(lm, prompts, mixed)
-    assert coherence(lm, prompts, said) == pytest.approx(
-        np.mean([forward(lm, p, t).mean().item() for p, t in zip(prompts, said)]), abs=1e-8
+    texts = [decode(lm, p, Greedy(), 40).text for p in prompts]
+    mixed = [' '.join(sorted(t.split())) for t in texts]
+    assert coherence(lm, prompts, texts) > -1 > coherence(lm, prompts, mixed)
+    assert coherence(lm, prompts, texts) == pytest.approx(
+        np.mean([forward(lm, p, t).mean().item() for p, t in zip(prompts, texts)]), abs=1e-8
     )
     with torch.no_grad():
         states = lm.model(
-            torch.tensor([lm.encode(said[0])]), output_hidden_states=True
+            torch.tensor([lm.encode(texts[0])]), output_hidden_states=True
         ).hidden_states[-1][0]
     cosines = [
         torch.cosine_similarity(a, b, dim=0).item()

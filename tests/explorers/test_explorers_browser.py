@@ -1,7 +1,9 @@
-"""The explorers in JupyterLab, driven as a reader drives them: by slider, list, button, click and key.
+"""The explorers in JupyterLab, driven by slider, list, button, click and key.
 
 What a page shows at the end is what the same explorer computes here, without a browser, from the same settings.
 A picture of each is kept. Every second one is dark; DECODELAB_THEMES=both drives each in both themes.
+
+Skipped if the machine has no browser.
 """
 
 import os

@@ -1,5 +1,7 @@
-"""The coloured text in a real browser, where there is one: readable on white and on black, inside its column,
-with and without a style sheet."""
+"""Highlighted text in a browser is readable on white and on black, with and without a style sheet.
+
+Skipped if the machine has no browser.
+"""
 
 import base64
 import re
@@ -9,7 +11,7 @@ import pytest
 
 from decodelab.watermark import BinomialNull, GammaNull
 from decodelab.detection import highlight_tokens
-from tests.explore.test_beam_browser import ask, pytestmark  # noqa: F401 (skips where there is no browser)
+from tests.explorers.test_beam_browser import ask, pytestmark  # noqa: F401 (skips where there is no browser)
 
 PIECES = ['def ', 'f', '(x', '):\n', '    return ', 'x' * 300, ' +', ' <b>', '\U0001f600', ''] * 6
 LOOK = '''

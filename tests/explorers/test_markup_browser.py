@@ -1,7 +1,9 @@
-"""Text with markup, quotes, bidi controls and NULs in a real browser: it is shown, and never runs.
+"""Text with markup, quotes, bidi controls and NULs is shown in a browser and never runs.
 
 Every page is opened twice: as it is, and under a strict Content-Security-Policy that lets no script run and
 nothing load, which must change nothing about what a reader sees.
+
+Skipped if the machine has no browser.
 """
 
 import os
@@ -75,7 +77,7 @@ def look(browser, path, strict: bool) -> dict:
     for element in page.locator('[onmouseover], a, span, summary').all()[:40]:
         if element.is_visible():
             element.dispatch_event('mouseover')
-    found = dict(
+    result = dict(
         text=page.locator('body').text_content(),
         hit=page.evaluate('window.hit'),
         handlers=page.evaluate(
@@ -87,7 +89,7 @@ def look(browser, path, strict: bool) -> dict:
         requests=[u for u in requests if not u.startswith(('file:', 'http://page.test/', 'data:'))],
     )
     context.close()
-    return found
+    return result
 
 
 def hostile_trace() -> Trace:
@@ -128,13 +130,13 @@ def pages(tmp_path) -> dict:
         f'<!DOCTYPE html><meta charset="utf-8"><body>{hostile_trace()._repr_html_()}',
         encoding='utf-8',
     )
-    found = detect(GreenList(1), list(range(30)))
+    detection = detect(GreenList(1), list(range(30)))
     shown = highlight_tokens(
         [hostile_text([i]) for i in range(30)],
-        found.token_scores.values,
-        found.token_scores.scored,
-        found.null,
-        found.token_scores.contexts,
+        detection.token_scores.values,
+        detection.token_scores.scored,
+        detection.null,
+        detection.token_scores.contexts,
         HOSTILE[0],
         None,
     )
@@ -146,15 +148,15 @@ def pages(tmp_path) -> dict:
 @pytest.mark.parametrize('name', ['trace', 'beams', 'markdown', 'repr', 'highlight'])
 @pytest.mark.parametrize('strict', [False, True], ids=['plain', 'strict policy'])
 def test_hostile_text_is_shown_and_never_runs(browser, tmp_path, name, strict):
-    found = look(browser, pages(tmp_path)[name], strict)
-    assert found['hit'] is None, found
-    assert not found['dialogs'], found
-    assert not found['requests'], found
-    assert found['frames'] == 0, found
-    assert found['handlers'] == 0 or name == 'beams', found
+    result = look(browser, pages(tmp_path)[name], strict)
+    assert result['hit'] is None, result
+    assert not result['dialogs'], result
+    assert not result['requests'], result
+    assert result['frames'] == 0, result
+    assert result['handlers'] == 0 or name == 'beams', result
     if name in ('trace', 'repr'):
-        assert '<script>window.hit = 1</script>' in found['text']
-        assert '<img src=x onerror="window.hit = 2">' in found['text']
+        assert '<script>window.hit = 1</script>' in result['text']
+        assert '<img src=x onerror="window.hit = 2">' in result['text']
 
 
 def test_the_check_would_notice(browser, tmp_path):

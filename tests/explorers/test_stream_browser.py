@@ -1,10 +1,12 @@
-"""A text that is watched in JupyterLab, in a real browser: it grows while it is written, in colours, with
-whole characters; a search says why it cannot."""
+"""A streamed text in JupyterLab grows while it is generated, in colours and whole characters.
+
+Skipped if the machine has no browser.
+"""
 
 import nbformat
 import pytest
 
-from tests.explore.test_tour_browser import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
+from tests.explorers.test_tour_browser import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 MADE = '''import time

@@ -1,4 +1,7 @@
-"The tour in JupyterLab, in a real browser: opened from its address, run from the menu, and looked at."
+"""The tour runs in JupyterLab in a browser and shows its trace and figures.
+
+Skipped if the machine has no browser.
+"""
 
 import time
 

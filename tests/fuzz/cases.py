@@ -44,7 +44,7 @@ class FailedError(Exception):
     "What a case did wrong, in words."
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     "A combination that decodelab refuses in a sentence."
 
 
@@ -69,20 +69,20 @@ def judged():
     "A sentence raised by decodelab is a refusal; any other exception is a failure."
     try:
         yield
-    except (FailedError, RefusedError):
+    except (FailedError, RejectedError):
         raise
     except (ValueError, TypeError, NotImplementedError) as error:
         frames = traceback.extract_tb(error.__traceback__)
         last = frames[-1]
         raised = last.filename.startswith(PACKAGE) and (last.line or '').startswith('raise ')
         if raised and len(str(error).split()) >= 5:
-            raise RefusedError(str(error)) from error
-        raise FailedError(f'{type(error).__name__}: {error} ({place(error)})') from error
+            raise RejectedError(str(error)) from error
+        raise FailedError(f'{type(error).__name__}: {error} ({origin(error)})') from error
     except Exception as error:
-        raise FailedError(f'{type(error).__name__}: {error} ({place(error)})') from error
+        raise FailedError(f'{type(error).__name__}: {error} ({origin(error)})') from error
 
 
-def place(error) -> str:
+def origin(error) -> str:
     "The last line of the package on the way to an error."
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(PACKAGE)
@@ -146,11 +146,11 @@ class Lazy(dict):
         return dict(self)
 
 
-def random_case(draw: random.Random, architectures, vocab_size: int, law: bool) -> Case:
+def random_case(draw: random.Random, architectures, vocab_size: int, enumerated: bool) -> Case:
     "A case from a seeded generator."
-    maker = Maker(draw, vocab_size, law)
-    lengths = (1, 2, 5, 9) if not law else (1, 2, 4)
-    n_prompts = 1 if law or draw.random() < 0.7 else draw.randint(2, 4)
+    maker = Maker(draw, vocab_size, enumerated)
+    lengths = (1, 2, 5, 9) if not enumerated else (1, 2, 4)
+    n_prompts = 1 if enumerated or draw.random() < 0.7 else draw.randint(2, 4)
     prompts = []
     for _ in range(n_prompts):
         prompt = [draw.randrange(vocab_size) for _ in range(draw.choice(lengths))]
@@ -165,7 +165,7 @@ def random_case(draw: random.Random, architectures, vocab_size: int, law: bool) 
         lookahead=maker.lookahead(),
         processors=tuple(maker.processor() for _ in range(n_processors)),
         prompts=tuple(prompts),
-        n=draw.choice((1, 2, 2, 3)) if law else draw.randint(1, 14),
+        n=draw.choice((1, 2, 2, 3)) if enumerated else draw.randint(1, 14),
         eos=(draw.randrange(vocab_size),) if draw.random() < 0.3 else (),
         seed=draw.randrange(100),
     )

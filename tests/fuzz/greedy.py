@@ -32,25 +32,25 @@ def plain_greedy(case: Case, target, processors, prompt) -> list[int]:
 
 
 def check(case: Case):
-    "Raise `FailedError` or `RefusedError`; return whether there was anything to compare."
+    "Raise `FailedError` or `RejectedError`; return whether there was anything to compare."
     world = world_of(case.architecture, VOCABULARY)
     with time_limit(SECONDS), judged():
         named = world.named(case)
         target = named['target']
         processors = case.bound_processors(named)
         strategy = case.strategy(Greedy(processors), named)
-        wanted = [plain_greedy(case, target, processors, p) for p in case.prompts]
-        if any(w is None for w in wanted):
+        expected = [plain_greedy(case, target, processors, p) for p in case.prompts]
+        if any(w is None for w in expected):
             return False
         stop = Stop(eos=case.eos)
         if len(case.prompts) == 1:
-            found = [decode(target, list(case.prompts[0]), strategy, case.n, stop=stop)]
+            batch = [decode(target, list(case.prompts[0]), strategy, case.n, stop=stop)]
         else:
-            found = decode_batch(
+            batch = decode_batch(
                 target, [list(p) for p in case.prompts], strategy, 3, case.n, stop=stop
             )
-            found = list(found)
-        tokens = [list(t.tokens) for t in found]
-    if tokens != wanted:
-        raise FailedError(f'tokens {tokens} and plain decoding has {wanted}')
+            batch = list(batch)
+        tokens = [list(t.tokens) for t in batch]
+    if tokens != expected:
+        raise FailedError(f'tokens {tokens} and plain decoding has {expected}')
     return True

@@ -78,7 +78,7 @@ class Work:
     rows: Path  # the folder of its rows
     total: int  # rows in the end
     key: object = compare_key  # of a row
-    kept: list = field(default_factory=list)  # the rows after the last kill
+    stored: list = field(default_factory=list)  # the rows after the last kill
     spawn: object = (
         None  # starts `python COMMAND` as `start` of tools/preloaded.py does; None: a new Python
     )
@@ -118,12 +118,12 @@ class Work:
         names = Counter(map(self.key, rows))
         doubled = [name for name, n in names.items() if n > 1]
         assert not doubled, f'{self.name}: rows are there twice: {doubled[:3]}'
-        assert rows[: len(self.kept)] == self.kept, f'{self.name}: earlier rows have changed'
+        assert rows[: len(self.stored)] == self.stored, f'{self.name}: earlier rows have changed'
         about = self.rows / 'provenance.json'
         assert about.exists() or not rows, f'{self.name}: rows without provenance'
         for path in self.folder.rglob('*.json'):
             json.loads(path.read_text())  # whole
-        self.kept = rows
+        self.stored = rows
 
 
 def make_compare(folder: Path, repeats: int = 3) -> Work:
@@ -190,7 +190,7 @@ def wait_for_writers(work: Work, seconds: float = 60):
 
 def kill_once(work: Work, delay: float, while_it_writes: bool, whole_group: bool):
     "Start the command, kill it after some seconds, and check what it left."
-    before = work.begun(), len(work.kept)
+    before = work.begun(), len(work.stored)
     process = work.start()
     if while_it_writes:
         wait_for_rows(work, process)
@@ -209,7 +209,7 @@ def kill_once(work: Work, delay: float, while_it_writes: bool, whole_group: bool
         wait_for_writers(work)
     process.stderr.close()
     work.check()
-    new, begun = len(work.kept) - before[1], work.begun() - before[0]
+    new, begun = len(work.stored) - before[1], work.begun() - before[0]
     if work.name != 'compare':
         assert begun - new in (0, 1), f'{work.name}: {begun - new} units of work were lost'
         work.counts['lost'] += begun - new
@@ -219,10 +219,10 @@ def kill_once(work: Work, delay: float, while_it_writes: bool, whole_group: bool
 def finish(work: Work):
     "Let the command end, and check that everything is there."
     process = work.start()
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == 0, said[-1500:]
+    message = process.communicate(timeout=300)[1]
+    assert process.returncode == 0, message[-1500:]
     work.check()
-    assert len(work.kept) == work.total, f'{work.name}: {len(work.kept)} of {work.total} rows'
+    assert len(work.stored) == work.total, f'{work.name}: {len(work.stored)} of {work.total} rows'
     if work.name == 'experiment':
         table = (work.folder / 'out' / 'results' / '01_slow.pico.csv').read_text()
         assert table == 'i,square\n' + ''.join(f'{i},{i * i}\n' for i in range(40))
@@ -251,7 +251,7 @@ def fuzz(
                 while_it_writes = rng.random() < 0.7
                 delay = rng.uniform(0, 1.0 if while_it_writes else latest)
                 kill_once(work, delay, while_it_writes, rng.random() < 0.5)
-                if len(work.kept) == work.total:
+                if len(work.stored) == work.total:
                     break
             finish(work)
             counts += work.counts

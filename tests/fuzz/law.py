@@ -14,7 +14,7 @@ from decodelab import Sample, Stop
 from decodelab.core.driver import Request, Rng, iter_steps
 from decodelab.evaluate.exact import Enumerator, Interval
 from decodelab.logits.processor_list import LogitsProcessorList
-from tests.fuzz.cases import SECONDS, Case, FailedError, RefusedError, judged, time_limit, world_of
+from tests.fuzz.cases import SECONDS, Case, FailedError, RejectedError, judged, time_limit, world_of
 from tests.fuzz.models import full_logits
 
 VOCABULARY = 3
@@ -40,7 +40,7 @@ class FloatEnumerator(Enumerator):
     def categorical(self, weights) -> int:
         weights = np.asarray([float(w) for w in weights], float)
         if not 0 < weights.sum() < np.inf:
-            raise RefusedError(
+            raise RejectedError(
                 'the processors leave the drafter no token, which Rng refuses in a sentence'
             )
         probs = weights / weights.sum()
@@ -72,16 +72,16 @@ def outcomes(run):
         yield value, rng.weight
 
 
-def plain_law(case: Case, target, processors) -> dict | None:
+def plain_distribution(case: Case, target, processors) -> dict | None:
     "Sequence → probability under plain sampling; None where the processors forbid every token."
-    law = {}
+    probabilities = {}
     prompt = list(case.prompts[0])
 
     def extend(tokens, weight):
         if weight < 1e-14:
             return
         if len(tokens) == case.n or (tokens and tokens[-1] in case.eos):
-            law[tokens] = law.get(tokens, 0) + weight
+            probabilities[tokens] = probabilities.get(tokens, 0) + weight
             return
         probs = distribution(case, target, processors, prompt, tokens)
         if not np.isfinite(probs).all():
@@ -94,7 +94,7 @@ def plain_law(case: Case, target, processors) -> dict | None:
         extend((), 1.0)
     except ForbiddenError:
         return None
-    return law
+    return probabilities
 
 
 def distribution(case, target, processors, prompt, tokens):
@@ -135,7 +135,7 @@ def worst_rounding(case: Case, target) -> float:
 
 
 def check(case: Case):
-    "Raise `FailedError` or `RefusedError`; return whether there was anything to compare."
+    "Raise `FailedError` or `RejectedError`; return whether there was anything to compare."
     world = world_of(case.architecture, VOCABULARY)
     with time_limit(SECONDS), judged():
         named = world.named(case)
@@ -148,16 +148,22 @@ def check(case: Case):
             steps = iter_steps(request, strategy)
             return tuple(itertools.chain.from_iterable(step.tokens for step, _ in steps))
 
-        plain = plain_law(case, target, processors)
+        plain = plain_distribution(case, target, processors)
         if plain is None:
             return False
-        law = {}
+        probabilities = {}
         try:
             for tokens, weight in outcomes(run):
-                law[tokens] = law.get(tokens, 0) + weight
+                probabilities[tokens] = probabilities.get(tokens, 0) + weight
         except TooManyPathsError:
             return False
-    distance = sum(abs(law.get(t, 0) - plain.get(t, 0)) for t in law.keys() | plain.keys()) / 2
+    distance = (
+        sum(
+            abs(probabilities.get(t, 0) - plain.get(t, 0))
+            for t in probabilities.keys() | plain.keys()
+        )
+        / 2
+    )
     if distance > TOLERANCE and distance > TOLERANCE + worst_rounding(case, target):
         raise FailedError(f'TV = {distance:.6f} from plain sampling, over {len(plain)} sequences')
     return True

@@ -58,7 +58,8 @@ def grow(strategy, decodes: int) -> dict:
 def batch_peak(n: int, cache_tokens: int | None) -> tuple[float, float]:
     "`(MB, seconds)`: growth of the peak over a batch of `n` prompts of up to 160 tokens."
     lm = random_lm(layers=4, dtype=torch.float32)
-    prompts = [[(7 * i + j) % 64 for j in range(1 + (37 * i) % 160)] for i in range(n)]
+    lengths = [1 + (37 * i) % 160 for i in range(n)]
+    prompts = [(torch.arange(7 * i, 7 * i + k) % 64).tolist() for i, k in enumerate(lengths)]
     low = resident_mb()
     peak = low
 

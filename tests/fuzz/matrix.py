@@ -10,7 +10,7 @@ from pathlib import Path
 
 from decodelab.speculative.protocol import Drafter
 from tests.fuzz import greedy
-from tests.fuzz.cases import Case, FailedError, RefusedError
+from tests.fuzz.cases import Case, FailedError, RejectedError
 from tests.fuzz.models import architectures, build, quiet
 from tests.fuzz.parts import Maker, classes
 
@@ -39,7 +39,7 @@ def try_drafter(architecture: str, drafter: str) -> tuple[str, str]:
         case = Case(architecture, drafter, 'None', 'FixedLookahead(3)', (), (prompt,), 10)
         try:
             greedy.check(case)
-        except RefusedError as error:
+        except RejectedError as error:
             return 'refused', str(error)
         except FailedError as error:
             return 'failed', str(error)

@@ -106,10 +106,10 @@ def verifier_call(cls, inner) -> str:
 class Maker:
     "Makes expressions from signatures, with a `random.Random`."
 
-    def __init__(self, draw, vocab_size: int, law: bool = False):
+    def __init__(self, draw, vocab_size: int, enumerated: bool = False):
         self.draw = draw
         self.vocab_size = vocab_size
-        self.law = law  # short drafts, for an enumeration
+        self.enumerated = enumerated  # short drafts, for an enumeration
         self.drafters = classes(Drafter)
         self.verifiers = {n: c for n, c in classes(Verifier).items() if c.lossless}
         self.rules = classes(LookaheadRule)
@@ -127,7 +127,7 @@ class Maker:
         "None, or for a law any verifier; under a greedy base those of probabilities are rarely tried."
         names = (
             sorted(self.verifiers)
-            if self.law or self.draw.random() < 0.05
+            if self.enumerated or self.draw.random() < 0.05
             else ['ExactMatchVerifier']
         )
         name = self.draw.choice(['None', *names])
@@ -137,7 +137,7 @@ class Maker:
         return verifier_call(self.verifiers[name], lambda: f'{self.draw.choice(others)}()')
 
     def lookahead(self) -> str:
-        if self.law:
+        if self.enumerated:
             return f'FixedLookahead({self.draw.randint(1, 2)})'
         return self.make(self.rules[self.draw.choice(sorted(self.rules))], 0)
 
@@ -165,7 +165,10 @@ class Maker:
                     f'{cls.__name__}.__init__ has the parameter {p.name}, which tests/fuzz/parts.py cannot make: '
                     'add it to Maker.value, or the class to LEFT_OUT with the reason'
                 )
-            if self.law and p.name in ('shape', 'nodes'):  # the defaults are too many to enumerate
+            if self.enumerated and p.name in (
+                'shape',
+                'nodes',
+            ):  # the defaults are too many to enumerate
                 optional = False
             if p.name == 'mask':  # its default is read from the model, and ours name none
                 optional = False
@@ -176,7 +179,7 @@ class Maker:
     def value(self, cls, name: str, depth: int) -> str | None:
         "An expression for a parameter; None where there is none."
         draw, last = self.draw, self.vocab_size - 1
-        small = 2 if self.law else 5
+        small = 2 if self.enumerated else 5
         integer = lambda low, high: str(draw.randint(low, high))
         number = lambda low, high: str(round(draw.uniform(low, high), 2))
         ids = lambda n: str(draw.sample(range(last), min(n, last)))
@@ -194,7 +197,7 @@ class Maker:
         if name == 'shape':
             shapes = (
                 ['(1, 1)', '(2,)', '(2, 1)']
-                if self.law
+                if self.enumerated
                 else ['(2, 1)', '(3, 2, 1)', '(1, 1, 1)', '(4,)']
             )
             return draw.choice(shapes)
@@ -209,11 +212,11 @@ class Maker:
             carry=lambda: draw.choice(['True', 'False']),
             max_tokens=lambda: integer(1, small),
             max_draft=lambda: integer(1, small),
-            nodes=lambda: integer(1, 3 if self.law else 9),
-            expand=lambda: integer(1, 2 if self.law else 3),
+            nodes=lambda: integer(1, 3 if self.enumerated else 9),
+            expand=lambda: integer(1, 2 if self.enumerated else 3),
             window=lambda: integer(1, 3),
             ngram=lambda: integer(2, 3),
-            guesses=lambda: integer(1, 2 if self.law else 4),
+            guesses=lambda: integer(1, 2 if self.enumerated else 4),
             width=lambda: integer(1, 3),
             min_match=lambda: integer(1, 2),
             bias=lambda: integer(0, 3),

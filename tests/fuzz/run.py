@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.fuzz import greedy, law
-from tests.fuzz.cases import Case, FailedError, RefusedError, random_case, shrink
+from tests.fuzz.cases import Case, FailedError, RejectedError, random_case, shrink
 from tests.fuzz.models import USUAL, VOCABULARY, architectures, build
 
 KINDS = dict(greedy=(greedy.check, VOCABULARY), law=(law.check, law.VOCABULARY))
@@ -21,20 +21,20 @@ class Report:
     seed: int
     compared: int = 0
     skipped: int = 0  # ties, and enumerations with too many paths
-    refused: Counter = field(default_factory=Counter)  # sentence → times
+    rejected: Counter = field(default_factory=Counter)  # sentence → times
     failed: list[tuple[Case, str]] = field(default_factory=list)
 
     @property
     def cases(self) -> int:
-        return self.compared + self.skipped + self.refused.total() + len(self.failed)
+        return self.compared + self.skipped + self.rejected.total() + len(self.failed)
 
     def __str__(self):
         lines = [
             f'{self.kind}, seed {self.seed}: {self.cases} combinations, {self.compared} compared, '
-            f'{self.refused.total()} refused, {self.skipped} skipped, {len(self.failed)} failed'
+            f'{self.rejected.total()} rejected, {self.skipped} skipped, {len(self.failed)} failed'
         ]
         lines += [
-            f'  refused {n}: {sentence[:150]}' for sentence, n in self.refused.most_common(12)
+            f'  rejected {n}: {sentence[:150]}' for sentence, n in self.rejected.most_common(12)
         ]
         for case, message in self.failed:
             lines.append(f'FAILED {message}\n  {reproduction(self.kind, case)}')
@@ -53,7 +53,7 @@ def fails(check, case) -> bool:
         check(case)
     except FailedError:
         return True
-    except RefusedError:
+    except RejectedError:
         return False
     return False
 
@@ -70,11 +70,11 @@ def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log
     end = time.monotonic() + seconds
     with contextlib.suppress(KeyboardInterrupt):  # what was counted by then is reported
         while time.monotonic() < end and report.cases < most:
-            case = random_case(draw, names, vocab_size, law=kind == 'law')
+            case = random_case(draw, names, vocab_size, enumerated=kind == 'law')
             try:
                 compared = check(case)
-            except RefusedError as refusal:
-                report.refused[str(refusal)] += 1
+            except RejectedError as refusal:
+                report.rejected[str(refusal)] += 1
             except FailedError as failure:
                 small = shrink(case, lambda c: fails(check, c))
                 report.failed.append((small, str(failure)))

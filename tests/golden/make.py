@@ -156,9 +156,10 @@ def generate(model, prompts, args, scores=True):
     eos = args.get('eos_token_id')
     eos = eos if isinstance(eos, list) else [eos]
     new = out.sequences[:, ids.shape[1] if left else 1 :].tolist()
-    new = [row[: next((i + 1 for i, t in enumerate(row) if t in eos), len(row))] for row in new]
-    found = getattr(out, 'sequences_scores', None)
-    return new, None if found is None else [round(s, 9) for s in found.tolist()]
+    end = lambda row: next((i + 1 for i, t in enumerate(row) if t in eos), len(row))
+    new = [row[: end(row)] for row in new]
+    result = getattr(out, 'sequences_scores', None)
+    return new, None if result is None else [round(s, 9) for s in result.tolist()]
 
 
 def run(model, case, fix=(), exact=True, prompts=None):
@@ -285,7 +286,8 @@ class Substrings(beam_constraints.ConstraintListState):
     def copy(self, stateful=True):
         new = type(self)(self.constraints)
         if stateful:
-            new.text, new.todo, new.completed = list(self.text), list(self.todo), self.completed
+            new.text, new.todo = list(self.text), list(self.todo)
+            new.completed = self.completed
         return new
 
 
@@ -348,7 +350,8 @@ class FreeGroups(logits_process.HammingDiversityLogitsProcessor):
     def __call__(self, input_ids, scores, current_tokens, beam_group_idx):
         if beam_group_idx == 0:
             self.over = SCORER._done.tolist()
-        size, vocab, scores = self._num_sub_beams, scores.shape[-1], scores.clone()
+        size, vocab = self._num_sub_beams, scores.shape[-1]
+        scores = scores.clone()
         for b in range(len(current_tokens) // self._num_beams):
             for g in range(beam_group_idx):
                 at = b * self._num_beams + g * size
@@ -395,7 +398,7 @@ def official(mature, early):
     )
 
 
-def told(method):
+def recorded(method):
     "Hands the decoder the encoder's mask."
 
     @functools.wraps(method)
@@ -415,11 +418,9 @@ def jsd(mature, early):
     return 0.5 * ((mature.exp() * (mature - mean)).sum(-1) + (early.exp() * (early - mean)).sum(-1))
 
 
-real_select, scorer, group_scorer = (
-    utils._dola_select_contrast,
-    beam_search.ConstrainedBeamSearchScorer,
-    beam_search.BeamSearchScorer,
-)
+real_select = utils._dola_select_contrast
+scorer = beam_search.ConstrainedBeamSearchScorer
+group_scorer = beam_search.BeamSearchScorer
 starts = [
     (scorer, 'process', noting_start(scorer.process)),
     (scorer, 'finalize', noting_start(scorer.finalize)),
@@ -460,7 +461,7 @@ FIXES = {  # defect: what is put in its place
         (
             utils.GenerationMixin,
             'prepare_inputs_for_generation',
-            told(utils.GenerationMixin.prepare_inputs_for_generation),
+            recorded(utils.GenerationMixin.prepare_inputs_for_generation),
         )
     ],  # the padding of a batch of encoder texts is read
     'one layer': [(utils, '_dola_select_contrast', per_row(official))],  # one layer for the batch
@@ -492,7 +493,7 @@ def grid(strategy, model, prompts=None, **args):
     )
 
 
-def said(models, model, prompts, n=12, at=3, beams=1):
+def outputs(models, model, prompts, n=12, at=3, beams=1):
     "The token that greedy or beam search says `at` this place: an eos that will be met."
     case = dict(
         prompts=prompts,
@@ -526,7 +527,7 @@ def diverse(models):
             (6, 2, 0.2),
         ]:
             yield case(model, beams, groups, penalty, [PROMPTS[i]])
-        eos = said(models, model, [PROMPTS[i]], at=2)
+        eos = outputs(models, model, [PROMPTS[i]], at=2)
         pairs = list(itertools.product((True, False, 'never'), (0.0, 1.0, 2.0, -1.0)))
         for early, length in pairs if model in ('gpt2', 'bart') else pairs[i::4]:
             yield case(
@@ -567,10 +568,10 @@ def diverse(models):
             3,
             0.6,
             [PROMPTS[i]],
-            eos_token_id=[eos, said(models, model, [PROMPTS[i]], at=4)],
+            eos_token_id=[eos, outputs(models, model, [PROMPTS[i]], at=4)],
             early_stopping=bool(i % 2),
         )
-        yield case(model, 4, 2, 0.7, EVEN, eos_token_id=said(models, model, EVEN, at=3))
+        yield case(model, 4, 2, 0.7, EVEN, eos_token_id=outputs(models, model, EVEN, at=3))
         yield case(model, 6, 2, 1.0, BATCH, returned=2)
         yield case(
             model,
@@ -578,7 +579,7 @@ def diverse(models):
             3,
             0.4,
             EVEN,
-            eos_token_id=said(models, model, EVEN, at=1),
+            eos_token_id=outputs(models, model, EVEN, at=1),
             early_stopping='never',
             returned=4,
         )
@@ -596,7 +597,7 @@ def diverse(models):
         2,
         0.5,
         BATCH,
-        eos_token_id=said(models, 'opt', BATCH, at=2),
+        eos_token_id=outputs(models, 'opt', BATCH, at=2),
         early_stopping=True,
         length_penalty=0.5,
     )
@@ -652,7 +653,7 @@ def constrained(models):
         p = [PROMPTS[i]]
         a, b, c, d, e, f = rng.sample([t for t in range(3, 80) if t not in PROMPTS[i]], 6)
         x, y, z = ranked(models, model, p, (1, 3, 7))
-        eos = said(models, model, p, at=3)
+        eos = outputs(models, model, p, at=3)
         for words in (
             [[x]],
             [[a]],
@@ -710,7 +711,7 @@ def constrained(models):
             model,
             [[a], [x]],
             p,
-            eos_token_id=[eos, said(models, model, p, at=5)],
+            eos_token_id=[eos, outputs(models, model, p, at=5)],
             length_penalty=2.0,
             beams=6,
             returned=4,
@@ -877,13 +878,11 @@ def dola_of(models, case, model, i):
 
 def meets(tokens, args):
     "Whether one word of each constraint occurs."
-    wanted = [w if isinstance(w[0], list) else [w] for w in args.get('force_words_ids', ())] + [
+    phrases = [w if isinstance(w[0], list) else [w] for w in args.get('force_words_ids', ())] + [
         [c['phrasal']] if 'phrasal' in c else c['disjunctive'] for c in args.get('constraints', ())
     ]
-    return all(
-        any(tokens[i : i + len(word)] == word for word in words for i in range(len(tokens)))
-        for words in wanted
-    )
+    occurs = lambda word: any(tokens[i : i + len(word)] == word for i in range(len(tokens)))
+    return all(any(map(occurs, words)) for words in phrases)
 
 
 def examine(models, case):
@@ -898,69 +897,60 @@ def examine(models, case):
         return None
     if tokens is None:
         return case | dict(error=scores)
-    found, base, batch = (
-        case | dict(tokens=tokens) | ({} if scores is None else dict(scores=scores)),
-        tokens,
-        len(case['prompts']) > 1,
-    )
+    result = case | dict(tokens=tokens) | ({} if scores is None else dict(scores=scores))
+    base, batch = tokens, len(case['prompts']) > 1
 
     def each(fix):
         return sum((run(model, case, fix, prompts=[p])[0] or [None] for p in case['prompts']), [])
 
     if batch and (alone := each([])) != tokens:
-        base = found['alone'] = alone
+        base = result['alone'] = alone
     if unmet := [i for i, t in enumerate(base) if t and not meets(t, case['args'])]:
-        found['unmet'] = unmet
+        result['unmet'] = unmet
     fixed = {fix: each([fix]) for fix in TRIED[case['strategy']]}
-    heals = (
-        'encoder mask'
-        if model.config.is_encoder_decoder
-        else 'one layer'
-        if case['strategy'] == 'dola'
-        else None
-    )
+    heals = 'one layer' if case['strategy'] == 'dola' else None
+    if model.config.is_encoder_decoder:
+        heals = 'encoder mask'
     if batch and heals:
         assert run(model, case, [heals])[0] == base, (
             case
         )  # without this one, a batch says what its texts say alone
-    return found | dict(fixed={fix: t for fix, t in fixed.items() if t != base})
+    return result | dict(fixed={fix: t for fix, t in fixed.items() if t != base})
 
 
-def main(wanted):
+def main(names):
     "Make the cases of these strategies, and keep the file's others."
     assert transformers.__version__.startswith('4.49.'), (
         'Run it with transformers 4.49: see the top of this file.'
     )
     torch.set_num_threads(1)
     models = {name: build(**recipe) for name, recipe in MODELS.items()}
-    models |= {
-        ('perturbed', name): [perturbed(models[name], size) for size in (1e-9, 1e-6)]
-        for name in MODELS
-    }
+    for name in MODELS:
+        models['perturbed', name] = [perturbed(models[name], size) for size in (1e-9, 1e-6)]
     file = Path(__file__).with_name('search.json')
     old = json.loads(file.read_text()) if file.exists() else dict(cases=[], left_out={})
-    kept, left_out = [], {}
+    cases, left_out = [], {}
     for strategy in TRIED:
-        if strategy not in wanted:
-            kept += [c for c in old['cases'] if c['strategy'] == strategy]
+        if strategy not in names:
+            cases += [c for c in old['cases'] if c['strategy'] == strategy]
             left_out[strategy] = old['left_out'].get(strategy, 0)
             continue
         every = list(globals()[strategy](models))
-        found = [
+        results = [
             examine(models, dict(name=f'{strategy}-{i:03}') | case) for i, case in enumerate(every)
         ]
-        kept += [c for c in found if c]
-        left_out[strategy] = found.count(None)
+        cases += [c for c in results if c]
+        left_out[strategy] = results.count(None)
         print(
             strategy,
             len(every),
             'left out',
             left_out[strategy],
             'errors',
-            sum('error' in c for c in found if c),
+            sum('error' in c for c in results if c),
             flush=True,
         )
-    used = {c['model'] for c in kept}
+    used = {c['model'] for c in cases}
     head = dict(
         versions=dict(transformers=transformers.__version__, torch=torch.__version__.split('+')[0]),
         left_out=left_out,
@@ -973,7 +963,7 @@ def main(wanted):
     text = (
         json.dumps(head, separators=(',', ':'))[:-1]
         + ',"cases":[\n'
-        + ',\n'.join(json.dumps(c, separators=(',', ':')) for c in kept)
+        + ',\n'.join(json.dumps(c, separators=(',', ':')) for c in cases)
         + '\n]}\n'
     )
     file.write_text(text)

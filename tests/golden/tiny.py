@@ -102,7 +102,8 @@ def weight(seed, name, shape, scale):
         return value * 0.1
     if any(part in name for part in ('wte', 'wpe', 'embed', 'shared', 'relative_attention_bias')):
         return value * scale['embed']
-    kind = 'head' if 'lm_head' in name else 'out' if any(part in name for part in OUT) else 'inner'
+    kind = 'out' if any(part in name for part in OUT) else 'inner'
+    kind = 'head' if 'lm_head' in name else kind
     return (
         value
         * scale[kind]

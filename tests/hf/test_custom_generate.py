@@ -1,5 +1,4 @@
-"""Recipes: strategies through transformers' own hook in its Trainer, exported to folders that run without
-decodelab, and loaded from folders and from the Hub's cache."""
+"Strategies through transformers' `custom_generate` hook: in its Trainer, exported to folders, loaded from them."
 
 import ast
 import copy
@@ -62,7 +61,7 @@ def lm():
     return load('pico', device='cpu', dtype=torch.float32)
 
 
-def test_exported_strategies_say_the_same_where_decodelab_is_not(lm, tmp_path):
+def test_exported_strategies_generate_the_same_without_decodelab(lm, tmp_path):
     path = lm.encode(' path')
     made = dict(
         dola=DoLa(),
@@ -112,10 +111,10 @@ def test_an_exported_recipe_takes_arguments_batches_streamers_and_stop_strings(l
         env=os.environ | dict(HF_MODULES_CACHE=str(tmp_path), HF_HUB_OFFLINE='1'),
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    said = json.loads(run.stdout.splitlines()[-1])
-    assert said['rows'] == [decode(lm, t, ContrastiveSearch(0.3, 6), 8).tokens for t in texts]
-    assert said['streamed'] == said['one']
-    assert said['one'][-1] in [i for i in range(lm.vocab_size) if '\n' in lm.decode([i])]
+    outputs = json.loads(run.stdout.splitlines()[-1])
+    assert outputs['rows'] == [decode(lm, t, ContrastiveSearch(0.3, 6), 8).tokens for t in texts]
+    assert outputs['streamed'] == outputs['one']
+    assert outputs['one'][-1] in [i for i in range(lm.vocab_size) if '\n' in lm.decode([i])]
 
 
 def test_the_methods_of_the_generation_guide_are_recipes(lm, tmp_path):
@@ -135,11 +134,11 @@ def test_the_methods_of_the_generation_guide_are_recipes(lm, tmp_path):
     for name, strategy in made.items():
         export_custom_generate(strategy, tmp_path / name)
     (tmp_path / 'cache').mkdir()
-    found = run_without_decodelab(
+    result = run_without_decodelab(
         [tmp_path / name for name in made], EMBEDDED / 'pico', prompt, 20, tmp_path / 'cache'
     )
     want = [decode(lm, prompt, strategy, 20).tokens for strategy in made.values()]
-    assert found == want
+    assert result == want
     assert all(tokens != decode(lm, prompt, Greedy(), 20).tokens for tokens in want)
 
 
@@ -191,7 +190,7 @@ print(json.dumps(dict(rows=rows[:, n:].tolist(), one=one[0, n:].tolist(), stream
 '''
 
 
-def test_what_is_bundled_is_what_the_notebooks_say():
+def test_bundled_modules_are_those_that_the_notebooks_list():
     defined = lambda text: [
         n.name for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))
     ]
@@ -240,7 +239,8 @@ def test_a_trainer_evaluates_with_any_strategy(tmp_path):
         dict(input_ids=[5 + i, 6, 7, 1], attention_mask=[1] * 4, labels=[9, 10 + i, 1])
         for i in range(6)
     ]
-    collate = lambda rows: {k: torch.tensor([r[k] for r in rows]) for k in rows[0]}
+    column = lambda rows, name: torch.tensor([row[name] for row in rows])
+    collate = lambda rows: {name: column(rows, name) for name in rows[0]}
     args = Seq2SeqTrainingArguments(
         output_dir=str(tmp_path),
         predict_with_generate=True,
@@ -256,23 +256,25 @@ def test_a_trainer_evaluates_with_any_strategy(tmp_path):
     )
     trainer = Seq2SeqTrainer(model=model, args=args, train_dataset=data, data_collator=collate)
 
-    def says(**kw):
+    def ids_of(**kw):
         return trainer.predict(data, **kw).predictions.tolist()
 
-    before = says(num_beams=1)
+    before = ids_of(num_beams=1)
     assert (
-        says(custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())), num_beams=1)
+        ids_of(custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())), num_beams=1)
         == before
     )
     trainer.train()
-    after = says(num_beams=1)
+    after = ids_of(num_beams=1)
     # the weights of now, not of then
     assert after != before
     assert (
-        says(custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())), num_beams=1)
+        ids_of(custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())), num_beams=1)
         == after
     )
-    assert says(custom_generate=as_custom_generate(BeamSearch(3)), num_beams=3) == says(num_beams=3)
+    assert ids_of(custom_generate=as_custom_generate(BeamSearch(3)), num_beams=3) == ids_of(
+        num_beams=3
+    )
 
 
 def test_a_pipeline_of_texts_with_padding(lm):
@@ -282,21 +284,21 @@ def test_a_pipeline_of_texts_with_padding(lm):
     try:
         pipe = pipeline('text-generation', model=lm.model, tokenizer=lm.tokenizer)
         texts = ['import os\nimport', 'def add(a, b):\n    return', 'for']
-        told = dict(max_new_tokens=10, return_full_text=False, batch_size=3)
-        assert pipe(texts, **told, do_sample=False) == pipe(
+        options = dict(max_new_tokens=10, return_full_text=False, batch_size=3)
+        assert pipe(texts, **options, do_sample=False) == pipe(
             texts,
-            **told,
+            **options,
             do_sample=False,
             custom_generate=as_custom_generate(Speculative(PromptLookupDrafter())),
         )
         warm = Sample([Temperature(0.7), TopP(0.9)])
-        found = [
+        results = [
             o[0]['generated_text']
             for o in pipe(
-                texts, **told, do_sample=False, custom_generate=as_custom_generate(warm, seed=2)
+                texts, **options, do_sample=False, custom_generate=as_custom_generate(warm, seed=2)
             )
         ]
-        assert found == [
+        assert results == [
             lm.tokenizer.decode(
                 decode(lm, t, warm, 10, seed=2 + i).tokens, skip_special_tokens=True
             )

@@ -1,4 +1,4 @@
-"""Every strategy over every encoder–decoder family, through the first door: tiny random T5, BART, mBART, Marian and Pegasus in float64, in batches with padding."""
+"Every strategy on every encoder–decoder family through `generate`, in float64 and in padded batches."
 
 import copy
 
@@ -120,7 +120,7 @@ THEIRS = [
 
 
 @pytest.mark.parametrize('call', THEIRS, ids=str)
-def test_what_transformers_says(family, call):
+def test_tokens_are_those_of_transformers(family, call):
     kind, model = family
     before = model.generation_config.to_dict(), model.config.to_dict()
     assert torch.equal(
@@ -169,7 +169,7 @@ def test_drafts(family):
     assert any(step.drafted for t in out.trace for step in t.steps)
 
 
-def test_chance(family):
+def test_sampling(family):
     "The first two tokens have the law of the model, with drafts and without; a seed makes them the same."
     kind, model = family
     one = dict(input_ids=IDS[:1], max_new_tokens=1, do_sample=True, top_k=0, temperature=1.2)
@@ -211,7 +211,8 @@ def test_searches(family):
             alone = generate(model, **one)[0].tolist()
             assert [t for t in row if t != 1] == [t for t in alone if t != 1], call
     forced = generate(model, **BATCH | dict(num_beams=4, force_words_ids=[[11, 12]])).tolist()
-    assert all([11, 12] in [row[i : i + 2] for i in range(len(row))] for row in forced)
+    for row in forced:
+        assert (11, 12) in zip(row, row[1:])
     assert torch.equal(
         generate(model, **BATCH, num_beams=1, penalty_alpha=0.0, top_k=4), generate(model, **BATCH)
     )
@@ -222,19 +223,19 @@ def test_contrastive_search_by_its_definition(family):
     ids = IDS[:1]
     n = 5
     alpha = 0.6
-    said = [model.generation_config.decoder_start_token_id]
-    read = lambda said: model(
-        input_ids=ids, decoder_input_ids=torch.tensor([said]), output_hidden_states=True
+    tokens = [model.generation_config.decoder_start_token_id]
+    read = lambda tokens: model(
+        input_ids=ids, decoder_input_ids=torch.tensor([tokens]), output_hidden_states=True
     )
     with torch.no_grad():
         for _ in range(n):
-            p, best = read(said).logits[0, -1].softmax(-1), []
+            p, best = read(tokens).logits[0, -1].softmax(-1), []
             for token in p.topk(3).indices.tolist():
                 h = torch.nn.functional.normalize(
-                    read(said + [token]).decoder_hidden_states[-1][0], dim=-1
+                    read(tokens + [token]).decoder_hidden_states[-1][0], dim=-1
                 )
                 best.append(((1 - alpha) * p[token] - alpha * (h[:-1] @ h[-1]).max(), token))
-            said.append(max(best)[1])
+            tokens.append(max(best)[1])
     ours = generate(
         model,
         ids,
@@ -244,7 +245,7 @@ def test_contrastive_search_by_its_definition(family):
         eos_token_id=None,
         forced_eos_token_id=None,
     )
-    assert ours[0, : n + 1].tolist() == said
+    assert ours[0, : n + 1].tolist() == tokens
 
 
 def test_the_first_layers_of_its_decoder_draft(family):
@@ -338,11 +339,11 @@ def test_the_embedded_translator_and_its_draft():
     for text in texts:
         want = decode(lm, text, Speculative(AssistantDrafter(draft)), 24)
         n = len(runs)
-        found = decode(lm, text, Speculative(SharedEncoder(draft)), 24)
+        trace = decode(lm, text, Speculative(SharedEncoder(draft)), 24)
         assert n
         assert len(runs) == n
-        assert found.tokens == want.tokens
-        assert [s.accepted for s in found.steps] == [s.accepted for s in want.steps]
+        assert trace.tokens == want.tokens
+        assert [s.accepted for s in trace.steps] == [s.accepted for s in want.steps]
     hook.remove()
     assert (
         decode(lm, texts[0], Speculative(SharedEncoder(draft), Sample()), 24, seed=1).tokens

@@ -1,6 +1,7 @@
-"""The first door against transformers' own, on tiny random models of several families in float64: the same arguments, the same ids, in batches with padding.
+"""`generate` against transformers' own on tiny random models in float64: the same arguments, the same ids.
 
-Where transformers can decode one text only (drafts), or a text depends on the padding beside it (rules that look at the whole text), it is asked text by text."""
+Where transformers can decode one text only (drafts), or a text depends on the padding beside it (rules that look at the whole text), it is asked text by text.
+"""
 
 import copy
 import re
@@ -55,14 +56,11 @@ def draft_of(model):
 
 def one_by_one(model, call):
     "What transformers says of each text alone, as rows of a batch."
-    rows = [
-        model.generate(
-            ids[mask.bool()][None],
-            do_sample=False,
-            **{k: v for k, v in BATCH.items() if k not in ('input_ids', 'attention_mask')} | call,
-        )[0, int(mask.sum()) :]
-        for ids, mask in zip(IDS, MASK)
-    ]
+    options = {k: v for k, v in BATCH.items() if k not in ('input_ids', 'attention_mask')} | call
+    rows = []
+    for ids, mask in zip(IDS, MASK):
+        row = model.generate(ids[mask.bool()][None], do_sample=False, **options)
+        rows.append(row[0, int(mask.sum()) :])
     return torch.cat(
         [
             IDS,
@@ -102,7 +100,7 @@ def one_by_one(model, call):
     ],
     ids=named,
 )
-def test_a_batch_says_what_transformers_says(model, call):
+def test_a_batch_equals_that_of_transformers(model, call):
     call = BATCH | call
     assert torch.equal(generate(model, **call), model.generate(**call, do_sample=False))
 
@@ -140,7 +138,7 @@ DRAFTS = [
 
 
 @pytest.mark.parametrize('call', DRAFTS, ids=named)
-def test_drafts_in_batches_say_what_greedy_search_says(model, call):
+def test_drafts_in_batches_generate_the_greedy_sequences(model, call):
     call = dict(call)
     if call.pop('assistant', False):
         call['assistant_model'] = draft_of(model)
@@ -216,23 +214,12 @@ def test_drafts_by_themselves_are_those_of_transformers(llama):
 def test_an_assistants_arguments_arrive(llama):
     "transformers takes num_assistant_tokens from the assistant's configuration, and drops the caller's."
     draft = copy.deepcopy(llama)
-    passes = [
-        sum(
-            s.target_passes
-            for s in generate(
-                llama,
-                IDS[1:2],
-                max_new_tokens=24,
-                assistant_model=draft,
-                num_assistant_tokens=k,
-                assistant_confidence_threshold=0.0,
-                return_dict_in_generate=True,
-            )
-            .trace[0]
-            .steps
-        )
-        for k in (1, 5)
-    ]
+    options = dict(assistant_model=draft, max_new_tokens=24, return_dict_in_generate=True)
+    passes = []
+    for k in (1, 5):
+        drafts = dict(num_assistant_tokens=k, assistant_confidence_threshold=0.0)
+        trace = generate(llama, IDS[1:2], **options, **drafts).trace[0]
+        passes.append(sum(s.target_passes for s in trace.steps))
     draft.generation_config.update(num_assistant_tokens=2, assistant_confidence_threshold=0.0)
     drafted = [
         s.drafted
@@ -494,7 +481,7 @@ def test_whisper_gives_back_what_its_own_generate_gives_back():
 
     lm = load('pico-whisper', device='cpu')
     draft = load('pico-whisper-draft', device='cpu')
-    heard = torch.cat(
+    features = torch.cat(
         [audio_features(lm, sample(i, test=True).wave)['input_features'] for i in range(3)]
     )
     for call in (
@@ -505,19 +492,18 @@ def test_whisper_gives_back_what_its_own_generate_gives_back():
         dict(force_unique_generate_call=True),
         dict(decoder_input_ids=torch.tensor([[1, 5], [1, 6], [1, 7]])),
     ):
-        theirs = lm.model.generate(heard, **call)
+        theirs = lm.model.generate(features, **call)
         for more in ({}, dict(assistant_model=draft.model), dict(prompt_lookup_num_tokens=3)):
-            assert torch.equal(generate(lm.model, heard, **call, **more), theirs), call
-    a = generate(lm, heard, return_dict_in_generate=True, output_scores=True)
-    b = lm.model.generate(heard, return_dict_in_generate=True, output_scores=True)
+            assert torch.equal(generate(lm.model, features, **call, **more), theirs), call
+    a = generate(lm, features, return_dict_in_generate=True, output_scores=True)
+    b = lm.model.generate(features, return_dict_in_generate=True, output_scores=True)
     assert type(a) is type(b)
     assert torch.equal(a.sequences, b.sequences)
     assert len(a.scores) == len(b.scores)
-    assert [
-        [i for i in row if i != 2] for row in lm.model.generate(heard, num_beams=2).tolist()
-    ] == [
-        [i for i in row if i] for row in generate(lm, heard, num_beams=2).tolist()
-    ]  # transformers fills a beam's row up with the end
+    ours = generate(lm, features, num_beams=2)
+    theirs = lm.model.generate(features, num_beams=2)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a[a != 0].tolist() == b[b != 2].tolist()  # transformers fills a beam up with the end
     sound = 3 * torch.randn(
         2, 8, 260, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
     )
@@ -618,11 +604,8 @@ def test_stop_strings_and_criteria_in_batches():
     )
     theirs = pico.model.generate(**batch, max_new_tokens=20, do_sample=False)
     width = batch['input_ids'].shape[1]
-    string = next(
-        t
-        for t in (pico.tokenizer.decode(theirs[0, width:])[i : i + 3] for i in range(4, 30))
-        if t.strip()
-    )
+    text = pico.tokenizer.decode(theirs[0, width:])
+    string = next(text[i : i + 3] for i in range(4, 30) if text[i : i + 3].strip())
     for one in (
         dict(input_ids=row[m.bool()][None])
         for row, m in zip(batch['input_ids'], batch['attention_mask'])
@@ -819,7 +802,7 @@ def test_scores_of_other_strategies(llama):
     )
 
 
-def test_arguments_that_say_something_else_of_each_text(llama):
+def test_arguments_that_differ_for_each_sequence(llama):
     def allowed(row, ids):
         return [row + 20, row + 30, row + 40]
 
@@ -855,7 +838,7 @@ def test_arguments_that_say_something_else_of_each_text(llama):
         assert ours[i, 7:].tolist() == alone[0, -12:].tolist()
 
 
-def test_sampling_has_the_law_of_transformers(llama):
+def test_sampling_has_the_distribution_of_transformers(llama):
     "The first token of many texts, held against the law that transformers' own scores give."
     from decodelab.evaluate.certify import g_test
 
@@ -902,10 +885,10 @@ def test_the_default_top_k_acts_and_is_shown(llama):
     assert 'top_k' not in explain_config(llama).index
 
 
-def test_marks_survive_drafts(llama):
+def test_watermarks_survive_drafts(llama):
     "transformers' SynthID is switched off by assisted decoding; guidance breaks."
-    mark = SynthIDTextWatermarkingConfig(ngram_len=3, keys=[1, 2, 3, 4])
-    for call in (dict(watermarking_config=mark), dict(guidance_scale=1.6)):
+    watermark = SynthIDTextWatermarkingConfig(ngram_len=3, keys=[1, 2, 3, 4])
+    for call in (dict(watermarking_config=watermark), dict(guidance_scale=1.6)):
         plain = generate(llama, **BATCH | call)
         for more in (
             dict(assistant_model=draft_of(llama)),
@@ -1102,7 +1085,7 @@ def test_mismatched_and_missing_tokenizers(llama):
             generate(pico.model, ids, **call)
 
 
-def test_a_training_model_is_told_so(llama):
+def test_a_model_in_training_mode_is_reported(llama):
     training = copy.deepcopy(llama).train()
     with pytest.raises(ValueError, match='model.eval'):
         generate(training, IDS[1:2])
@@ -1121,7 +1104,7 @@ def recorded(every=4):
 @pytest.mark.parametrize('case', recorded())
 def test_the_arguments_of_removed_strategies(case):
     "As the strategies themselves say it, which are held against the originals' texts in test_search_golden."
-    from tests.strategies.test_search_golden import constraints, lm_of, said
+    from tests.strategies.test_search_golden import constraints, lm_of, tokens_of
 
     args = {k: v for k, v in case['args'].items() if k != 'low_memory'}
     prompts = case['prompts']
@@ -1132,12 +1115,10 @@ def test_the_arguments_of_removed_strategies(case):
     lm, width = lm_of(case['model']), max(map(len, prompts))
     behind = lm.decoder_start_ids  # an encoder's padding stands behind the text
     pad = lambda x, fill: x + [fill] * (width - len(x)) if behind else [fill] * (width - len(x)) + x
-    ids, mask = (
-        torch.tensor([pad(x, 0) for x in rows])
-        for rows in (prompts, [[1] * len(p) for p in prompts])
-    )
+    ids = torch.tensor([pad(p, 0) for p in prompts])
+    mask = torch.tensor([pad([1] * len(p), 0) for p in prompts])
     mended = case['strategy'] != 'dola'  # the door has the original's divergence
-    want = said(case, mended)[0]
+    want = tokens_of(case, mended)[0]
     begin = (
         [list(lm.decoder_start_ids)] * len(want)
         if lm.decoder_start_ids

@@ -1,4 +1,4 @@
-"""The door's last refusals: caches in and out, no cache at all, transformers' own draws, a temperature of zero, scores of all searches, pipelines without a strategy; each against transformers' `generate` in this process."""
+"`generate` with caches in and out, without a cache, with transformers' draws, scores of searches and pipelines."
 
 import copy
 
@@ -217,7 +217,7 @@ def test_the_cache_of_an_output_and_prompts_in_pieces(llama):
     ],
     ids=lambda x: str(x)[:30],
 )
-def test_one_sentence_says_what_to_use(llama, call, words):
+def test_one_sentence_names_the_alternative(llama, call, words):
     with pytest.raises((ValueError, TypeError), match=words):
         generate(llama, IDS, **CALL | call)
 
@@ -351,7 +351,7 @@ def pipes():
     ],
     ids=str,
 )
-def test_a_pipeline_decodes_as_its_arguments_say(pipes, call):
+def test_a_pipeline_decodes_with_its_arguments(pipes, call):
     if 'assistant_model' in call:
         call |= dict(assistant_model=load('pico-draft', device='cpu', dtype=torch.float64).model)
     ours, theirs = pipes

@@ -1,6 +1,7 @@
-"""Every code block of transformers' guides on generation that calls `generate`, with `model.generate(…)` replaced by `decodelab.generate(model, …)`; and of those that only make a `pipeline`, with decodelab's in the place of transformers'.
+"""The code blocks of transformers' guides on generation run with decodelab's `generate` and `pipeline`.
 
-The blocks are read from the guides, where a folder `shared` with them lies beside the checkout; small local models stand in for the checkpoints they name."""
+The blocks are read from the guides, where a folder `shared` with them lies beside the checkout; small local models stand in for the checkpoints they name.
+"""
 
 import copy
 import re
@@ -41,15 +42,15 @@ def code(block):
 def blocks(asked=CALL.search):
     "`(guide and number, code, all code blocks of the guide)` of each block that calls `generate`, or of which something else is true."
     for path in sorted(GUIDES.glob('*.md')) if GUIDES.is_dir() else ():
-        found = [
+        results = [
             code(b)
             for b in re.findall(
                 r'^```(?:py|python)\n(.*?)^```', path.read_text(), flags=re.S | re.M
             )
         ]
-        for i, block in enumerate(found):
+        for i, block in enumerate(results):
             if asked(block):
-                yield pytest.param(block, found, id=f'{path.stem}-{i}')
+                yield pytest.param(block, results, id=f'{path.stem}-{i}')
 
 
 @pytest.fixture(scope='module')
@@ -107,9 +108,11 @@ class Stand:
         self.models, self.which = models, which
 
     def from_pretrained(self, name, **options):
-        found = next(pair for part, pair in self.models.items() if part in name)
+        result = next(pair for part, pair in self.models.items() if part in name)
         return (
-            copy.deepcopy(found[0]) if self.which == 'model' else copy.deepcopy(found[1].tokenizer)
+            copy.deepcopy(result[0])
+            if self.which == 'model'
+            else copy.deepcopy(result[1].tokenizer)
         )
 
 
@@ -189,22 +192,22 @@ def pipes(block):
     return PIPE in block and not CALL.search(block)
 
 
-def compared_pipeline(said):
+def compared_pipeline(texts):
     "`decodelab.pipeline` whose answers are held against transformers' own, assistant and all."
 
     def pipeline(task, **options):
         ours = decodelab.pipeline(task, **options)
         theirs = transformers.pipeline(task, **options)
 
-        def call(text, **told):
-            found = ours(text, **told)
-            assert found == theirs(text, **told)
+        def call(text, **arguments):
+            result = ours(text, **arguments)
+            assert result == theirs(text, **arguments)
             assert len(ours.traces) == 1
             assert any(step.drafted for step in ours.traces[0].steps) == (
                 'assistant_model' in options
             )
-            said.append(found)
-            return found
+            texts.append(result)
+            return result
 
         return call
 
@@ -221,10 +224,10 @@ def test_blocks_that_make_a_pipeline_run(block, guide):
         .replace('meta-llama/Llama-3.2-1B', str(EMBEDDED / 'pico-draft'))
     )
     source = re.sub(r'dtype=(torch\.bfloat16|"auto")', 'dtype=torch.float64', source)
-    said = []  # so that no rounding decides
-    exec(compile(source, 'guide', 'exec'), dict(pipeline=compared_pipeline(said)))
-    assert len(said) == 1
-    assert len(said[0][0]['generated_text']) > 40
+    texts = []  # so that no rounding decides
+    exec(compile(source, 'guide', 'exec'), dict(pipeline=compared_pipeline(texts)))
+    assert len(texts) == 1
+    assert len(texts[0][0]['generated_text']) > 40
 
 
 def test_the_guides_have_not_lost_their_pipelines():

@@ -1,4 +1,4 @@
-"""Prepared inputs through the first door: embeddings, pictures, an encoder's states, against transformers' own `generate` on tiny random models in float64."""
+"`generate` from embeddings, pictures and encoder states against transformers' own in float64."
 
 import copy
 
@@ -45,7 +45,7 @@ EYE = dict(
     image_size=8,
     patch_size=4,
 )
-MARKED = torch.tensor([[1, 5, 61, I, I, I, I, 62, 6, 7], [0, 0, 1, 61, I, I, I, I, 62, 9]])
+WITH_PICTURE = torch.tensor([[1, 5, 61, I, I, I, I, 62, 6, 7], [0, 0, 1, 61, I, I, I, I, 62, 9]])
 
 
 def seeded(make, seed=0):
@@ -130,16 +130,16 @@ def inputs(kind, rows=2):
     noise = lambda *shape: torch.randn(
         *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
-    ids = MARKED[:rows]
-    found = dict(input_ids=ids, attention_mask=(ids != 0).long())
+    ids = WITH_PICTURE[:rows]
+    result = dict(input_ids=ids, attention_mask=(ids != 0).long())
     if kind == 'qwen':
-        return found | dict(
+        return result | dict(
             mm_token_type_ids=(ids == I).int(),
             pixel_values=noise(32, 48)[: 16 * rows],
             image_grid_thw=torch.tensor([[1, 4, 4]] * rows),
         )
     return (
-        found
+        result
         | dict(pixel_values=noise(2, 3, 8, 8)[:rows])
         | (dict(token_type_ids=(ids == I).long()) if kind == 'gemma' else {})
     )
@@ -239,7 +239,7 @@ def test_contrastive_search_weighs_the_prompts_states():
     x = inputs('llava', 1)
     alpha = 0.6
     ours = generate(model, **x, penalty_alpha=alpha, top_k=3, max_new_tokens=6)[0].tolist()
-    ids = MARKED[0].tolist()
+    ids = WITH_PICTURE[0].tolist()
     read = lambda ids: model(
         input_ids=torch.tensor([ids]), pixel_values=x['pixel_values'], output_hidden_states=True
     )
@@ -339,7 +339,7 @@ def test_embeddings(reader, call, both):
     )
 
 
-def test_embeddings_say_what_their_ids_say(reader):
+def test_embeddings_decode_as_their_ids(reader):
     vectors = reader.get_input_embeddings()(IDS).detach()
     batch = dict(inputs_embeds=vectors, attention_mask=MASK, pad_token_id=PAD, max_new_tokens=8)
     for more in (
@@ -389,9 +389,9 @@ def test_embeddings_and_streams_and_states(reader):
             notes.append('end')
 
     vectors = reader.get_input_embeddings()(IDS[1:2]).detach()
-    said = generate(reader, inputs_embeds=vectors, max_new_tokens=5, streamer=Notes())
+    ids = generate(reader, inputs_embeds=vectors, max_new_tokens=5, streamer=Notes())
     assert notes[0] == [[]]
-    assert sum(notes[1:-1], []) == said[0].tolist()
+    assert sum(notes[1:-1], []) == ids[0].tolist()
     mamba = seeded(
         lambda: MambaForCausalLM(
             MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4)

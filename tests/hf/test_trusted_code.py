@@ -1,4 +1,4 @@
-"Code that came with a model or a recipe runs for `trust_remote_code=True` only; files cannot exhaust a process."
+"Code of a model or a recipe runs for `trust_remote_code=True` only; files cannot exhaust a process."
 
 import json
 import sys
@@ -69,13 +69,13 @@ def test_true_runs_it_and_false_does_not(recipe):
 def test_every_function_that_takes_the_argument_is_tried_here():
     import ast
 
-    found = set()
+    result = set()
     for path in (ROOT / 'decodelab').rglob('*.py'):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 if 'trust_remote_code' in [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]:
-                    found.add(node.name)
-    assert found == {'load', 'locate', 'load_custom_generate'}  # and `generate`, by its keywords
+                    result.add(node.name)
+    assert result == {'load', 'locate', 'load_custom_generate'}  # and `generate`, by its keywords
 
 
 def nested(depth, suffix):
@@ -132,7 +132,7 @@ def merge_bomb(levels):
 @pytest.mark.parametrize(
     'text', [bomb(9), bomb(200), merge_bomb(9)], ids=['lists', 'long', 'merge']
 )
-def test_an_alias_bomb_is_refused_at_once(lm, tmp_path, text):
+def test_an_alias_bomb_is_rejected_at_once(lm, tmp_path, text):
     path = tmp_path / 'bomb.yaml'
     path.write_text(text)
     start = time.perf_counter()
@@ -141,7 +141,7 @@ def test_an_alias_bomb_is_refused_at_once(lm, tmp_path, text):
     assert time.perf_counter() - start < 5
 
 
-def test_a_list_inside_itself_is_refused():
+def test_a_list_inside_itself_is_rejected():
     with pytest.raises(ValueError, match='an alias stands inside of what it names'):
         parse_settings('bad_words_ids: &a [*a]', 'circle.yaml')
 

@@ -3,7 +3,7 @@
 import torch
 
 from decodelab import LM, EarlyExitDrafter, generate
-from tests.refusals import refused
+from tests.refusals import error_message
 
 
 def vision_model():
@@ -36,5 +36,5 @@ def test_an_early_exit_of_a_vision_encoder_decoder():
     assert early.tolist() == plain.tolist()
     decoder = model.model.decoder.transformer
     decoder.h = torch.nn.Sequential(*decoder.h)
-    assert 'no list of layers' in refused(lambda: decoder_layers(model))
+    assert 'no list of layers' in error_message(lambda: decoder_layers(model))
     assert EarlyExitDrafter(1).layer == 1

@@ -1,4 +1,4 @@
-"Wrong calls of the public functions are refused in a sentence that says what to do."
+"Wrong calls of public functions raise one sentence that names the right call."
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ from decodelab import (
     stream,
     tune_lookahead,
 )
-from tests.refusals import refused
+from tests.refusals import error_message
 
 PROMPT = 'def is_even(n):\n'
 
@@ -43,25 +43,27 @@ def draft():
 
 
 def test_a_strategy_by_name_or_without_parentheses(lm):
-    assert 'give an object such as Greedy()' in refused(lambda: decode(lm, PROMPT, 'greedy'))
-    words = refused(lambda: decode(lm, PROMPT, Greedy))
+    assert 'give an object such as Greedy()' in error_message(lambda: decode(lm, PROMPT, 'greedy'))
+    words = error_message(lambda: decode(lm, PROMPT, Greedy))
     assert 'the class Greedy' in words
     assert 'with parentheses' in words
-    assert 'such as Greedy()' in refused(lambda: decode_batch(lm, [PROMPT], 'greedy'))
+    assert 'such as Greedy()' in error_message(lambda: decode_batch(lm, [PROMPT], 'greedy'))
 
 
 def test_a_model_by_name(lm):
     for call in (decode, stream):
-        assert "load('pico')" in refused(lambda call=call: call('pico', PROMPT, Greedy()))
-    assert "load('pico')" in refused(lambda: decode_batch('pico', [PROMPT], Greedy()))
-    assert 'LM(model, tokenizer)' in refused(lambda: decode(lm.model, PROMPT, Greedy()))
+        assert "load('pico')" in error_message(lambda call=call: call('pico', PROMPT, Greedy()))
+    assert "load('pico')" in error_message(lambda: decode_batch('pico', [PROMPT], Greedy()))
+    assert 'LM(model, tokenizer)' in error_message(lambda: decode(lm.model, PROMPT, Greedy()))
 
 
 def test_several_prompts_where_one_belongs(lm):
     for prompts in (['a', 'b'], ('a',), [[5], [6, 7]], torch.tensor([[5, 6], [7, 8]]), ['1', '2']):
-        assert 'decode_batch' in refused(lambda prompts=prompts: decode(lm, prompts, Greedy()))
+        assert 'decode_batch' in error_message(
+            lambda prompts=prompts: decode(lm, prompts, Greedy())
+        )
     inputs = lm.tokenizer(PROMPT, return_tensors='pt')
-    assert 'input_ids' in refused(lambda: decode(lm, inputs, Greedy()))
+    assert 'input_ids' in error_message(lambda: decode(lm, inputs, Greedy()))
     one = decode(lm, inputs['input_ids'][0], Greedy(), 4)
     assert one.tokens == decode(lm, np.array(one.prompt), Greedy(), 4).tokens
 
@@ -86,30 +88,30 @@ def test_one_processor_needs_no_list(lm):
 )
 def test_a_setting_of_transformers_names_its_processor(name, value, class_name):
     for base in (Sample, Greedy):
-        words = refused(lambda base=base: base(**{name: value}))
+        words = error_message(lambda base=base: base(**{name: value}))
         assert f'{base.__name__}({class_name}({value}))' in words
-    assert 'logits processors' in refused(lambda: Sample(colour='red'))
+    assert 'logits processors' in error_message(lambda: Sample(colour='red'))
 
 
 def test_a_model_where_a_drafter_belongs(lm, draft):
     prompts = [f'def f{i}(x):' for i in range(6)]
-    words = refused(lambda: tune_lookahead(lm, draft, prompts, max_new_tokens=8))
+    words = error_message(lambda: tune_lookahead(lm, draft, prompts, max_new_tokens=8))
     assert 'AssistantDrafter(' in words
     assert 'drafter' in words
-    assert 'AssistantDrafter(' in refused(lambda: DraftTable.build(lm, draft, prompts, 8))
-    assert 'AssistantDrafter(' in refused(lambda: decode(lm, PROMPT, Speculative(draft), 8))
+    assert 'AssistantDrafter(' in error_message(lambda: DraftTable.build(lm, draft, prompts, 8))
+    assert 'AssistantDrafter(' in error_message(lambda: decode(lm, PROMPT, Speculative(draft), 8))
 
 
 def test_a_model_where_a_tokenizer_belongs(lm):
-    assert 'lm.tokenizer' in refused(lambda: detect(GreenList(1), 'some text', tokenizer=lm))
+    assert 'lm.tokenizer' in error_message(lambda: detect(GreenList(1), 'some text', tokenizer=lm))
     assert detect(GreenList(1), 'some text', tokenizer=lm.tokenizer).p <= 1
 
 
 def test_a_model_where_a_task_or_a_name_belongs(lm, tmp_path):
-    words = refused(lambda: pipeline(lm))
+    words = error_message(lambda: pipeline(lm))
     assert 'pipeline("text-generation", lm' in words
     for call in (load, load_heads, lambda name: load_strategy(name, lm)):
-        assert 'give a name or a folder' in refused(lambda call=call: call(lm))
+        assert 'give a name or a folder' in error_message(lambda call=call: call(lm))
 
 
 def test_dola_layers_as_a_number(lm):
@@ -118,7 +120,7 @@ def test_dola_layers_as_a_number(lm):
         lambda: generate(lm, ids, dola_layers=4, max_new_tokens=4),
         lambda: decode(lm, PROMPT, DoLa(4), 4),
     ):
-        assert "'high' or a list of layers, as in [4]" in refused(call)
+        assert "'high' or a list of layers, as in [4]" in error_message(call)
     assert generate(lm, ids, dola_layers=[4], max_new_tokens=4).shape[1] == ids.shape[1] + 4
 
 
@@ -130,7 +132,7 @@ def test_a_recipe_without_a_tokenizer(lm, draft):
         recipe = as_custom_generate(strategy, **options)
         return lm.model.generate(ids, custom_generate=recipe, max_new_tokens=8, do_sample=False)
 
-    words = refused(run)
+    words = error_message(run)
     assert 'as_custom_generate(strategy, tokenizer=tokenizer)' in words
     assert 'UniversalDrafter' not in words
     plain = decode(lm, PROMPT, Greedy(), 8)

@@ -1,4 +1,4 @@
-"One writer at a time in a folder of rows, whatever happens: two commands, kills, full disks, read-only folders."
+"A folder of rows has one writer at a time: two commands, kills, full disks, read-only folders."
 
 import contextlib
 import errno
@@ -56,13 +56,13 @@ def stopped_compare(folder) -> tuple:
 def test_two_compares_on_one_folder(tmp_path):
     work, first = stopped_compare(tmp_path)
     second = work.start()
-    said = second.communicate(timeout=240)[1]
-    assert second.returncode == 2, said
-    assert f'process {first.pid} on {socket.gethostname()} writes to out since' in said
-    assert said.strip().count('\n') == 0  # one sentence
+    message = second.communicate(timeout=240)[1]
+    assert second.returncode == 2, message
+    assert f'process {first.pid} on {socket.gethostname()} writes to out since' in message
+    assert message.strip().count('\n') == 0  # one sentence
     first.send_signal(signal.SIGCONT)
-    said = first.communicate(timeout=240)[1]
-    assert first.returncode == 0, said
+    message = first.communicate(timeout=240)[1]
+    assert first.returncode == 0, message
     rows = read_run_rows(tmp_path / 'out')
     assert len(rows) == REPEATS * 36
     assert set(done(rows).values()) == {1}
@@ -77,7 +77,7 @@ def test_the_second_one_later_and_a_killed_one(tmp_path):
     first.communicate()
     assert (tmp_path / 'out' / '.lock').exists()  # nobody could remove it
     kill.finish(work)  # and the next one takes it over
-    assert set(done(work.kept).values()) == {1}
+    assert set(done(work.stored).values()) == {1}
 
 
 def test_threads_of_one_process_are_two_writers_too(tmp_path):
@@ -257,17 +257,17 @@ def test_compare_on_a_full_disk_is_one_sentence(tmp_path):
         work = compare(tmp_path)
         work.command[-1] = disk / 'out'
         process = work.start()
-        said = process.communicate(timeout=240)[1]
+        message = process.communicate(timeout=240)[1]
         assert process.returncode == 2
-        assert 'No space left on device' in said
-        assert len(said.strip().splitlines()) == 1
-        assert 'Traceback' not in said
+        assert 'No space left on device' in message
+        assert len(message.strip().splitlines()) == 1
+        assert 'Traceback' not in message
         rows = read_run_rows(disk / 'out')
         assert 0 < len(rows) < 36
         assert set(done(rows).values()) == {1}
         shutil.copytree(disk / 'out', tmp_path / 'out')
     work.command[-1], work.rows = tmp_path / 'out', tmp_path / 'out'
-    work.kept = rows
+    work.stored = rows
     kill.finish(work)
 
 
@@ -276,7 +276,7 @@ def test_compare_on_a_full_disk_is_one_sentence(tmp_path):
 
 def test_a_read_only_folder_is_one_sentence(tmp_path):
     with small_disk(tmp_path / 'disk') as disk:
-        kept = run_jobs(jobs(3), disk / 'run', progress=False)
+        stored = run_jobs(jobs(3), disk / 'run', progress=False)
         before = {p.name: p.read_bytes() for p in (disk / 'run').iterdir()}
         subprocess.run(['mount', '-o', 'remount,ro', disk], check=True)
         for n in (3, 5):
@@ -287,17 +287,17 @@ def test_a_read_only_folder_is_one_sentence(tmp_path):
         with pytest.raises(ValueError, match='cannot write to .*new'):
             run_jobs(jobs(3), disk / 'new', progress=False)
         assert {p.name: p.read_bytes() for p in (disk / 'run').iterdir()} == before
-        assert [r['rows'][0] for r in read_run_rows(disk / 'run')] == kept  # it can be read
+        assert [r['rows'][0] for r in read_run_rows(disk / 'run')] == stored  # it can be read
 
 
 @pytest.mark.parametrize(
     'error', [PermissionError(errno.EACCES, 'Permission denied')], ids=['EACCES']
 )
-def test_a_folder_of_somebody_else_is_one_sentence(tmp_path, monkeypatch, error):
-    def refuse(*args, **options):
+def test_a_folder_of_another_user_is_one_sentence(tmp_path, monkeypatch, error):
+    def deny(*args, **options):
         raise error
 
-    monkeypatch.setattr('decodelab.core.files.open', refuse, raising=False)
+    monkeypatch.setattr('decodelab.core.files.open', deny, raising=False)
     with pytest.raises(ValueError, match=r'cannot write to .*run \(Permission denied\)'):
         run_jobs(jobs(3), tmp_path / 'run', progress=False)
 
@@ -322,7 +322,7 @@ def test_a_clock_that_goes_back(script, tmp_path, monkeypatch):
 
     for module in ('decodelab.core.files', 'decodelab.evaluate.jobs'):
         monkeypatch.setattr(f'{module}.datetime', Backwards)
-    kept = run(tmp_path / 'run', strategies=dict(one=_paced(1)), repeats=2)
+    stored = run(tmp_path / 'run', strategies=dict(one=_paced(1)), repeats=2)
     path = tmp_path / 'run' / 'rows.jsonl'
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b''.join(lines[:3]) + lines[3][:10])
@@ -330,7 +330,7 @@ def test_a_clock_that_goes_back(script, tmp_path, monkeypatch):
     os.utime(tmp_path / 'run' / 'provenance.json', (4e9, 4e9))
     again = run(tmp_path / 'run', strategies=dict(one=_paced(1)), repeats=2)
     timed = ['date', 'seconds', 'tokens_per_second', 'commit']
-    assert again.drop(columns=timed).equals(kept.drop(columns=timed))
+    assert again.drop(columns=timed).equals(stored.drop(columns=timed))
     assert (again.seconds >= 0).all()
     assert set(done(read_run_rows(tmp_path / 'run')).values()) == {1}
 
@@ -386,15 +386,15 @@ def test_failed_runs_are_rows_and_are_tried_again(script, tmp_path):
             for name in ('fails', 'one')
         },
     }
-    kept = (tmp_path / 'run' / 'rows.jsonl').read_bytes()
+    stored = (tmp_path / 'run' / 'rows.jsonl').read_bytes()
     with pytest.warns(UserWarning, match='10 of 16 runs failed'):
         again = call()  # what fails in the same way leaves no second row
-    assert (tmp_path / 'run' / 'rows.jsonl').read_bytes() == kept
+    assert (tmp_path / 'run' / 'rows.jsonl').read_bytes() == stored
     assert again.error.tolist() == frame.error.tolist()
     strategy.broken = False
     with pytest.warns(UserWarning, match='8 of 16 runs failed'):
         mended = call()
-    assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(kept)
+    assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(stored)
     good = mended[mended.error == '']
     assert len(mended) == 16
     assert len(good) == 8

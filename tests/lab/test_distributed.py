@@ -1,5 +1,4 @@
-"""Several processes measure what one would: shared, killed and gone on with, or cut over one model. On a CPU,
-with gloo."""
+"Several processes measure what one measures: shared, killed and resumed, or with one model cut over two."
 
 import contextlib
 import io
@@ -50,25 +49,25 @@ class Forks:
     "Processes of a script, in forks, with what a launcher tells them; one that fails takes the others down."
 
     def __init__(self, n: int, command: list, env: dict):
-        told = dict(
+        environment = dict(
             WORLD_SIZE=str(n),
             LOCAL_WORLD_SIZE=str(n),
             MASTER_ADDR='127.0.0.1',
             MASTER_PORT=str(free_port()),
         )
         self.processes = [
-            preloaded.start(command, env=env | told | dict(RANK=str(i), LOCAL_RANK=str(i)))
+            preloaded.start(command, env=env | environment | dict(RANK=str(i), LOCAL_RANK=str(i)))
             for i in range(n)
         ]
 
     @property
     def returncode(self) -> int | None:
         "The first status that is not 0; 0 if all have ended well, None while they run."
-        found = [p.returncode for p in self.processes]
-        failed = [status for status in found if status]
+        results = [p.returncode for p in self.processes]
+        failed = [status for status in results if status]
         if failed:
             return failed[0]
-        return None if None in found else 0
+        return None if None in results else 0
 
     poll = returncode.fget
 
@@ -79,8 +78,8 @@ class Forks:
             time.sleep(0.01)
         status = self.returncode
         self.kill()
-        said = [p.communicate(timeout=10) for p in self.processes]
-        out, err = (''.join(texts) for texts in zip(*said))
+        streams = [p.communicate(timeout=10) for p in self.processes]
+        out, err = (''.join(texts) for texts in zip(*streams))
         return out, err + (signal.Signals(-status).name if status and status < 0 else '')
 
     def kill(self):
@@ -140,12 +139,13 @@ def script(tmp_path, text):
     return path
 
 
-def kept(folder):
+def stored_rows(folder):
     "`{file: its whole lines}` of a run folder."
-    return {
-        p.name: [json.loads(l) for l in p.read_text().splitlines(keepends=True) if l.endswith('\n')]
-        for p in sorted(Path(folder).glob('rows*'))
-    }
+    files = {}
+    for path in sorted(Path(folder).glob('rows*')):
+        lines = path.read_text().splitlines(keepends=True)
+        files[path.name] = [json.loads(line) for line in lines if line.endswith('\n')]
+    return files
 
 
 def runs(rows):
@@ -163,7 +163,7 @@ if __import__('os').environ.get('RANK', '0') == '0': frame.to_json(sys.argv[2], 
 '''
 
 
-def test_two_processes_say_and_count_what_one_does(tmp_path):
+def test_two_processes_generate_and_count_as_one_does(tmp_path):
     import pandas as pd
 
     work = script(tmp_path, MODELS)
@@ -177,14 +177,14 @@ def test_two_processes_say_and_count_what_one_does(tmp_path):
     assert len(two) == 4 * 5 * 2
     assert set(two.processes) == {2}
     assert set(one.processes) == {1}
-    files = kept(tmp_path / 'run2')
+    files = stored_rows(tmp_path / 'run2')
     assert set(files) == {'rows.0.jsonl', 'rows.1.jsonl'}
     assert runs(files['rows.0.jsonl'] + files['rows.1.jsonl']) == runs(
-        kept(tmp_path / 'run1')['rows.jsonl']
+        stored_rows(tmp_path / 'run1')['rows.jsonl']
     )
-    groups = [{(r['repeat'], r['prompt']) for r in rows} for rows in files.values()]
+    group = lambda rows: {(r['repeat'], r['prompt']) for r in rows}
     # whole groups: what is compared was measured by one process
-    assert not groups[0] & groups[1]
+    assert not group(files['rows.0.jsonl']) & group(files['rows.1.jsonl'])
     assert [len(rows) for rows in files.values()] == [
         20,
         20,
@@ -223,17 +223,17 @@ def killed(work, folder, victim, rows=4, **how):
             assert time.monotonic() < deadline, process.communicate()[1][-3000:]
             time.sleep(0.005)
         os.kill(int((own / f'pid.{victim}').read_text()), signal.SIGKILL)
-        said = process.communicate(timeout=120)[1]
+        message = process.communicate(timeout=120)[1]
     finally:
         process.kill()
     assert process.returncode != 0
-    assert 'SIGKILL' in said
+    assert 'SIGKILL' in message
 
 
 def test_a_worker_is_killed_and_any_number_goes_on(tmp_path):
     work = script(tmp_path, PACED)
     killed(work, tmp_path / 'run', victim=1, by='accelerate')
-    before = kept(tmp_path / 'run')
+    before = stored_rows(tmp_path / 'run')
     done = [r for rows in before.values() for r in rows]
     assert 4 <= len(before['rows.1.jsonl']) < TOTAL // 2
     assert len(runs(done)) == len(set(runs(done)))
@@ -243,33 +243,33 @@ def test_a_worker_is_killed_and_any_number_goes_on(tmp_path):
     for n in (1, 2):
         shutil.copytree(tmp_path / 'run', tmp_path / f'again{n}')
         assert json.loads(ran(n, work, tmp_path / f'again{n}', 0)) == json.loads(want)
-        after = kept(tmp_path / f'again{n}')
+        after = stored_rows(tmp_path / f'again{n}')
         assert all(
             after[name][: len(rows)] == rows for name, rows in before.items()
         )  # nothing measured twice
         assert runs(r for rows in after.values() for r in rows) == runs(
-            kept(tmp_path / 'undisturbed')['rows.jsonl']
+            stored_rows(tmp_path / 'undisturbed')['rows.jsonl']
         )
 
 
 def test_without_a_common_disk(tmp_path):
     work = script(tmp_path, PACED)
     killed(work, tmp_path / 'at.RANK', victim=0)
-    mine = kept(tmp_path / 'at.0')['rows.0.jsonl']
-    other = kept(tmp_path / 'at.1')['rows.1.jsonl']
+    mine = stored_rows(tmp_path / 'at.0')['rows.0.jsonl']
+    other = stored_rows(tmp_path / 'at.1')['rows.1.jsonl']
     assert 0 < len(mine)
     assert 0 < len(other)
     assert not set(runs(mine)) & set(runs(other))
-    found = json.loads(ran(2, work, tmp_path / 'at.RANK', 0))
-    assert found == json.loads(ran(1, work, tmp_path / 'undisturbed', 0))
-    assert len(found) == TOTAL
-    files = kept(tmp_path / 'at.0')
+    rows = json.loads(ran(2, work, tmp_path / 'at.RANK', 0))
+    assert rows == json.loads(ran(1, work, tmp_path / 'undisturbed', 0))
+    assert len(rows) == TOTAL
+    files = stored_rows(tmp_path / 'at.0')
     assert runs(files['rows.0.jsonl']) == runs(
-        kept(tmp_path / 'undisturbed')['rows.jsonl']
+        stored_rows(tmp_path / 'undisturbed')['rows.jsonl']
     )  # the main process's folder is whole
     # and nothing is left to do
-    assert json.loads(ran(1, work, tmp_path / 'at.0', 0)) == found
-    assert kept(tmp_path / 'at.0').get('rows.jsonl') is None
+    assert json.loads(ran(1, work, tmp_path / 'at.0', 0)) == rows
+    assert stored_rows(tmp_path / 'at.0').get('rows.jsonl') is None
 
 
 CUT = '''
@@ -292,7 +292,7 @@ if os.environ.get('RANK', '0') == '0': print(json.dumps([said, lm.backend, lm.sh
 '''
 
 
-def test_a_model_cut_over_two_processes_says_what_it_says_whole(tmp_path):
+def test_a_model_cut_over_two_processes_generates_as_the_whole_model(tmp_path):
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     for name, width in (('target', 32), ('draft', 16)):
@@ -333,7 +333,7 @@ def test_a_model_cut_over_two_processes_says_what_it_says_whole(tmp_path):
         cut_shards,
         cut_whole,
     ) == ("transformers' forward: its weights are cut over 2 processes", 2, False)
-    files = kept(tmp_path / 'run2')
+    files = stored_rows(tmp_path / 'run2')
     # all did every run together, and one kept it
     assert set(files) == {'rows.0.jsonl'}
     assert len(files['rows.0.jsonl']) == 4
@@ -354,12 +354,12 @@ def test_processes_that_would_measure_other_things_are_stopped(tmp_path):
     work = script(tmp_path, PACED.replace('frame = run(out', 'frame = run(out, seed=int(rank)'))
     process = started(2, work, tmp_path / 'run', 0, by='torchrun')
     try:
-        said = process.communicate(timeout=240)[1]
+        message = process.communicate(timeout=240)[1]
     finally:
         process.kill()
     assert process.returncode != 0
-    assert 'process 1: first_seed was 0 and is now 1' in said
-    assert not kept(tmp_path / 'run')
+    assert 'process 1: first_seed was 0 and is now 1' in message
+    assert not stored_rows(tmp_path / 'run')
 
 
 EXPERIMENT = [
@@ -449,7 +449,8 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
         assert job.returncode == 0, job.stderr[-3000:]
         assert job.stdout.count('agrees: they add up') == 1  # the main process alone speaks
     files = {
-        part: kept(tmp_path / 'out' / 'runs' / '04_small.pico' / part) for part in ('live', 'rows')
+        part: stored_rows(tmp_path / 'out' / 'runs' / '04_small.pico' / part)
+        for part in ('live', 'rows')
     }
     assert [len(f) for part in files.values() for f in part.values()] == [
         6,
@@ -472,8 +473,8 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
         repeats=2,
         progress=False,
     )
-    found = pd.read_csv(tmp_path / 'out' / 'results' / '04_small.pico.csv')
-    pd.testing.assert_frame_equal(found, want[list(found)])
+    rows = pd.read_csv(tmp_path / 'out' / 'results' / '04_small.pico.csv')
+    pd.testing.assert_frame_equal(rows, want[list(rows)])
 
 
 def slurm_script():

@@ -1,5 +1,4 @@
-"""Experiments as a user runs them: from a command, killed, gone on with, shared, from a wheel, and reported
-on."""
+"Experiments from the command line: killed, resumed, shared, from a wheel, and reported on."
 
 import json
 import os
@@ -124,14 +123,14 @@ def test_a_killed_run_loses_one_row_at_most_and_its_kernel_ends(tmp_path):
     process.wait()
     rows = tmp_path / 'out' / 'runs' / '01_slow.pico' / 'rows' / 'rows.jsonl'
     time.sleep(2.5)  # the kernel looks for its parent once a second
-    kept, jobs = rows.read_text().count('\n'), len(begun(tmp_path / 'out'))
+    lines, jobs = rows.read_text().count('\n'), len(begun(tmp_path / 'out'))
     time.sleep(1.2)
     # nobody goes on in secret
     assert (rows.read_text().count('\n'), len(begun(tmp_path / 'out'))) == (
-        kept,
+        lines,
         jobs,
     )
-    assert kept < 6
+    assert lines < 6
     status, out, err = run(*args, '--resume', cwd=tmp_path)
     assert status == 0, err
     assert 'agrees: squares add up (source: 55; here: 55)' in out, err
@@ -165,7 +164,7 @@ def test_two_runs_cannot_share_a_folder(tmp_path):
 # What is needed
 
 
-def test_what_is_missing_is_said_before_anything_runs(tmp_path):
+def test_what_is_missing_is_reported_before_anything_runs(tmp_path):
     need = (
         "NEEDS = dict(paper=dict(models=('someone/large', 'nano'), data=('cnn_dailymail',), "
         "memory_gb=1e6, minutes=600))"
@@ -192,7 +191,7 @@ def test_what_is_missing_is_said_before_anything_runs(tmp_path):
 
 
 @pytest.mark.parametrize('path', notebooks('experiments'), ids=lambda p: p.stem)
-def test_every_experiment_says_what_it_needs_and_where_it_draws(path):
+def test_every_experiment_names_its_needs_and_its_figures(path):
     from decodelab.lab.notebook_runner import without_measuring, cell_sections
     from decodelab.lab.requirements import assigned_literal, requirements
 

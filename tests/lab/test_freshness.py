@@ -1,4 +1,4 @@
-"""Stored rows: what they depend on, whether that has changed, whether their counts still come out.
+"""Stored rows: their dependencies, whether those changed, whether their counts are reproduced.
 
 Also whether a folder of rows from elsewhere is whole.
 """
@@ -63,13 +63,13 @@ def fingerprint_in(root, name):
 def test_every_experiment_has_a_fingerprint(path):
     needs = requirements(path)
     for scale, need in needs.items():
-        found = experiment_fingerprint(path, need)
-        assert set(found) == {'modules', 'notebook', 'weights', 'data'}
-        assert {*need['models'], *need['data']} <= {*found['weights'], *found['data']}
-        assert 'lab.experiment' in found['modules']
-        assert len(found['modules']) > 15
+        result = experiment_fingerprint(path, need)
+        assert set(result) == {'modules', 'notebook', 'weights', 'data'}
+        assert {*need['models'], *need['data']} <= {*result['weights'], *result['data']}
+        assert 'lab.experiment' in result['modules']
+        assert len(result['modules']) > 15
         if scale == 'pico':
-            assert all(found['weights'].values())  # they come with the package
+            assert all(result['weights'].values())  # they come with the package
 
 
 def test_a_copy_elsewhere_has_the_same_fingerprint(copied):
@@ -172,10 +172,10 @@ def test_the_command_prints_states_and_plans(capsys):
 def test_nothing_is_timed_beside_other_work(capsys):
     loads = [2.0, 0.6, 0.1]
     assert wait_until_quiet(sys.stderr, measure=lambda: loads.pop(0), pause=lambda s: None) == 0.1
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert '2.0 cores' in said[0]
-    assert '--anyway' in said[0]
+    messages = capsys.readouterr().err.splitlines()
+    assert len(messages) == 2
+    assert '2.0 cores' in messages[0]
+    assert '--anyway' in messages[0]
     assert wait_until_quiet(sys.stderr, anyway=True, measure=lambda: 2.0) == 2.0
     assert capsys.readouterr().err == ''
     load = other_load(0.05)
@@ -484,7 +484,7 @@ def test_each_defect_has_its_sentence(given, name, capsys):
     assert re.search(sentence, capsys.readouterr().out)
 
 
-def test_a_folder_without_results_is_refused(tmp_path, capsys):
+def test_a_folder_without_results_is_rejected(tmp_path, capsys):
     assert cli.main(['report', '--validate', str(tmp_path)]) == 2
     assert 'there are no results' in capsys.readouterr().err
 

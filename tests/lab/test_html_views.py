@@ -1,4 +1,4 @@
-"Objects show themselves as text and as HTML, in a notebook that is not trusted, too."
+"Objects show themselves as text and as HTML, in an untrusted notebook too."
 
 import base64
 import json
@@ -68,7 +68,9 @@ class Page(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.text, self.elements, self.styles = '', [], []
+        self.text = ''
+        self.elements = []
+        self.styles = []
         self.feed(page)
         self.close()
 
@@ -110,18 +112,18 @@ def test_the_texts_of_a_batch(shown, lm, draft):
 # Notebooks that are not trusted
 
 # The elements, attributes and style properties that JupyterLab's sanitiser keeps, as far as they occur here.
-KEPT_TAGS = set(
+ALLOWED_TAGS = set(
     'a b br code details div em i img li p pre span strong sub summary sup table tbody td th thead tr ul'.split()
 )
 
 
-KEPT_ATTRIBUTES = {
+ALLOWED_ATTRIBUTES = {
     '*': {'class', 'style', 'title', 'dir', 'hidden', 'lang'},
     'img': {'src', 'alt', 'width'},
 }
 
 
-KEPT_STYLES = '''background-color border border-bottom border-collapse border-top color display font-family font-size
+ALLOWED_STYLES = '''background-color border border-bottom border-collapse border-top color display font-family font-size
     font-style font-weight height line-height margin margin-right margin-top margin-bottom max-width min-width opacity
     overflow-wrap padding padding-left text-align vertical-align white-space width'''
 
@@ -130,10 +132,10 @@ def sanitised(page: str) -> str:
     "A page as a notebook shows it that is not trusted: no style sheet, no script, no SVG, but its text."
     return nh3.clean(
         re.sub(r'</?(?:svg|g|path|rect|line|text)\b[^>]*>', '', page),
-        tags=KEPT_TAGS,
+        tags=ALLOWED_TAGS,
         clean_content_tags={'style', 'script'},
-        attributes=KEPT_ATTRIBUTES,
-        filter_style_properties=set(KEPT_STYLES.split()),
+        attributes=ALLOWED_ATTRIBUTES,
+        filter_style_properties=set(ALLOWED_STYLES.split()),
         url_schemes={'http', 'https', 'data'},
     )
 

@@ -1,5 +1,4 @@
-"""A grammar keeps its place in the text, whatever was drafted and refused: plain, assisted, batched and drawn
-texts agree, and finished ones are JSON."""
+"The JSON grammar follows the sequence through drafts and rejections; finished sequences are JSON."
 
 import json
 
@@ -149,10 +148,10 @@ def test_finished_texts_are_json(models):
         assert sum(t.stopped == 'eos' for t in drawn) >= 3
 
 
-def law(lm, base, prompt, n, stop):
+def distribution(lm, base, prompt, n, stop):
     "The probability of each text of at most `n` tokens under plain sampling, by reading every context."
     reading = base.bind(Request(lm, prompt, n, Rng(), stop))
-    found = {}
+    table = {}
     growing = {(): 1.0}
     for i in range(n):
         longer = {
@@ -162,26 +161,29 @@ def law(lm, base, prompt, n, stop):
             if p
         }
         growing = {ids: p for ids, p in longer.items() if ids[-1] not in stop.eos and i + 1 < n}
-        found |= {ids: p for ids, p in longer.items() if ids not in growing}
-    return found
+        table |= {ids: p for ids, p in longer.items() if ids not in growing}
+    return table
 
 
 @pytest.mark.parametrize('verifier', [None, BlockVerifier()], ids=repr)
-def test_the_law_of_drawn_texts_is_that_of_plain_sampling(verifier):
+def test_the_distribution_of_samples_is_that_of_plain_sampling(verifier):
     tokenizer = letters(['<unk>', '</s>', *REQUIRED_CHARACTERS, '[', '[1', '"a', '1,'])
     lm, draft = (random_lm(seed=s, vocab_size=20, layers=1, tokenizer=tokenizer) for s in (0, 1))
     stop = Stop(eos=(1,))
     prompt = [5, 8, 5]
     base = Sample([JsonGrammar(max_depth=2), Temperature(1.5)])
-    chances = law(lm, base, prompt, 3, stop)
-    assert abs(sum(chances.values()) - 1) < 1e-9
+    probabilities = distribution(lm, base, prompt, 3, stop)
+    assert abs(sum(probabilities.values()) - 1) < 1e-9
     for drafter in (AssistantDrafter(draft), PromptLookupDrafter(max_ngram=1)):
         strategy = Speculative(drafter, base=base, verifier=verifier)
         drawn = [
             tuple(decode(lm, prompt, strategy, 3, seed=s, stop=stop).tokens) for s in range(800)
         ]
-        assert set(drawn) <= set(chances)
-        assert g_test([drawn.count(ids) for ids in chances], list(chances.values()))[0] > 0.001
+        assert set(drawn) <= set(probabilities)
+        assert (
+            g_test([drawn.count(ids) for ids in probabilities], list(probabilities.values()))[0]
+            > 0.001
+        )
 
 
 def test_random_models_of_every_kind_of_scores_write_json():

@@ -1,4 +1,4 @@
-"Top-p from the best scores alone is top-p from all of them, to the bit, and long rows are seldom sorted whole."
+"Top-p from the best scores alone equals top-p from all of them, to the bit."
 
 import math
 

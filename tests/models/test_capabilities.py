@@ -1,4 +1,4 @@
-"""Over architectures of every kind: each way of reading gives the text of the model's own full forward, is replaced by another way, or is refused in a sentence."""
+"On every kind of architecture, each way of reading equals the full forward pass, is replaced, or raises one sentence."
 
 import functools
 
@@ -271,7 +271,7 @@ def test_encoder_decoders_are_probed_without_an_encoder(kind):
 # the mechanism
 
 
-def test_a_model_that_attends_to_later_tokens_is_refused():
+def test_a_model_that_attends_to_later_tokens_is_rejected():
     model = built(AutoConfig.for_model('roberta', **SIZES, pad_token_id=1))
     with pytest.raises(ValueError, match='set is_decoder=True'):
         decode(LM(model), PROMPTS[1], Greedy(), 4)
@@ -318,7 +318,7 @@ def test_blocks_that_differ_are_read_token_by_token(draft):
     module.OUTCOMES.clear()
 
 
-def test_steps_that_differ_are_refused():
+def test_steps_that_differ_are_rejected():
     lm = broken(lambda new, cached: cached > 0)
     with pytest.raises(ValueError, match=r'cannot be read token by token: .*use_cache=False'):
         lm.session()
@@ -376,8 +376,8 @@ def test_other_number_formats(dtype):
     "Rounding is no difference, and a difference is no rounding."
     for kind in ('llama', 'gemma2', 'mamba', 'gpt_oss', 'mpt', 'gpt_neo', 'trocr'):
         table = LM(made(kind).to(dtype)).capabilities
-        found = {way for way, outcome in table.items() if outcome.state == 'differs'}
-        assert found == DIFFERS.get(kind, set()), (kind, table)
+        result = {way for way, outcome in table.items() if outcome.state == 'differs'}
+        assert result == DIFFERS.get(kind, set()), (kind, table)
 
 
 @pytest.mark.parametrize('native', [True, False])

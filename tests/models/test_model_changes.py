@@ -1,4 +1,4 @@
-"""What is changed on a model after it was wrapped is seen: each change, then transformers' own full forward."""
+"Changes of a model after it was wrapped are seen."
 
 import copy
 
@@ -54,7 +54,7 @@ def each(modules, name, value):
         setattr(m, name, value)
 
 
-def double_in_place(model):
+def double_weights(model):
     with torch.no_grad():
         rotary(model).inv_freq.mul_(2)
 
@@ -103,7 +103,7 @@ CHANGES = {
     'eps of RMSNorm': ('llama', {}, lambda m: each(norms(m), 'variance_epsilon', 2.0)),
     'eps of one norm': ('qwen2', {}, lambda m: each(norms(m)[-1:], 'variance_epsilon', 2.0)),
     'eps of LayerNorm': ('gpt2', {}, lambda m: setattr(m.transformer.ln_f, 'eps', 2.0)),
-    'rotary, in place': ('llama', {}, double_in_place),
+    'rotary, in place': ('llama', {}, double_weights),
     'rotary, without a trace': ('llama', {}, double_without_trace),
     'rotary, another buffer': ('phi3', {}, another_buffer),
     'rotary, attention scaling': (

@@ -1,15 +1,15 @@
-"Names of models: a wrong one is answered at once, the Hub is asked for names with a slash only."
+"Names of models: a wrong one raises at once, and only a name with a slash is looked up on the Hub."
 
 import time
 
 from decodelab import embedded_models, load
 from decodelab.models.loading import EMBEDDED, NANO
-from tests.refusals import refused
+from tests.refusals import error_message
 
 
 def test_a_wrong_name_is_answered_at_once():
     start = time.perf_counter()
-    words = refused(lambda: load('picoo'))
+    words = error_message(lambda: load('picoo'))
     assert time.perf_counter() - start < 1
     assert "did you mean 'pico'" in words
     assert 'owner/name' in words
@@ -18,9 +18,9 @@ def test_a_wrong_name_is_answered_at_once():
         ('pico-eagel', 'pico-eagle'),
         ('nanno', 'nano'),
     ]:
-        assert repr(near) in refused(lambda name=name: load(name))
+        assert repr(near) in error_message(lambda name=name: load(name))
     for name in ('./nowhere', '/nowhere/at/all', '~/nowhere'):
-        assert 'no such folder' in refused(lambda name=name: load(name))
+        assert 'no such folder' in error_message(lambda name=name: load(name))
 
 
 def test_only_a_name_with_a_slash_goes_to_the_hub(monkeypatch):
@@ -32,7 +32,7 @@ def test_only_a_name_with_a_slash_goes_to_the_hub(monkeypatch):
 
     monkeypatch.setattr('transformers.AutoTokenizer.from_pretrained', ask)
     for name in ('picoo', 'someone/model'):
-        refused(lambda name=name: load(name))
+        error_message(lambda name=name: load(name))
     assert asked == ['someone/model']
 
 

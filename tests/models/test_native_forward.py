@@ -1,5 +1,4 @@
-"""The lean forward (01_engine) is the model's own forward, whatever the configuration, the pieces, the rows,
-the strategy and what is done to the model meanwhile."""
+"The native forward pass equals the model's own, for any configuration, chunks, rows and strategy."
 
 import copy
 import functools
@@ -274,7 +273,7 @@ def forgetful(lm):
         (LlamaConfig, rotary('dynamic') | dict(max_position_embeddings=100)),
     ],
 )
-def test_a_long_prompt_is_read_in_bites(config, kw):
+def test_a_long_prompt_is_read_in_chunks(config, kw):
     model = made(config, **dict(max_position_embeddings=1300) | kw)
     ids = random.Random(0).choices(range(61), k=1200)
     with torch.no_grad():
@@ -293,12 +292,12 @@ class Pair:
     "A target and a draft, each read both ways: `lean[True]`, `lean[False]`."
 
     def __init__(self, target, draft, *args):
-        self.lean = {
-            lean: (LM(target, *args, native=lean), LM(draft, *args, native=lean))
-            for lean in (True, False)
+        self.native = {
+            native: (LM(target, *args, native=native), LM(draft, *args, native=native))
+            for native in (True, False)
         }
-        assert [lm.backend for lm in self.lean[True]] == ['native forward'] * 2
-        assert all('native=False' in lm.backend for lm in self.lean[False])
+        assert [lm.backend for lm in self.native[True]] == ['native forward'] * 2
+        assert all('native=False' in lm.backend for lm in self.native[False])
 
 
 @pytest.fixture(scope='module')
@@ -312,10 +311,10 @@ def pico():
         name: load(name, device='cpu', dtype=torch.float64)
         for name in ('pico', 'pico-draft', 'pico-alt')
     }
-    return {
-        lean: [LM(lm.model, lm.tokenizer, name, native=lean) for name, lm in models.items()]
-        for lean in (True, False)
-    }
+    wrapped = lambda native: [
+        LM(lm.model, lm.tokenizer, name, native=native) for name, lm in models.items()
+    ]
+    return {True: wrapped(True), False: wrapped(False)}
 
 
 DRAFTERS = dict(
@@ -333,12 +332,13 @@ DRAFTERS = dict(
 TEXTS = [random.Random(n).choices(range(4, 61), k=n) for n in (1, 12, 5, 30, 2)]
 
 
-def said(lm, texts, strategy, size, n=12):
+def tokens_of(lm, texts, strategy, size, n=12):
     "Tokens and counts of each text."
-    return [
-        (t.tokens, [(s.drafted, s.accepted, s.target_passes, s.draft_passes) for s in t.steps])
-        for t in decode_batch(lm, texts, strategy, size, n, seed=3)
-    ]
+    rows = []
+    for trace in decode_batch(lm, texts, strategy, size, n, seed=3):
+        steps = [(s.drafted, s.accepted, s.target_passes, s.draft_passes) for s in trace.steps]
+        rows.append((trace.tokens, steps))
+    return rows
 
 
 @pytest.mark.parametrize('size', [1, 3])
@@ -353,10 +353,10 @@ def said(lm, texts, strategy, size, n=12):
     ids=str,
 )
 def test_every_drafter(small, name, base, size):
-    found = {}
-    for lean, (lm, draft) in small.lean.items():
+    table = {}
+    for native, (lm, draft) in small.native.items():
         drafter = DRAFTERS[name](draft)
-        found[lean] = said(
+        table[native] = tokens_of(
             lm,
             TEXTS,
             base
@@ -364,10 +364,10 @@ def test_every_drafter(small, name, base, size):
             else Speculative(drafter, base=base, lookahead=FixedLookahead(3)),
             size,
         )
-    assert found[True] == found[False]
+    assert table[True] == table[False]
     if base.greedy:
-        assert [t for t, _ in found[True]] == [
-            decode(small.lean[False][0], p, Greedy(), 12).tokens for p in TEXTS
+        assert [t for t, _ in table[True]] == [
+            decode(small.native[False][0], p, Greedy(), 12).tokens for p in TEXTS
         ]
 
 
@@ -376,9 +376,9 @@ def test_drafts_with_another_tokenizer(pico, make):
     texts = ['def f(x):', 'import os\n', 'for name in sorted(']
     base = Greedy() if make is UniversalDrafter else Sample([Temperature(0.8)])
 
-    def run(lean, size):
-        lm, _, alt = pico[lean]
-        return said(
+    def run(native, size):
+        lm, _, alt = pico[native]
+        return tokens_of(
             lm,
             [lm.encode(t) for t in texts],
             Speculative(make(alt), base=base, lookahead=FixedLookahead(3)),
@@ -390,32 +390,32 @@ def test_drafts_with_another_tokenizer(pico, make):
         assert run(True, size) == run(False, size)
 
 
-@pytest.mark.parametrize('lean', [True, False])
+@pytest.mark.parametrize('native', [True, False])
 @pytest.mark.parametrize('name', ['assistant', 'lookup', 'suffix', 'exit'])
-def test_certificates(small, name, lean):
-    lm, draft = small.lean[lean]
+def test_certificates(small, name, native):
+    lm, draft = small.native[native]
     for base in (Greedy(), Sample()):
         check_drafter(DRAFTERS[name](draft), lm, TEXTS[:2], base)
-        found = certify(
+        certificate = certify(
             Speculative(DRAFTERS[name](draft), base=base, lookahead=FixedLookahead(3)),
             lm,
             TEXTS[:2],
             max_new_tokens=6,
             samples=200,
         )
-        assert found.lossless, found
+        assert certificate.lossless, certificate
 
 
-@pytest.mark.parametrize('lean', [True, False])
+@pytest.mark.parametrize('native', [True, False])
 @pytest.mark.parametrize('verifier', [TokenVerifier(), BlockVerifier()], ids=repr)
-def test_verifiers(small, verifier, lean):
+def test_verifiers(small, verifier, native):
     check_verifier(
         verifier,
         lambda verifier, q: Speculative(
             AssistantDrafter(q), base=ExactSample(), verifier=verifier, lookahead=FixedLookahead(2)
         ),
     )
-    lm, draft = small.lean[lean]
+    lm, draft = small.native[native]
     assert transform_check(
         Speculative(AssistantDrafter(draft), base=Sample(), verifier=verifier),
         lm,
@@ -478,20 +478,20 @@ every = pytest.mark.parametrize(
     ],
 )
 @pytest.mark.parametrize('kind', ['register_forward_hook', 'register_forward_pre_hook'])
-def test_a_hook_hears_every_pass_while_it_is_there(path, kind):
-    lm, heard = LM(made()), []
+def test_a_hook_sees_every_pass_while_it_is_registered(path, kind):
+    lm, calls = LM(made()), []
     session = lm.session()
     session.logits(IDS[:10])
-    hook = getattr(lm.model.get_submodule(path), kind)(lambda module, args, *out: heard.append(1))
+    hook = getattr(lm.model.get_submodule(path), kind)(lambda module, args, *out: calls.append(1))
     assert not lm.native.has_no_hooks()
     assert lm.native.is_current()
     session.logits(IDS[:20])  # in the middle of a text, with the cache as it is
     session.logits(IDS[:21])
-    assert len(heard) == 2
+    assert len(calls) == 2
     hook.remove()
     got = session.logits(IDS, 2)
     assert lm.native.has_no_hooks()
-    assert len(heard) == 2
+    assert len(calls) == 2
     assert lm.backend == 'native forward'
     assert torch.allclose(
         got, LM(lm.model, native=False).session().logits(IDS, 2), atol=1e-11, rtol=0
@@ -510,16 +510,16 @@ def test_a_hook_that_changes_something_changes_the_text():
 
 
 @every
-def test_weights_edited_in_place_are_seen(config, kw):
+def test_weights_that_are_overwritten_are_seen(config, kw):
     lm = LM(made(config, dtype=FLOAT, **kw))
-    kept = lm.native
+    forward = lm.native
     for name, p in lm.model.named_parameters():
         before = lm.session().logits(IDS, 2)
         with torch.no_grad():
             p.mul_(1.2).add_(torch.linspace(-0.1, 0.1, p.numel()).view(p.shape))
         assert right(lm), name
         assert not torch.equal(lm.session().logits(IDS, 2), before), name
-    assert lm.native is kept
+    assert lm.native is forward
 
 
 def swap_weight(m):
@@ -659,7 +659,7 @@ def test_inference_mode():
     assert all(p.grad is not None for p in model.parameters())
 
 
-REFUSED = [
+UNSUPPORTED = [
     ('not one of', lambda: made(BloomConfig)),
     ('attention is eager', lambda: made(attn_implementation='eager')),
     ('hidden states', lambda: made(output_hidden_states=True)),
@@ -717,7 +717,7 @@ def traced(monkeypatch):
     monkeypatch.setattr('torch._inductor.compile', run_traced)
 
 
-@pytest.mark.parametrize('why, make', REFUSED, ids=[why for why, _ in REFUSED])
+@pytest.mark.parametrize('why, make', UNSUPPORTED, ids=[why for why, _ in UNSUPPORTED])
 def test_reasons(why, make, traced):
     lm = LM(make())
     assert lm.native is None
@@ -726,12 +726,12 @@ def test_reasons(why, make, traced):
     with pytest.raises(ValueError, match='only the native forward can be'):
         lm.pack_weights()
     engine, before = lm.backend, lm.session().logits([3, 4, 5, 6], 2)
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as calls:
         warnings.simplefilter('always')
         lm.compile(width=1)
     assert lm.backend == engine + ', compiled' or (
         lm.backend.startswith(engine + ', not compiled: ')
-        and sum('not compiled' in str(w.message) for w in heard) == 1
+        and sum('not compiled' in str(w.message) for w in calls) == 1
     )
     session = lm.session()
     after = torch.cat([session.logits([3, 4, 5]), session.logits([3, 4, 5, 6])])
@@ -794,18 +794,18 @@ def test_no_graph_is_added_after_the_warm_up(compiled):
         ),
     ):
         for size in (1, 3):
-            assert said(lm, TEXTS, strategy, size) == said(plain, TEXTS, strategy, size)
+            assert tokens_of(lm, TEXTS, strategy, size) == tokens_of(plain, TEXTS, strategy, size)
         for p in TEXTS:
             assert decode(lm, p, strategy, 30).tokens == decode(plain, p, Greedy(), 30).tokens
     assert set(lm.native.graphs) == graphs
-    found = certify(
+    certificate = certify(
         Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(2)),
         lm,
         TEXTS,
         max_new_tokens=8,
     )
-    assert found.lossless, found
-    assert set(lm.native.graphs) == graphs, found
+    assert certificate.lossless, certificate
+    assert set(lm.native.graphs) == graphs, certificate
 
 
 def test_packed_weights_and_a_window_in_a_real_graph():
@@ -821,14 +821,15 @@ def test_packed_weights_and_a_window_in_a_real_graph():
     assert lm.compiled.passes.min() >= 24 * len(TEXTS) - len(TEXTS)
 
 
-def test_a_compiled_model_hears_hooks_and_sees_edits(compiled):
+def test_a_compiled_model_runs_hooks_and_sees_edits(compiled):
     lm, _ = compiled
-    session, heard = lm.session(), []
-    session.logits(IDS[:10]), session.logits(IDS[:11])
-    hook = lm.model.model.layers[1].mlp.register_forward_hook(lambda *args: heard.append(1))
+    session, calls = lm.session(), []
+    session.logits(IDS[:10])
+    session.logits(IDS[:11])
+    hook = lm.model.model.layers[1].mlp.register_forward_hook(lambda *args: calls.append(1))
     session.logits(IDS[:13], 2)
     hook.remove()
-    assert len(heard) == 1
+    assert len(calls) == 1
     assert torch.allclose(
         session.logits(IDS[:14]),
         LM(lm.model, native=False).session().logits(IDS[:14]),
@@ -849,7 +850,8 @@ def test_a_compiled_model_hears_hooks_and_sees_edits(compiled):
 def test_prompts_of_ten_lengths_compile_nothing_new(traced):
     "Greedy, sampling and assisted, with prompts in buckets; the texts are those of the uncompiled model."
     lm, plain, draft = (LM(made(seed=seed)) for seed in (0, 0, 1))
-    lm.compile(width=3, length=64, prompts=True), draft.compile(width=1, length=64, prompts=True)
+    lm.compile(width=3, length=64, prompts=True)
+    draft.compile(width=1, length=64, prompts=True)
     before = set(lm.graphs.graphs), set(draft.graphs.graphs)
     assert {g[0] for g in before[0]} == {1, 2, 3, 16, 32, 64}
     assert {g[0] for g in before[1]} == {
@@ -876,7 +878,7 @@ def test_prompts_of_ten_lengths_compile_nothing_new(traced):
     assert (table.first_seconds * 1000 > table.steady_ms).all()
 
 
-def test_transformers_forward_is_compiled_where_there_is_no_lean_one():
+def test_transformers_forward_is_compiled_if_there_is_no_native_one():
     lm, plain = random_lm('opt'), random_lm('opt')
     lm.compile(width=2)
     assert lm.native is None

@@ -1,4 +1,4 @@
-"Repositories without safetensors: read as tensors alone, with a warning, or not at all."
+"Repositories without safetensors are read as tensors alone, with a warning, or not at all."
 
 import os
 import warnings
@@ -52,7 +52,7 @@ def test_the_logits_are_those_of_the_safetensors(safe, tmp_path, shards):
     assert torch.equal(old.session().logits(ids), new.session().logits(ids))
 
 
-def test_it_is_refused_on_request(safe, tmp_path):
+def test_it_is_rejected_on_request(safe, tmp_path):
     folder = pickled(safe, tmp_path / 'old', 1)
     with pytest.raises(ValueError, match='leave safetensors_only=True out') as caught:
         load(folder, device='cpu', safetensors_only=True)

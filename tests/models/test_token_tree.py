@@ -1,5 +1,4 @@
-"""Trees of guesses and hidden states of chosen layers: random ones, on both engines, alone and in batches,
-against chains read one by one and transformers' own states."""
+"Token trees and hidden states of chosen layers against chains read one by one."
 
 import random
 from dataclasses import replace
@@ -12,22 +11,23 @@ from decodelab.evaluate.certify import ARCHITECTURES
 from decodelab.core.trace import Step
 from decodelab.models.compile import CompiledForward
 from decodelab.models.tree_attention import TokenTree
+from tests.random_prompts import random_prompts
 
 LOOSE = ('gemma2',)  # its eager attention takes the softmax in float32
 ENGINES = [
-    (family, lean)
+    (family, native)
     for family in ARCHITECTURES
-    for lean in (
+    for native in (
         (True, False)
         if family in ('llama', 'mistral', 'qwen3', 'phi3', 'gpt2', 'gpt_neox')
         else (True,)
     )
 ]
-every = pytest.mark.parametrize('family, lean', ENGINES, ids=lambda v: str(v))
+every = pytest.mark.parametrize('family, native', ENGINES, ids=lambda v: str(v))
 
 
-def lm_of(family, lean, layers=2):
-    return LM(random_lm(family, layers=layers).model, name=f'random-{family}', native=lean)
+def lm_of(family, native, layers=2):
+    return LM(random_lm(family, layers=layers).model, name=f'random-{family}', native=native)
 
 
 def path_to(parents, j):
@@ -41,12 +41,11 @@ def random_tree(draw, most, vocab_size=64):
 
 def by_chains(lm, ids, tokens, parents):
     "The oracle: each path in a session of its own."
-    return torch.cat(
-        [
-            lm.session().logits(ids + [tokens[i] for i in path_to(parents, j)])
-            for j in range(-1, len(tokens))
-        ]
-    )
+    rows = []
+    for j in range(-1, len(tokens)):
+        path = [tokens[i] for i in path_to(parents, j)]
+        rows.append(lm.session().logits(ids + path))
+    return torch.cat(rows)
 
 
 def close(got, want, family):
@@ -54,9 +53,9 @@ def close(got, want, family):
 
 
 @every
-def test_random_trees(family, lean):
+def test_random_trees(family, native):
     "Random trees behind texts that grow, shrink and diverge; kept or not; with other reads in between."
-    lm, draw = lm_of(family, lean), random.Random(f'{family}{lean}')
+    lm, draw = lm_of(family, native), random.Random(f'{family}{native}')
     s, text = lm.session(), [1, 2, 3]
     for _ in range(14):
         tokens, parents = random_tree(draw, 8)
@@ -111,10 +110,10 @@ def test_only_the_path_is_moved(family):
     assert close(got, lm.session().logits(ids + [4, 2, 3, 5, 6]), family)
 
 
-@pytest.mark.parametrize('lean', [True, False])
-def test_a_chain_is_a_verification(lean):
+@pytest.mark.parametrize('native', [True, False])
+def test_a_chain_is_a_verification(native):
     "A tree without branches gives the rows of logits(ids + tokens, last); an empty one those of logits(ids)."
-    lm, ids = lm_of('llama', lean), list(range(1, 12))
+    lm, ids = lm_of('llama', native), list(range(1, 12))
     chain = lm.session().tree_logits(ids, [5, 6, 7], [-1, 0, 1])
     assert close(chain, lm.session().logits(ids + [5, 6, 7], last=4), 'llama')
     assert close(lm.session().tree_logits(ids, [], []), lm.session().logits(ids), 'llama')
@@ -193,7 +192,7 @@ class Looking:
 
 
 @pytest.mark.parametrize(
-    'family, lean',
+    'family, native',
     [
         ('llama', True),
         ('llama', False),
@@ -203,9 +202,9 @@ class Looking:
         ('opt', True),
     ],
 )
-def test_in_a_batch(family, lean):
-    lm, draw = lm_of(family, lean, layers=3), random.Random(0)
-    texts = [[draw.randrange(64) for _ in range(n)] for n in (1, 3, 70, 5, 12, 6, 140)]
+def test_in_a_batch(family, native):
+    lm = lm_of(family, native, layers=3)
+    texts = random_prompts((1, 3, 70, 5, 12, 6, 140))
     for size in (1, 3, 7):
         batch = decode_batch(lm, texts, Looking(lm, [2, 3]), size, 8)
         assert [t.tokens for t in batch] == [decode(lm, p, Greedy(), 8).tokens for p in texts]
@@ -289,9 +288,9 @@ def test_a_pool_that_is_laid_out_anew_keeps_the_nodes():
 
 
 @every
-def test_hidden_states(family, lean):
+def test_hidden_states(family, native):
     "Chosen layers of the last tokens against transformers' output_hidden_states, the last one through the head."
-    lm = lm_of(family, lean, layers=4)
+    lm = lm_of(family, native, layers=4)
     ids = torch.randint(1, 64, (1, 40), generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
         want = lm.model(ids, output_hidden_states=True)
@@ -314,7 +313,7 @@ def test_hidden_states(family, lean):
             s.tree_logits(text[: n - 1], [5, 6], [-1, -1])
 
 
-def test_what_is_refused():
+def test_what_is_rejected():
     lm = lm_of('llama', True)
     for parents in ([-1, 1], [0, 0], [-2, 0], [-1]):
         with pytest.raises(ValueError, match='parent'):

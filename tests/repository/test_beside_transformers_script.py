@@ -1,4 +1,4 @@
-"""experiments/beside_transformers.py, on a CPU: every way runs, and the greedy texts of both are the same."""
+"experiments/beside_transformers.py runs on a CPU, and its greedy sequences agree."
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"Notebooks and modules say the same, and the check that says so notices when they do not."
+"Notebooks and modules agree, and every kind of drift between them is caught."
 
 import pytest
 
@@ -40,8 +40,10 @@ def test_every_kind_of_drift_is_caught(root, monkeypatch):
     )
     package = root / 'decodelab' / '__init__.py'
     package.write_text(package.read_text().replace('__version__ = "', '__version__ = "9'))
-    found = {line.partition(':')[0] for line in drift.drift(root)}
-    assert found == {p.relative_to(root).as_posix() for p in (first, second, stale, dirty, package)}
+    result = {line.partition(':')[0] for line in drift.drift(root)}
+    assert result == {
+        p.relative_to(root).as_posix() for p in (first, second, stale, dirty, package)
+    }
 
 
 def test_an_edited_notebook_is_caught(root):

@@ -1,5 +1,4 @@
-"""Every notebook of experiments/ has the form that the runner, the README and a reader without the models
-rely on."""
+"Every notebook of experiments/ has the form that the runner and the README rely on."
 
 import ast
 import builtins
@@ -9,6 +8,8 @@ import re
 import pandas as pd
 import pytest
 
+from audit import defined_names, words_of
+from words import FORBIDDEN
 from repo import ROOT
 
 NOTEBOOKS = sorted((ROOT / 'experiments').glob('[0-9]*.ipynb'))
@@ -20,9 +21,9 @@ def sections(path):
     for cell in json.loads(path.read_text(encoding='utf-8'))['cells']:
         source = ''.join(cell['source'])
         if cell['cell_type'] == 'markdown' and (
-            found := re.match(r'## (Claim|Measure|Figure|Agreement)\b', source)
+            heading := re.match(r'## (Claim|Measure|Figure|Agreement)\b', source)
         ):
-            section = found[1]
+            section = heading[1]
         out.append((section, cell['cell_type'], source))
     return out
 
@@ -82,7 +83,46 @@ def test_an_experiment_has_its_parts(path):
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)
 def test_its_verdicts_are_stored(path):
-    found = ROOT / 'experiments' / 'results' / f'{path.stem}.pico.verdicts.csv'
-    rows = pd.read_csv(found, keep_default_na=False)
+    table = ROOT / 'experiments' / 'results' / f'{path.stem}.pico.verdicts.csv'
+    rows = pd.read_csv(table, keep_default_na=False)
     assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why']
     assert len(rows)
+
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def nested(node, kinds):
+    "Is one of these kinds of nodes inside a node?"
+    return any(isinstance(n, kinds) for n in ast.walk(node) if n is not node)
+
+
+def shape_problems(tree):
+    "What needs a second reading in a cell: the rules of the exported code that hold here, too."
+    for n in ast.walk(tree):
+        both = isinstance(n, ast.Assert) and isinstance(n.test, ast.BoolOp)
+        if both and isinstance(n.test.op, ast.And):
+            yield f'two claims in one assertion: {ast.unparse(n)[:60]}'
+        if isinstance(n, COMPREHENSIONS) and nested(n, COMPREHENSIONS):
+            yield f'a comprehension in a comprehension: {ast.unparse(n)[:60]}'
+        if isinstance(n, ast.IfExp) and nested(n, ast.IfExp):
+            yield f'nested conditional expression: {ast.unparse(n)[:60]}'
+        if isinstance(n, ast.Expr) and isinstance(n.value, ast.Tuple):
+            yield f'a tuple as a statement: {ast.unparse(n)[:60]}'
+
+
+@pytest.mark.parametrize(
+    'path', [*NOTEBOOKS, *sorted((ROOT / 'experiments').glob('*.py'))], ids=lambda p: p.name
+)
+def test_it_is_written_as_the_library_is(path):
+    "Nouns as names, one claim an assertion, no comprehension in a comprehension, no tuple to look at."
+    sources = [path.read_text(encoding='utf-8')]
+    if path.suffix == '.ipynb':
+        sources = [source for _, kind, source in sections(path) if kind == 'code']
+    problems = []
+    for i, source in enumerate(sources):
+        tree = ast.parse(source)
+        words = {word: name for name in defined_names(tree) for word in words_of(name)}
+        problems += [f'cell {i}: {name}: {words[name]!r}' for name in words.keys() & set(FORBIDDEN)]
+        problems += [f'cell {i}: {problem}' for problem in shape_problems(tree)]
+    assert problems == []

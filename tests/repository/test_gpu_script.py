@@ -1,6 +1,7 @@
-"""experiments/gpu.py, as a toy: killed without warning and called again, it does what is left and nothing twice.
+"""experiments/gpu.py, in a small form: after a kill it does the rest and nothing twice.
 
-And it runs from end to end on the pretend accelerator."""
+And it runs from end to end on the pretend accelerator.
+"""
 
 import json
 import os
@@ -49,7 +50,7 @@ def call(folder, *more, **variables):
     return preloaded.start([script, *options], cwd=folder, env=env)
 
 
-def said(child):
+def printed(child):
     out, err = child.communicate(timeout=240)
     assert child.returncode == 0, err
     return json.loads(out.splitlines()[-1])
@@ -65,7 +66,7 @@ def test_a_killed_run_goes_on(tmp_path):
         time.sleep(0.05)
     first.kill()
     first.communicate()
-    second = said(call(tmp_path))
+    second = printed(call(tmp_path))
     assert second['done']
     assert second['finished'] == ['nano', '90_tiny']
     assert not second['left']
@@ -97,7 +98,7 @@ def test_what_is_left_is_printed_first(tmp_path):
     assert not (tmp_path / 'nano').exists()
 
 
-def test_what_it_does_not_know_is_refused(tmp_path):
+def test_unknown_arguments_are_rejected(tmp_path):
     child = call(tmp_path, '--only', 'nano,91_other')
     assert "no task '91_other'" in child.communicate(timeout=120)[1]
     assert child.returncode == 1
@@ -109,7 +110,7 @@ def test_training_and_experiments_on_the_pretend_accelerator(tmp_path):
     paths = [str(ROOT / 'tests/pretend_site'), str(ROOT), os.environ.get('PYTHONPATH')]
     traffic = tmp_path / 'traffic.jsonl'
     path = os.pathsep.join(filter(None, paths))
-    result = said(call(tmp_path, PYTHONPATH=path, PRETEND_TRAFFIC=str(traffic)))
+    result = printed(call(tmp_path, PYTHONPATH=path, PRETEND_TRAFFIC=str(traffic)))
     assert result['finished'] == ['nano', '90_tiny']
     assert not result['failed']
     results = tmp_path / 'out/results/quick'

@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 import audit
+import links
 from fold import unfolded
 from repo import (
     ROOT,
@@ -19,10 +20,12 @@ from repo import (
     module_name,
     module_path,
     notebooks,
+    numbered,
+    tracked,
 )
 
-EVERY = [*notebooks(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
-every = pytest.mark.parametrize('path', notebooks(), ids=module_name)
+EVERY = [*numbered(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
+every = pytest.mark.parametrize('path', numbered(), ids=module_name)
 saved = pytest.mark.parametrize('path', EVERY, ids=lambda p: p.stem)
 modules = pytest.mark.parametrize(
     'path',
@@ -46,36 +49,102 @@ def test_hidden_cells_are_folded(path):
     assert unfolded(path) == [], 'python tools/fold.py folds them'
 
 
-@pytest.mark.parametrize('check', audit.CHECKS)
+def problems(path, checks=tuple(audit.CHECKS)):
+    "Check -> the problems of a notebook, for those that find some."
+    results = {name: list(audit.CHECKS[name](path)) for name in checks}
+    return {name: result for name, result in results.items() if result}
+
+
 @every
-def test_the_audit_finds_nothing(path, check):
-    assert list(audit.CHECKS[check](path)) == []
+def test_the_audit_finds_nothing(path):
+    assert problems(path) == {}
 
 
-@pytest.mark.parametrize(
-    'path', [*notebooks('experiments'), *notebooks(pattern='index.ipynb')], ids=lambda p: p.stem
-)
-def test_no_line_runs_out_of_the_window(path):
-    assert list(audit.wide(path)) == []
+READ_CHECKS = (
+    'wide',
+    'vocabulary',
+    'compound',
+    'walls',
+    'tuples',
+    'long_floats',
+)  # of all that is read
+PAGES = [*notebooks('experiments'), *notebooks(pattern='index.ipynb')]
+SCRIPTS = [
+    p for p in map(ROOT.__truediv__, tracked() or ()) if p.suffix == '.py' and p.parts[-2] != 'docs'
+]
+SCRIPTS = [p for p in SCRIPTS if (ROOT / 'decodelab') not in p.parents]
+
+
+@pytest.mark.parametrize('path', PAGES, ids=lambda p: p.stem)
+def test_the_audit_finds_nothing_in_experiments(path):
+    assert problems(path, READ_CHECKS) == {}
+
+
+@pytest.mark.parametrize('path', SCRIPTS, ids=lambda p: f'{p.parent.name}.{p.stem}')
+def test_the_audit_finds_nothing_in_scripts(path):
+    source = path.read_text(encoding='utf-8')
+    assert list(audit.forbidden_names(source)) == []
+    assert list(audit.compound_assertions(source)) == []
+
+
+def test_few_comprehensions_are_nested():
+    sources = [s for p in EVERY for s in cells(p)] + [
+        p.read_text(encoding='utf-8') for p in SCRIPTS
+    ]
+    nested = [problem for s in sources for problem in audit.nested_comprehensions(s)]
+    assert len(nested) <= 30, nested
+
+
+def test_exported_cells_follow_a_sentence():
+    counts = audit.cell_counts(notebooks())
+    assert counts['exported'] > 1000
+    assert counts['in_runs'] <= 0.19 * counts['exported']
+    assert counts['silent'] == 0
+
+
+@pytest.mark.parametrize('path', links.files(), ids=lambda p: p.stem)
+def test_a_link_bears_the_title_of_its_notebook(path):
+    assert links.wrong_links(path) == [], 'python tools/links.py sets them'
 
 
 def test_the_audit_sees_what_it_should(tmp_path):
     bad = {
         'wide': 'x = 1  # ' + 'y' * 110,
-        'large': '#| export\n' + 'x = 1\n' * 400,
         'attached': '#| export\nSession.read = read',
         'shapes': '#| export\na, b, c = 1, 2, 3',
         'flags': "#| export\ndef f(drafter):\n    'Trees?'\n    return getattr(drafter, 'trees', False)",
-        'vocabulary': '#| export\ndef base_law():\n    "The distribution."',
+        'vocabulary': 'def base_law():\n    "The distribution."',
         'documented': '#| export\ndef f(): ...',
+        'openings': '#| export\ndef f():\n    "What it does."',
+        'silent': "#| export\nx = 1\n~~\n#| export\n@patch\ndef f(self: C):\n    'It is one.'",
+        'empty': '#| export\n',
+        'compound': 'assert a and b and c',
+        'walls': 'assert a\n' * 5,
+        'tuples': 'a, b',
+        'long_floats': '1',
+        'first_screen': "#| export\ndef f():\n    'A function.'",
     }
     assert bad.keys() == audit.CHECKS.keys()
+    folder = tmp_path / '04_strategies'
+    folder.mkdir()
     for name, source in bad.items():
-        nbformat.write(
-            nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]),
-            tmp_path / f'{name}.ipynb',
-        )
-        assert [c for c in bad if list(audit.CHECKS[c](tmp_path / f'{name}.ipynb'))] == [name]
+        code = [nbformat.v4.new_code_cell(s) for s in source.split('\n~~\n')]
+        if name == 'long_floats':
+            text = ' '.join(['0.123456789012345678'] * 3)
+            code[0].outputs = [nbformat.v4.new_output('stream', text=text)]
+        title = nbformat.v4.new_markdown_cell('# Title' if name == 'first_screen' else '![](a.svg)')
+        path = folder / f'{name}.ipynb'
+        nbformat.write(nbformat.v4.new_notebook(cells=[title, *code]), path)
+        assert [c for c in bad if list(audit.CHECKS[c](path))] == [name]
+
+
+def test_counts_of_nested_comprehensions_and_runs(tmp_path):
+    nested = '[[y for y in x] for x in z]', '[y for x in z for y in x]', '[x for x in z]'
+    assert [len(list(audit.nested_comprehensions(s))) for s in nested] == [1, 1, 0]
+    code = [nbformat.v4.new_code_cell('#| export\nx = 1') for _ in range(3)]
+    nbformat.write(nbformat.v4.new_notebook(cells=code), tmp_path / 'a.ipynb')
+    counts = audit.cell_counts([tmp_path / 'a.ipynb'])
+    assert counts == dict(exported=3, in_runs=3, patched=0, silent=0)
 
 
 def defined(path):
@@ -136,14 +205,14 @@ def is_definition(node):
 
 @every
 def test_exported_cells_only_define(path):
-    found = [
+    results = [
         ast.unparse(n)
         for s in cells(path)
         if is_exported(s)
         for n in ast.parse(s).body
         if not is_definition(n)
     ]
-    assert found == []
+    assert results == []
 
 
 @every
@@ -198,6 +267,12 @@ def test_saved_outputs_are_small_and_quiet(path):
 
 
 @modules
+def test_names_of_the_package_are_imported_relatively(path):
+    absolute = re.findall(r'^from decodelab[. ].*', path.read_text(), flags=re.M)
+    assert absolute == [], 'one import a line: nbdev makes only those relative'
+
+
+@modules
 def test_exported_names_are_unique(path):
     names = exported_names(path)
     assert len(names) == len(set(names))
@@ -206,7 +281,7 @@ def test_exported_names_are_unique(path):
 # References
 
 
-def links(path):
+def link_targets(path):
     "Targets of the relative links of a notebook."
     text = '\n'.join(cells(path, 'markdown'))
     return [
@@ -218,12 +293,16 @@ def links(path):
 
 @saved
 def test_links_lead_somewhere(path):
-    assert [t for t in links(path) if not (path.parent / t).exists()] == []
+    assert [t for t in link_targets(path) if not (path.parent / t).exists()] == []
 
 
 @every
 def test_a_notebook_links_to_another(path):
-    assert [t for t in links(path) if t.endswith('.ipynb') and (path.parent / t).resolve() != path]
+    assert [
+        t
+        for t in link_targets(path)
+        if t.endswith('.ipynb') and (path.parent / t).resolve() != path
+    ]
 
 
 @saved

@@ -9,9 +9,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from repo import ROOT, cells, notebooks, project
+from repo import ROOT, cells, notebooks, numbered, project
 
-EVERY = [*notebooks(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
+EVERY = [*numbered(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]
 # Imported in functions and under conditions only; without their extra a sentence names it.
 OPTIONAL = dict(
     datasets='experiments',
@@ -54,21 +54,21 @@ def installed_requirements(name, extras):
         lines = requires(name) or []
     except PackageNotFoundError:
         return []
-    found = [Requirement(line) for line in lines]
-    wanted = [dict(extra=e) for e in ('', *extras)]
-    return [r for r in found if r.marker is None or any(map(r.marker.evaluate, wanted))]
+    results = [Requirement(line) for line in lines]
+    environments = [dict(extra=e) for e in ('', *extras)]
+    return [r for r in results if r.marker is None or any(map(r.marker.evaluate, environments))]
 
 
 def closure(roots):
     "The names of all distributions that some requirements bring."
-    found, todo = set(), [(r.name, frozenset(r.extras)) for r in roots]
+    result, todo = set(), [(r.name, frozenset(r.extras)) for r in roots]
     while todo:
         name, extras = todo.pop()
         key = canonicalize_name(name), extras
-        if key not in found:
-            found.add(key)
+        if key not in result:
+            result.add(key)
             todo += [(r.name, frozenset(r.extras)) for r in installed_requirements(name, extras)]
-    return {name for name, _ in found}
+    return {name for name, _ in result}
 
 
 @pytest.fixture(scope='module')

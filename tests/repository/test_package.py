@@ -1,5 +1,4 @@
-"""What someone who installs the package gets: its names, its imports, its files, and one statement of its
-versions."""
+"The installed package: its names, imports, files and versions."
 
 import ast
 import importlib
@@ -71,7 +70,7 @@ def test_the_root_has_at_most_a_hundred_names():
 
 
 @pytest.mark.parametrize('part', ['', *PARTS])
-def test_stubs_say_where_a_name_is_and_every_name_resolves(part):
+def test_stubs_name_the_module_of_each_name_and_every_name_resolves(part):
     package = importlib.import_module(f'decodelab.{part}'.strip('.'))
     names = offered(ROOT / 'decodelab' / part)
     assert names
@@ -83,6 +82,19 @@ def test_stubs_say_where_a_name_is_and_every_name_resolves(part):
         assert getattr(package, name) is getattr(
             importlib.import_module(f'decodelab.{home}'), name
         ), name
+
+
+@pytest.mark.parametrize('module', MODULES)
+def test_names_without_a_stub_are_helpers(module):
+    "What stands in `__all__` is public: the root's stub or the part's lists it."
+    part = module.split('.')[0]
+    root = {n for n, home in offered(ROOT / 'decodelab').items() if home == module}
+    own = {
+        n for n, home in offered(ROOT / 'decodelab' / part).items() if f'{part}.{home}' == module
+    }
+    assert set(exported_names(module_path(module))) == root | own, (
+        'helpers stand in #| exporti cells'
+    )
 
 
 def test_a_part_offers_no_name_that_a_module_of_it_has():
@@ -163,13 +175,13 @@ def read(wheel, ending):
 def test_the_wheel_holds_modules_weights_and_data(wheel):
     held = {n for n in wheel.namelist() if n.startswith('decodelab/')}
     names = tracked()
-    wanted = (
+    expected = (
         {p.as_posix() for p in names if p.parts[0] == 'decodelab'}
         if names
         else {module_path(m).relative_to(ROOT).as_posix() for m in MODULES}
     )
     shipped = {n for n in held if n.startswith('decodelab/experiments/')}
-    assert held - shipped == wanted
+    assert held - shipped == expected
     assert {
         'decodelab/experiments/00_tour.ipynb',
         'decodelab/experiments/results/00_tour.pico.csv',
@@ -180,7 +192,13 @@ def test_the_wheel_holds_modules_weights_and_data(wheel):
     assert any(n.endswith('licenses/LICENSE') for n in wheel.namelist())
 
 
-def test_the_wheel_says_what_it_needs_and_offers(wheel):
+def test_the_wheel_has_parameters_in_its_docstrings(wheel):
+    assert 'max_new_tokens : int, default 64\n        the budget' in read(wheel, 'core/driver.py')
+    assert 'include tools/parameter_docs.py' in (ROOT / 'MANIFEST.in').read_text()
+    assert not [n for n in wheel.namelist() if 'parameter_docs' in n or 'glossary' in n]
+
+
+def test_the_wheel_states_its_requirements_and_commands(wheel):
     metadata, entry = read(wheel, '/METADATA'), read(wheel, '/entry_points.txt')
     needs = [
         Requirement(l.partition(': ')[2])
@@ -215,7 +233,8 @@ def test_the_weights_are_small():
 def pins():
     "Canonical name -> the exact version of constraints.txt."
     rows = [l.split('#')[0].strip() for l in (ROOT / 'constraints.txt').read_text().splitlines()]
-    return {canonicalize_name(n): v for n, v in (r.split('==') for r in rows if r)}
+    pairs = [r.split('==') for r in rows if r]
+    return {canonicalize_name(name): version for name, version in pairs}
 
 
 def requirements():
@@ -264,7 +283,7 @@ def test_nbdev_and_the_package_agree():
 # Places
 
 
-def test_no_file_names_a_place_of_its_author():
+def test_no_file_names_a_folder_of_its_author():
     names = tracked()
     if names is None:
         pytest.skip('not a git checkout')

@@ -1,8 +1,9 @@
-"""The short form of every experiment at scale `paper`, offline, with tiny stand-ins under the names of the checkpoints and data sets.
+"""The short form of every experiment at scale `paper`, with tiny stand-ins for checkpoints and data.
 
 What is shown is that the cells run: names, architectures, tokenizers, files. Their figures mean nothing. Experiments without that scale, and why:
 00_tour measures this package, 08_watermark_speed what marks cost by themselves, 16_drafters, 16_engine and 17_search this package's parts beside
-transformers', 18_scaling processes: no source names checkpoints for them."""
+transformers', 18_scaling processes: no source names checkpoints for them.
+"""
 
 import json
 
@@ -37,12 +38,12 @@ def every_call_has_a_verdict(results):
     call = ['guide', 'block', 'part', 'method']
     read = dict(index_col=call, keep_default_na=False, dtype=str)
     calls = pd.read_csv(ROOT / 'experiments' / 'sources' / 'guides.csv', **read)
-    found = pd.read_csv(results, **read)
+    rows = pd.read_csv(results, **read)
     assert len(calls)
-    assert found.index.is_unique
-    assert set(found.index) == set(calls.index)
-    assert found.verdict.ne('').all()
-    assert found.printed_verdict[calls.printed.ne('').reindex(found.index)].ne('').all()
+    assert rows.index.is_unique
+    assert set(rows.index) == set(calls.index)
+    assert rows.verdict.ne('').all()
+    assert rows.printed_verdict[calls.printed.ne('').reindex(rows.index)].ne('').all()
 
 
 @pytest.mark.parametrize('path', PAPER, ids=lambda p: p.stem)
@@ -50,9 +51,9 @@ def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
     env = paper_environment(requirements(path)['paper'], shelf, tmp_path)
     failed = runner.run(path, env, skipped=('#| net', '#| gpu'))
     assert not failed, failed[-3000:]
-    found = pd.read_csv(tmp_path / 'quick' / f'{path.stem}.paper.verdicts.csv')
-    assert len(found)
-    assert list(found) == ['claim', 'source', 'measured', 'agrees', 'why']
+    rows = pd.read_csv(tmp_path / 'quick' / f'{path.stem}.paper.verdicts.csv')
+    assert len(rows)
+    assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why']
     about = [
         json.loads(p.read_text()) for p in (tmp_path / 'quick').glob(f'{path.stem}.paper*.json')
     ]

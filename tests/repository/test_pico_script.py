@@ -1,4 +1,4 @@
-"The script of the next weights, as a toy: killed without warning, it resumes; everything is measured."
+"experiments/pico.py, in a small form: after a kill it resumes, and everything is measured."
 
 import importlib.util
 import json
@@ -68,10 +68,9 @@ def test_a_run_goes_on_from_a_trained_model(home, tmp_path):
     (tmp_path / 'data').symlink_to(home / 'data')
     call = ['train', 'pico', '--home', tmp_path, '--tokens', 1024 * STEPS]
     run(*call, '--init', home / 'pico')
-    before, after = (
-        [json.loads(line)['loss'] for line in (f / 'pico/log.jsonl').read_text().splitlines()]
-        for f in (home, tmp_path)
-    )
+    log = lambda folder: (folder / 'pico/log.jsonl').read_text().splitlines()
+    losses = lambda folder: [json.loads(line)['loss'] for line in log(folder)]
+    before, after = losses(home), losses(tmp_path)
     assert after[0] < (before[0] + before[-1]) / 2
     assert after[-1] < before[-1]
     for other in ((), ('--init', home / 'other')):

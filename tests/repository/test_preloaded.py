@@ -1,4 +1,4 @@
-"Forks of a process that has imported everything: what `preloaded.start` starts."
+"`preloaded.start` forks a process that has imported everything."
 
 import preloaded
 

@@ -1,36 +1,67 @@
-"The README is the index, its links lead somewhere, and its two commands are what CI runs."
+"The README is the index, its links resolve, and CI runs its commands."
 
 import ast
 import re
 import subprocess
 
 import nbformat
+import pandas as pd
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import readme
 from repo import ROOT, commands, notebooks
-from result_tables import without_marks
+from result_tables import count_line, without_states
 
 
 def test_readme_is_the_index():
     assert (ROOT / 'README.md').read_text() == readme.render()
 
 
-def test_the_claims_of_all_experiments_are_listed():
-    """The page of the experiments is made from the stored verdicts, and its links lead somewhere.
+def targets(text):
+    "The targets of the links of a page."
+    return set(re.findall(r'\]\(([^)]+)\)', text))
 
-    Its marks are of the day it was made: a change of a module makes rows stale, and fails no test.
+
+def test_the_claims_of_all_experiments_are_listed():
+    """The page of the claims is made from the stored verdicts, and its links lead somewhere.
+
+    Its labels are of the day it was made: a change of a module makes rows stale, and fails no test.
     """
-    text = (ROOT / 'experiments' / 'README.md').read_text()
-    assert without_marks(text) == without_marks(readme.claims())
-    targets = set(re.findall(r'\]\(([^)]+)\)', text))
-    headings = {f'#{line.lstrip("# ")}' for line in text.splitlines() if line.startswith('### ')}
-    anchors = {t for t in targets if t.startswith('#')} - {'#every-claim'}
-    assert anchors == headings == {f'#{p.stem}' for p in notebooks('experiments')}
-    assert all((ROOT / 'experiments' / t).exists() for t in targets if not t.startswith('#'))
-    assert all(p.name in targets for p in notebooks('experiments'))
+    text = (ROOT / 'experiments' / 'CLAIMS.md').read_text()
+    assert without_states(text) == without_states(readme.claims())
+    headings = {line.lstrip('# ') for line in text.splitlines() if line.startswith('### ')}
+    assert headings == {p.stem for p in notebooks('experiments')}
+    assert {t for t in targets(text) if t.startswith('#')} == {'#every-claim'}
     assert '## Every claim' in text
+    assert all((ROOT / 'experiments' / t).exists() for t in targets(text) if not t.startswith('#'))
+    assert all(p.name in targets(text) for p in notebooks('experiments'))
+
+
+def test_the_front_page_of_the_experiments():
+    "It counts the claims, leads to those of each source and to each script, and is short."
+    text = (ROOT / 'experiments' / 'README.md').read_text()
+    assert without_states(text) == without_states(readme.experiments_readme())
+    assert re.search(r'^# Experiments\n\n\*\*\d+ claims measured: \d+ agree, ', text, flags=re.M)
+    sources = {f'CLAIMS.md#{p.stem}' for p in notebooks('experiments')}
+    scripts = {p.name for p in (ROOT / 'experiments').glob('*.py')}
+    assert sources | scripts <= targets(text)
+    files = {target.partition('#')[0] for target in targets(text)}
+    assert all((ROOT / 'experiments' / file).exists() for file in files)
+    assert len(text.split()) < 1500
+
+
+def test_the_line_of_all_claims_counts_the_verdicts():
+    "Rows of the tables: the conclusions of `agrees` over the scales, counted by hand."
+    paths = sorted((ROOT / 'experiments' / 'results').glob('*.verdicts.csv'))
+    rows = pd.concat([pd.read_csv(p).assign(name=p.name.split('.')[0]) for p in paths])
+    verdicts = rows.groupby(['name', 'claim']).agrees
+    agree = verdicts.agg(lambda v: v.dropna().astype(bool).all() and v.notna().any()).sum()
+    fail = verdicts.agg(lambda v: not v.dropna().astype(bool).any() and v.notna().any()).sum()
+    still_open = verdicts.agg(lambda v: v.isna().all()).sum()
+    line = count_line(ROOT / 'experiments')
+    assert f'**{verdicts.ngroups} claims measured: {agree} agree, {fail} do not' in line
+    assert line.endswith(f', {still_open} are open.**')
 
 
 def test_rendering(tmp_path):
@@ -64,10 +95,30 @@ def test_links_lead_somewhere():
 
 def test_every_part_has_its_row_and_the_page_is_short():
     text = (ROOT / 'README.md').read_text()
-    rows = [line for line in text.splitlines() if line.startswith('| [')]
+    rows = '\n'.join(line for line in text.splitlines() if line.startswith('| ['))
     parts = [p.name for p in sorted((ROOT / 'nbs').glob('[0-9]*')) if p.is_dir()]
-    assert [p for p in parts if not any(f'nbs/{p}/' in row for row in rows)] == []
+    assert [p for p in parts if f'nbs/{p}/' not in rows] == []
     assert len(text.splitlines()) <= 150
+
+
+def test_the_page_begins_with_the_way_to_install():
+    blocks = re.findall(r'^```sh\n(.*?)^```', (ROOT / 'README.md').read_text(), flags=re.M | re.S)
+    clone, install = blocks[0].splitlines()
+    assert clone == f'git clone {settings_url()} && cd decodelab'
+    assert install == commands()[0]
+
+
+def settings_url():
+    "The address of the repository."
+    return re.search(r'^Repository = "(.+)"$', (ROOT / 'pyproject.toml').read_text(), flags=re.M)[1]
+
+
+def test_the_page_counts_the_claims_and_names_sources():
+    text = (ROOT / 'README.md').read_text()
+    assert count_line() in text
+    line = next(line for line in text.splitlines() if count_line() in line)
+    assert line.count('](https://arxiv.org/abs/') == 6
+    assert '<!-- ' not in text.partition('\n')[2]
 
 
 def test_the_picture_is_of_the_trace():
@@ -94,7 +145,7 @@ def test_the_index_is_saved_as_it_ran():
 
 
 def test_ci_runs_what_the_readme_shows():
-    use, develop, explore = commands()
+    use, develop = commands()
     assert 'decodelab compare' in use
     assert "'.[dev]'" in develop
     assert all('-c constraints.txt' in c for c in (use, develop))

@@ -1,4 +1,4 @@
-"The pages of experiments/: tables and advice from rows that are stored."
+"The pages of experiments/: tables and advice from stored rows."
 
 import json
 import math
@@ -18,10 +18,13 @@ from result_tables import (
     claims_table,
     drafters_table,
     freshness_warning,
-    peers_table,
+    pace_table,
+    count_line,
+    scripts_list,
     sources_page,
+    sources_table,
     which_drafter,
-    without_marks,
+    without_states,
 )
 
 ROW = dict(
@@ -65,9 +68,13 @@ def test_claims_of_a_folder(tmp_path):
         '| gpu: 1.1; pico: 2 | gpu: agrees; pico: does not |',
         '|  |  | scales | 10 | pico: – | pico: open |',
     ]
-    assert sources_page(tmp_path).splitlines()[2:] == [
-        '| Demonstrations for all | [01_demo](#01_demo) |  |  | 1 | 1 |',
-        '',
+    assert count_line(tmp_path) == (
+        '**2 claims measured: 0 agree, 0 do not, 1 agree at one scale only, 1 are open.**'
+    )
+    assert sources_table(tmp_path).splitlines()[2:] == [
+        '| Demonstrations for all | [01_demo](CLAIMS.md#01_demo) |  |  | 1 | 1 |'
+    ]
+    assert sources_page(tmp_path).splitlines() == [
         '### 01_demo',
         '',
         '[A demonstration](experiments/01_demo.ipynb), after Demonstrations for all.',
@@ -90,7 +97,16 @@ def test_claims_of_a_folder(tmp_path):
     assert 'unknown)' not in pages[1]
     assert '[01_demo](experiments/01_demo.ipynb) |' in pages[1]
     assert pages[0] != pages[1]
-    assert without_marks(pages[0]) == without_marks(pages[1])
+    assert without_states(pages[0]) == without_states(pages[1])
+
+
+def test_scripts_of_a_folder(tmp_path):
+    (tmp_path / 'a.py').write_text('"""Times a thing,\nin turns.\n\nMore of it."""\n')
+    (tmp_path / 'b.py').write_text('"One line."\n')
+    assert scripts_list(tmp_path).splitlines() == [
+        '- [a.py](a.py): Times a thing, in turns.',
+        '- [b.py](b.py): One line.',
+    ]
 
 
 def test_drafters():
@@ -146,7 +162,7 @@ def test_stored_rows_of_the_package():
     assert 'nothing was measured' not in advice
 
 
-def test_peers():
+def test_other_libraries():
     "Medians of ratios by hand: 2 for the native forward, 3 for the graphs; what was not measured is a dash."
     seconds = {'greedy | generate': 6.0, 'greedy | lean': 3.0, 'greedy | compiled': 2.0}
     seconds |= {'beam 4 | generate': 8.0, 'beam 4 | lean': 2.0}
@@ -163,12 +179,12 @@ def test_peers():
             | dict(seconds=9.0, cpu_seconds=cpu, new_tokens=10)
             for r in range(4)
         ]
-    lines = [line.strip('| ').split(' | ') for line in peers_table(pd.DataFrame(rows)).splitlines()]
-    found = {line[0]: line[1:] for line in lines[2:]}
-    assert found['transformers, greedy'] == ['2.00 [2.00, 2.00]', '3.00 [3.00, 3.00]']
-    assert found['transformers, four beams'] == ['4.00 [4.00, 4.00]', '–']
-    assert found['transformers, prompt lookup'] == ['–', '–']
-    assert found['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
-    assert found['transformers compiled, greedy'] == ['2.00 [2.00, 2.00]', '4.00 [4.00, 4.00]']
+    lines = [line.strip('| ').split(' | ') for line in pace_table(pd.DataFrame(rows)).splitlines()]
+    result = {line[0]: line[1:] for line in lines[2:]}
+    assert result['transformers, greedy'] == ['2.00 [2.00, 2.00]', '3.00 [3.00, 3.00]']
+    assert result['transformers, four beams'] == ['4.00 [4.00, 4.00]', '–']
+    assert result['transformers, prompt lookup'] == ['–', '–']
+    assert result['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
+    assert result['transformers compiled, greedy'] == ['2.00 [2.00, 2.00]', '4.00 [4.00, 4.00]']
     stored = pd.DataFrame(rows[:30])
-    assert '–' in peers_table(stored).splitlines()[-1]
+    assert '–' in pace_table(stored).splitlines()[-1]

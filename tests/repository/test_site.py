@@ -1,5 +1,6 @@
-"The site: what is made of a notebook, links that lead somewhere, pages whose code runs, and a small build."
+"The site: pages of notebooks, links, blocks of code, and a small build."
 
+import os
 import re
 import sys
 from importlib.util import find_spec
@@ -13,10 +14,10 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import docs_blocks
-from repo import ROOT, notebooks
+from repo import ROOT, notebooks, numbered
 
 sys.path.insert(0, str(ROOT / 'docs'))
-import links
+import dead_links
 import pages
 
 PAGES = [ROOT / 'docs' / 'howto.md', *sorted((ROOT / 'docs' / 'tutorials').glob('*.md'))]
@@ -61,15 +62,17 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
     assert 'tags' not in page.cells[2].metadata
     assert set(page.cells[2].outputs[0].data) == {'text/html'}
     assert '`decodelab.lab.write`' in page.cells[0].source
+    nb.cells = [c for c in nb.cells if 'default_exp' not in c.source]
+    assert 'decodelab.' not in pages.notebook_page(site, path).partition('blob')[0]
     assert '#|' not in ''.join(c.source for c in page.cells)
 
 
 def test_links_of_files_are_links_of_pages(site):
-    home = ROOT / 'nbs' / '08_drafters' / '01_assistant.ipynb'
+    home = ROOT / 'nbs' / '08_drafters' / '05_assistant.ipynb'
     assert site.link('../07_speculative/04_loop.ipynb', home) == '../07_speculative/04_loop.ipynb'
     assert site.link('../../experiments/README.md', home) == '../../experiments/index.md'
     assert site.link('../../LICENSE', home) == f'{site.repository}/blob/main/LICENSE'
-    text = '[a](02_prompt_lookup.ipynb#A-B) [b](https://x.org/y.ipynb) [c](#here)\n```md\n[d](no.ipynb)\n```\n'
+    text = '[a](01_prompt_lookup.ipynb#A-B) [b](https://x.org/y.ipynb) [c](#here)\n```md\n[d](no.ipynb)\n```\n'
     assert site.relink(text, home) == text.replace('#A-B', '#a-b')
     with pytest.raises(FileNotFoundError, match='no.ipynb'):
         site.relink('[d](no.ipynb)', home)
@@ -77,13 +80,26 @@ def test_links_of_files_are_links_of_pages(site):
 
 def test_every_notebook_has_its_page_and_every_link_a_target(site):
     sources = pages.sources(site)
-    for path in notebooks():
-        assert f'book/{path.relative_to(ROOT / "nbs").as_posix()}' in sources
-        assert f'({path.name})' in sources[f'book/{path.parent.name}/index.md']
+    for path in numbered():
+        page = site.pages[path]
+        assert page in sources
+        home = f'book/{path.parent.name}'
+        assert f'({os.path.relpath(page, home)})' in sources[f'{home}/index.md']
     assert {f'experiments/{p.name}' for p in notebooks('experiments')} <= set(sources)
     assert sources['index.md'].count(':::{grid-item-card}') == 6
     assert 'trace.svg' in sources['index.md']
-    assert 'FIRST SCREEN' not in sources['index.md']
+
+
+def test_a_tutorial_that_is_a_notebook_is_rendered_in_its_position(site):
+    "One page for a topic: the notebook, at the address of the tutorial."
+    sources = pages.sources(site)
+    for notebook, page in pages.RENDERED.items():
+        assert site.pages[ROOT / notebook] == page
+        assert f'book/{notebook.removeprefix("nbs/")}' not in sources
+    title = nbformat.reads(sources['tutorials/write_your_own.ipynb'], 4).cells[0].source
+    assert title.startswith('# Write your own\n')
+    assert '(write_your_own.ipynb)' in sources['tutorials/index.md']
+    assert '../../explorers.ipynb' in sources['book/14_explorers/index.md']
 
 
 def test_every_public_name_is_in_the_reference(site):
@@ -98,23 +114,23 @@ def test_every_public_name_is_in_the_reference(site):
 
 
 def test_the_glossary_page_has_every_word(site):
-    from decodelab.core import GLOSSARY
-
+    words = pages.glossary()
     text = pages.glossary_page()
-    assert [word for word in GLOSSARY if f'\n{word}\n  ' not in text] == []
+    assert len(words) > 40
+    assert words['lookahead'][0].startswith('The number of tokens to draft')
+    assert [word for word in words if f'\n{word}\n  ' not in text] == []
 
 
 def test_the_page_of_the_guides_has_a_line_for_every_call(site):
     "Its rows are those that the experiment has stored, which are the source's, in the same order."
     rows = pd.read_csv(ROOT / 'experiments/results/21_guides.pico.csv', keep_default_na=False)
     calls = pd.read_csv(ROOT / 'experiments/sources/guides.csv', keep_default_na=False)
-    places = ['guide', 'block', 'part', 'section']
-    assert rows[places].equals(calls[places])
+    columns = ['guide', 'block', 'part', 'section']
+    assert rows[columns].equals(calls[columns])
     assert set(rows.guide) == set(pages.GUIDES)
     page = pages.sources(site)['guides.md']
     lines = [line for line in page.splitlines() if re.match(r'\| \d', line)]
     assert len(lines) == len(rows)
-    assert '%% ROWS' not in page
     for command in rows.command:
         assert f'`{command}`' in page, command
     assert (rows.verdict != '').all()
@@ -127,15 +143,36 @@ def test_a_cell_of_the_guides_holds_any_text():
     assert pages.inline('x' * 100, 10) == f'`{"x" * 10}…`'
 
 
-def test_dead_links_are_found(tmp_path):
+def test_dead_links_are_detected(tmp_path):
     (tmp_path / 'a.html').write_text(
         '<a href="b.html#here">x</a> <a href="b.html#gone">x</a> <a href="c.html">x</a>'
         '<a href="https://x.org">x</a> <img src="p.png"> <a id="top" href="#top">x</a>'
     )
     (tmp_path / 'b.html').write_text('<h1 id="here">b</h1>')
-    checked, dead = links.check(tmp_path)
+    checked, dead = dead_links.check(tmp_path)
     assert checked == 5
     assert [line.split()[-1] for line in dead] == ['b.html#gone', 'c.html', 'p.png']
+
+
+def test_the_comments_of_pages_are_replaced(site):
+    "A file shows no placeholder, its page has what is made in the position of the comment."
+    sources = pages.sources(site)
+    for name in ('index.md', 'howto.md', 'guides.md'):
+        text = (ROOT / 'docs' / name).read_text()
+        assert '%%' not in text
+        assert text.count('<!-- ') == 1
+        assert '<!-- ' not in sources[name]
+    assert sources['howto.md'].index('**Generate**: [') < sources['howto.md'].index('\n## Generate')
+    with pytest.raises(ValueError, match='needs it once'):
+        pages.insert('a page without', pages.TASKS, '')
+
+
+def test_the_claims_have_a_page_that_the_experiments_lead_to(site):
+    sources = pages.sources(site)
+    assert '](claims.md#00_tour)' in sources['experiments/index.md']
+    assert '\nclaims.md\n' in sources['experiments/index.md']
+    assert '\n### 00_tour\n' in sources['experiments/claims.md']
+    assert '| claim | source | measured | verdict |' in sources['experiments/claims.md']
 
 
 # Pages whose code runs
@@ -200,7 +237,7 @@ def test_the_workflow_runs_the_command_of_contributing():
 def test_a_small_site_builds_without_a_warning_or_a_dead_link(tmp_path):
     import build
 
-    some = [p for p in notebooks() if p.stem in ('03_files', '04_loop', '09_parameter_docs')]
+    some = [p for p in notebooks() if p.stem in ('02_files', '04_loop', '09_glossary')]
     site = pages.Site(notebooks=some, experiments=[], parts=['speculative'])
     code, dead, checked = build.build(tmp_path, site, jobs=1)
     assert code == 0

@@ -1,4 +1,4 @@
-"The numbers of the sources are data, and each is measured at scale paper or left out with a reason."
+"The numbers of the sources are data, and each is measured at scale `paper` or left out with a reason."
 
 import csv
 import datetime
@@ -27,8 +27,8 @@ def rows_of(path):
 
 def cells(path):
     "(kind, source) of the cells of a notebook."
-    found = json.loads(path.read_text(encoding='utf-8'))['cells']
-    return [(c['cell_type'], ''.join(c['source'])) for c in found]
+    rows = json.loads(path.read_text(encoding='utf-8'))['cells']
+    return [(c['cell_type'], ''.join(c['source'])) for c in rows]
 
 
 def test_every_experiment_with_a_source_has_its_rows():
@@ -37,7 +37,7 @@ def test_every_experiment_with_a_source_has_its_rows():
 
 
 @pytest.mark.parametrize('path', TABLES, ids=lambda p: p.stem)
-def test_each_row_says_where_it_stands(path):
+def test_each_row_names_its_table_in_the_source(path):
     rows = rows_of(path)
     keys = [name for name in rows[0] if name not in SOURCE_FIELDS]
     seen = set()
@@ -51,7 +51,8 @@ def test_each_row_says_where_it_stands(path):
         about = (row['table'], *(row[k] for k in keys), row['quantity'])
         assert about not in seen, f'twice: {about}'
         seen.add(about)
-    assert all(any(row[k] for row in rows) for k in keys), 'a column that no row uses'
+    for k in keys:
+        assert any(row[k] for row in rows), f'no row uses the column {k}'
 
 
 @pytest.mark.parametrize('path', TABLES, ids=lambda p: p.stem)
@@ -80,8 +81,8 @@ def test_each_notebook_puts_ours_beside_them(path):
 @pytest.mark.parametrize('path', notebooks('experiments'), ids=lambda p: p.stem)
 def test_no_number_is_from_memory(path):
     for _, source in cells(path):
-        found = re.search(r'from memory|as remembered|not checked against its text', source)
-        assert not found or 'none is given from memory' in source or 'from memory only' in source, (
+        match = re.search(r'from memory|as remembered|not checked against its text', source)
+        assert not match or 'none is given from memory' in source or 'from memory only' in source, (
             source
         )
 
@@ -115,7 +116,7 @@ def test_a_row_that_is_neither_measured_nor_left_out_ends_a_run(tmp_path, monkey
         ex.beside({})
 
 
-def test_one_page_says_what_all_of_them_take():
+def test_one_page_lists_what_all_of_them_take():
     from decodelab.lab.run_plan import run_plan
 
     page = run_plan(PAPER, 'paper')

@@ -1,5 +1,4 @@
-"""experiments/watermark_tradeoff.py against theory: closed forms of the speed, and an oracle in NumPy that
-draws tokens one by one and shares no line with it but the detectors' scores."""
+"experiments/watermark_tradeoff.py against closed forms and an oracle in NumPy."
 
 import itertools
 import math
@@ -110,9 +109,9 @@ def test_strength_has_the_order_of_the_sources(table):
     assert (strong[['dual key', 'keyed acceptance']].dropna() < plain).all(axis=None)
 
 
-def picked(law, u):
+def picked(probabilities, u):
     "The token of each row that the Gumbel trick draws by the uniform numbers u."
-    return (np.log(np.maximum(law, 1e-300)) - np.log(-np.log(u))).argmax(-1)
+    return (np.log(np.maximum(probabilities, 1e-300)) - np.log(-np.log(u))).argmax(-1)
 
 
 def simulated(n, alpha, rng, texts=500, length=60):
@@ -191,10 +190,10 @@ def test_the_harmonic_mean_forgives_a_wrong_weight():
             decode(TARGET, prompt, strategy, 60, seed=i) for i, prompt in enumerate(prompts(8))
         ]
         for kind in (DualGumbel, HarmonicGumbel):
-            scores[name, kind.__name__] = {
-                alpha: float(np.mean([evidence_rate(kind(42, alpha=alpha), t) for t in traces]))
-                for alpha in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-            }
+            rates = scores[name, kind.__name__] = {}
+            for alpha in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5):
+                watermark = kind(42, alpha=alpha)
+                rates[alpha] = float(np.mean([evidence_rate(watermark, t) for t in traces]))
     frame = pd.DataFrame(scores)
     published = frame['dual key, as published']
     assert published.HarmonicGumbel[0.1] > 1.1 * published.DualGumbel[0.1]
@@ -216,6 +215,6 @@ def test_a_real_pair():
         40,
     )
     frame = pd.DataFrame(rows).set_index('scheme')
-    marked = frame.anlppt[['mark on both', 'dual key', 'keyed acceptance']]
-    assert min(marked) > 5 * frame.anlppt['no mark']
+    columns = frame.anlppt[['mark on both', 'dual key', 'keyed acceptance']]
+    assert min(columns) > 5 * frame.anlppt['no mark']
     assert frame.aatps['no drafter'] == 1 < frame.aatps['dual key']

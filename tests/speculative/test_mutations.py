@@ -1,4 +1,4 @@
-"""Parts broken on purpose, each one flaw, and the certificate that must notice.
+"""Parts with one flaw each, and the certificate that must notice it.
 
 A row has the flaw, the check that is meant to catch it, and the mutant. `SOUND` has the same checks of the
 parts as they are, so that it is the flaw that is caught.
@@ -239,7 +239,7 @@ class Counting:
 
 
 @dataclass(frozen=True)
-class InPlace(Warper):
+class Overwriting(Warper):
     "Writes into the scores that it is given."
 
     def __call__(self, ids, scores):
@@ -307,8 +307,8 @@ LOOKAHEAD = FixedLookahead(3)
 def sampled(verifier=None, drafter=None, base=None):
     drafter = drafter or AssistantDrafter(DRAFT)
     base = base or Sample()
-    found = certify(Speculative(drafter, base, verifier, LOOKAHEAD), samples=600)
-    return found.verdict, [c.passed for c in found.checks]
+    certificate = certify(Speculative(drafter, base, verifier, LOOKAHEAD), samples=600)
+    return certificate.verdict, [c.passed for c in certificate.checks]
 
 
 def greedy(verifier=None, drafter=None, base=None):
@@ -406,7 +406,7 @@ MUTANTS = {
     ),
     'processor: changes its input': (
         'check_processor',
-        lambda: noticed(check_processor, InPlace()),
+        lambda: noticed(check_processor, Overwriting()),
     ),
     'processor: one history for all rows': (
         'check_processor',

@@ -1,7 +1,4 @@
-"""strict=True in bfloat16: the greedy text of plain decoding, to the last bit, in every case; and what it
-costs is counted."""
-
-import random
+"`deterministic=True` in bfloat16 generates plain greedy tokens to the last bit, and counts its cost."
 
 import pytest
 import torch
@@ -25,15 +22,20 @@ from decodelab import (
 )
 from decodelab.evaluate.certify import ARCHITECTURES
 from repo import ROOT
+from tests.random_prompts import random_prompts
 
 HALF = torch.bfloat16
 MODELS = ROOT.parent / 'shared' / 'data' / 'models'
 loose_ = {}  # family → how many texts differ without strict
 
 
+def passes(trace):
+    return sum(step.target_passes for step in trace.steps)
+
+
 def compared(lm, drafters, prompts, n, base=Greedy(), k=4):
     "`(texts, identical with strict, identical without)`; checks the counts as it goes."
-    found = [0, 0, 0]
+    results = [0, 0, 0]
     for prompt in prompts:
         plain = decode(lm, prompt, base, n)
         for drafter in drafters:
@@ -46,24 +48,22 @@ def compared(lm, drafters, prompts, n, base=Greedy(), k=4):
                 )
                 for s in (False, True)
             )
-            found = [
-                found[0] + 1,
-                found[1] + (strict.tokens == plain.tokens),
-                found[2] + (loose.tokens == plain.tokens),
+            results = [
+                results[0] + 1,
+                results[1] + (strict.tokens == plain.tokens),
+                results[2] + (loose.tokens == plain.tokens),
             ]
-            passes = [sum(s.target_passes for s in t.steps) for t in (loose, strict)]
             if loose.tokens == strict.tokens:
-                assert passes[1] >= passes[0]
+                assert passes(strict) >= passes(loose)
                 assert len(strict.steps) == len(loose.steps)
-    return found
+    return results
 
 
 @pytest.mark.parametrize('family', ARCHITECTURES)
 def test_random_models(family):
     lm = random_lm(family, dtype=HALF)
     draft = random_lm(family, seed=1, layers=1, dtype=HALF)
-    draw = random.Random(0)
-    prompts = [[draw.randrange(64) for _ in range(n)] for n in (1, 3, 8, 40)]
+    prompts = random_prompts((1, 3, 8, 40))
     texts, strict, loose_[family] = compared(lm, [AssistantDrafter(draft)], prompts, 40)
     assert (texts, strict) == (4, 4)
 
@@ -105,8 +105,7 @@ def test_the_tolerance_is_that_of_the_scores_after_the_rules(rule):
     # a rule may stretch differences; guidance reads a second text, whose cache must be the plain one too
     for family, seed in (('llama', 3), ('qwen2', 5)):
         lm = random_lm(family, seed=seed, layers=3, dtype=HALF)
-        draw = random.Random(seed)
-        prompts = [[draw.randrange(64) for _ in range(n)] for n in (2, 9)]
+        prompts = random_prompts((2, 9), seed=seed)
         texts, strict, _ = compared(lm, [EarlyExitDrafter(1)], prompts, 28, Greedy([rule]))
         assert strict == texts == 2
 
@@ -134,7 +133,7 @@ def test_what_is_read_again_is_counted():
     )
 
 
-def test_where_it_cannot_be_promised_it_is_refused():
+def test_strict_is_rejected_if_it_cannot_be_promised():
     lm = random_lm(dtype=HALF)
     with pytest.raises(ValueError, match='Greedy base'):
         decode(lm, [1], Speculative(PromptLookupDrafter(), base=Sample(), deterministic=True), 4)

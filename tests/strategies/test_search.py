@@ -1,5 +1,4 @@
-"""The search strategies on real and random models: what they say alone, in batches, under stops, with rules,
-and what they leave behind."""
+"Search strategies alone, in batches, with stops and processors."
 
 import math
 from dataclasses import replace
@@ -132,7 +131,7 @@ def recurrent():
     ]
 
 
-def said(trace):
+def tokens_of(trace):
     return (
         [h['tokens'] for h in hypotheses(trace)]
         if 'hypotheses' in trace.steps[-1].info
@@ -141,14 +140,14 @@ def said(trace):
 
 
 @pytest.mark.parametrize('family', ARCHITECTURES)
-def test_a_batch_says_what_each_text_says_alone(family):
+def test_batches_are_the_sequences_one_by_one(family):
     lm = random_lm(family)
     for name, strategy in strategies(lm).items():
         batch = decode_batch(
             lm, PROMPTS, strategy, batch_size=2, max_new_tokens=10, stop=Stop(eos=(2,))
         )
         for i, (prompt, trace) in enumerate(zip(PROMPTS, batch)):
-            assert said(trace) == said(
+            assert tokens_of(trace) == tokens_of(
                 decode(lm, prompt, strategy, 10, seed=i, stop=Stop(eos=(2,)))
             ), name
         assert not batch.unbatched, name
@@ -165,7 +164,7 @@ def test_models_without_trees_are_read_in_rows(lm):
         batch = decode_batch(
             lm, PROMPTS[:2], strategy, max_new_tokens=8, seed=-1, stop=Stop(eos=())
         )
-        assert said(batch[1]) == said(alone[name]), name
+        assert tokens_of(batch[1]) == tokens_of(alone[name]), name
         assert batch.unbatched, name
     greedy = decode(lm, PROMPTS[1], Greedy(), 8, stop=Stop(eos=())).tokens
     assert (
@@ -201,7 +200,7 @@ def test_beams_of_encoder_decoders_equal_those_of_generate(lm):
             for row, b in zip(out.sequences, out.beam_indices)
         ]
         assert (
-            said(
+            tokens_of(
                 decode(
                     lm, source, BeamSearch(**kw, num_return_sequences=2), 10, stop=Stop(eos=(1, 7))
                 )
@@ -283,8 +282,8 @@ def test_stops_end_hypotheses():
 def test_a_grammar_holds_in_beams():
     "Every token of every hypothesis is one that the grammar allows there, by itself."
     lm, rules = load('pico', device='cpu'), LogitsProcessorList([JsonGrammar()])
-    found = hypotheses(decode(lm, 'data = ', BeamSearch(3, rules, num_return_sequences=3), 24))
-    for h in found:
+    result = hypotheses(decode(lm, 'data = ', BeamSearch(3, rules, num_return_sequences=3), 24))
+    for h in result:
         applied = rules.bind(Request(lm, lm.encode('data = '), 24, Rng()))
         ids = lm.encode('data = ')
         for t in h['tokens']:
@@ -292,11 +291,11 @@ def test_a_grammar_holds_in_beams():
             ids = ids + [t]
     free = decode(lm, 'data = ', BeamSearch(3), 24).tokens
     # the grammar had something to forbid
-    assert len(found) > 1
-    assert free != found[0]['tokens']
+    assert len(result) > 1
+    assert free != result[0]['tokens']
 
 
-def test_a_rule_that_follows_one_text_is_refused_in_beams():
+def test_a_processor_that_follows_one_sequence_is_rejected_in_beams():
     with pytest.raises(ValueError, match='leave it out of a beam search'):
         decode(random_lm(), [3, 4], BeamSearch(2, [Mirostat()]), 4)
 
@@ -306,9 +305,9 @@ def test_nothing_is_left_behind():
     before = {k: v.clone() for k, v in lm.model.state_dict().items()}
     state = torch.get_rng_state()
     for name, strategy in strategies(lm).items():
-        first = said(decode(lm, PROMPTS[1], strategy, 8, seed=3))
+        first = tokens_of(decode(lm, PROMPTS[1], strategy, 8, seed=3))
         torch.manual_seed(99)
-        assert said(decode(lm, PROMPTS[1], strategy, 8, seed=3)) == first, (
+        assert tokens_of(decode(lm, PROMPTS[1], strategy, 8, seed=3)) == first, (
             name
         )  # the global generator has no part in it
         torch.set_rng_state(state)
@@ -343,10 +342,10 @@ def test_the_prompt_is_stored_once():
     with torch.inference_mode():
         while not search.over:
             search.tree_nodes(search.advance())
-    places = max(b.shape[2] for b in search.branches.session._kv_buffers())
+    positions = max(b.shape[2] for b in search.branches.session._kv_buffers())
     # eight rows of 167 tokens would be 1336 places
     assert search.branches.tree
-    assert places <= 512
+    assert positions <= 512
 
 
 def test_drafts_speed_up_layers_and_amateurs():

@@ -1,4 +1,4 @@
-"Best of n, self-consistency and DeepConf against laws, counts and plain computations."
+"Best of n, self-consistency and DeepConf against exact distributions, counts and plain computations."
 
 import math
 from collections import Counter
@@ -107,22 +107,22 @@ def sequence_prob(table, tokens, prompt=(0,)):
 
 @pytest.mark.parametrize('seed', range(4))
 @pytest.mark.parametrize('n', [1, 2, 3])
-def test_the_law_of_the_best(seed, n):
+def test_the_distribution_of_the_best(seed, n):
     table = ExactLM(3, seed)
     one = exact_distribution(ExactSample(), table, [0], 2)
     for scorer, score in ((Largest(), sum), (Likeliest(), lambda y: sequence_prob(table, y))):
         exact = exact_distribution(BestOfN(ExactSample(), n, scorer), table, [0], 2)
-        law = best_of_n_distribution(one, score, n)
-        assert total_variation(exact, law) == 0
+        distribution = best_of_n_distribution(one, score, n)
+        assert total_variation(exact, distribution) == 0
         assert sum(exact.values()) == 1
         brute = dict.fromkeys(one, Fraction(0))
         for draw in np.ndindex(*[len(one)] * n):
             ys = [list(one)[i] for i in draw]
             brute[max(ys, key=score)] += math.prod(one[y] for y in ys)
-        assert total_variation(brute, law) == 0
+        assert total_variation(brute, distribution) == 0
 
 
-def test_the_law_of_a_vote():
+def test_the_distribution_of_a_vote():
     table = ExactLM(3, 5)
     one = exact_distribution(ExactSample(), table, [0], 2)
     table.decode = lambda ids: ''.join(map(str, ids))
@@ -146,15 +146,15 @@ def test_the_law_of_a_vote():
     assert votes_exact
 
 
-def test_sampled_answers_fit_the_law():
+def test_sampled_answers_fit_the_distribution():
     "By chi-square, on a model with five tokens."
     lm = random_lm(vocab_size=5, layers=1)
     logits = lm.model(torch.tensor([[1]])).logits[0, -1].double()
     probs = logits.softmax(-1).tolist()
-    law = best_of_n_distribution(dict(enumerate(probs)), lambda y: probs[y], 3)
+    distribution = best_of_n_distribution(dict(enumerate(probs)), lambda y: probs[y], 3)
     batch = decode_batch(lm, [[1]] * 600, BestOfN(Sample(), 3), 50, 1)
     counts = Counter(t.tokens[0] for t in batch)
-    chi2 = sum((counts[y] - 600 * p) ** 2 / (600 * p) for y, p in law.items() if p > 1e-6)
+    chi2 = sum((counts[y] - 600 * p) ** 2 / (600 * p) for y, p in distribution.items() if p > 1e-6)
     assert chi2 < 23.5  # 4 degrees of freedom: one in ten thousand
 
 
@@ -502,7 +502,8 @@ def test_confidences(measure, base):
 
 
 def test_online_ends_where_a_group_falls_below():
-    window, n, warm = 3, 10, 4
+    window = 3
+    n, warm = 10, 4
     online = DeepConf(lambda text: text[:2], WARM, n, LowestGroup(window), 0.5, warmup=warm, k=4)
     offline = DeepConf(lambda text: text[:2], WARM, n, LowestGroup(window), 0.5, k=4)
     early, whole = (decode(LM, PROMPT, s, 12, seed=1) for s in (online, offline))

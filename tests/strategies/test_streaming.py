@@ -1,5 +1,4 @@
-"""Streams say what decode says: every drafter, alone, awaited and in batches, with stop strings and odd
-tokenizers; and they let go."""
+"Streams yield the tokens of `decode` for every drafter, alone, awaited and in batches, and release their caches."
 
 import asyncio
 import gc
@@ -73,14 +72,14 @@ def strategies(lm, draft, alt):
     )
 
 
-def test_batches_of_every_drafter_say_what_they_say_without_streaming(family):
+def test_batches_of_every_drafter_are_the_same_without_streaming(family):
     for strategy in strategies(*family):
-        told = dict(batch_size=3, max_new_tokens=10, seed=4, stop=Stop(strings=('\n', ') ')))
+        options = dict(batch_size=3, max_new_tokens=10, seed=4, stop=Stop(strings=('\n', ') ')))
         texts = [''] * len(PROMPTS)
-        for i, piece in stream_batch(family[0], PROMPTS, strategy, **told):
+        for i, piece in stream_batch(family[0], PROMPTS, strategy, **options):
             assert piece
             texts[i] += piece
-        assert texts == [t.text for t in decode_batch(family[0], PROMPTS, strategy, **told)], (
+        assert texts == [t.text for t in decode_batch(family[0], PROMPTS, strategy, **options)], (
             strategy
         )
 
@@ -124,7 +123,7 @@ def test_a_stream_that_is_dropped_lets_its_caches_go(family):
     assert not torch.is_inference_mode_enabled()
 
 
-def test_a_search_is_refused_wherever_it_could_be_streamed(family):
+def test_a_search_is_rejected_wherever_it_could_be_streamed(family):
     for make in (
         lambda: stream(family[0], 'x', BeamSearch(2)),
         lambda: astream(family[0], 'x', BeamSearch(2)),
@@ -141,7 +140,7 @@ def test_a_thread_generates_into_an_iterator_of_texts(family):
     """
     lm, draft = family[:2]
     inputs = lm.tokenizer('# ──── über ────\nx = 1\n# ────', return_tensors='pt')
-    for told in (
+    for options in (
         dict(),
         dict(prompt_lookup_num_tokens=4),
         dict(assistant_model=draft.model),
@@ -151,17 +150,19 @@ def test_a_thread_generates_into_an_iterator_of_texts(family):
         out = []
         thread = threading.Thread(
             target=lambda: out.append(
-                generate(lm.model, **inputs, max_new_tokens=24, streamer=streamer, **told)
+                generate(lm.model, **inputs, max_new_tokens=24, streamer=streamer, **options)
             )
         )
         thread.start()
         got = [piece for piece in streamer if piece]
         thread.join()
         # of several tokens
-        assert ''.join(got) == lm.tokenizer.decode(out[0][0, inputs['input_ids'].shape[1] :]), told
-        assert len(got) > 1, told
-        assert '\ufffd' not in ''.join(got), told
-        assert any(ord(character) > 255 for character in ''.join(got)), told
+        assert ''.join(got) == lm.tokenizer.decode(out[0][0, inputs['input_ids'].shape[1] :]), (
+            options
+        )
+        assert len(got) > 1, options
+        assert '\ufffd' not in ''.join(got), options
+        assert any(ord(character) > 255 for character in ''.join(got)), options
     streamer = TextIteratorStreamer(lm.tokenizer, skip_prompt=True, timeout=60)
 
     def fails(ids, scores):

@@ -50,7 +50,7 @@ def tuned(rule, **measured):
         (dict(measured_against_fixed=Interval(0.98, 0.9, 1.1)), 'does not settle'),
     ],
 )
-def test_a_winner_that_lost_its_measurement_says_so(measured, words):
+def test_a_winner_that_lost_its_measurement_is_reported(measured, words):
     result = tuned(FixedLookahead(7), measured=Interval(1.2, 1.1, 1.3), **measured)
     for view in (repr(result), format_tuning(result), json.loads(tuning_json(result))['verdict']):
         assert 'contradicts the prediction' in view

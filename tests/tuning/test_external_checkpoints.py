@@ -1,4 +1,7 @@
-"On checkpoints that nobody here trained, where a folder `shared` with them lies beside the checkout."
+"""Certificates, replay and lookahead rules on checkpoints that were not trained here.
+
+Tests of real files need a folder `shared` beside the checkout, and are skipped without it.
+"""
 
 import pytest
 import torch
@@ -82,12 +85,12 @@ def test_stop_rules_change_passes_and_not_texts_and_replay_knows_how_many(lm):
 
 
 def test_a_certificate_on_a_real_model(lm):
-    found = certify(Speculative(PromptLookupDrafter()), lm, PROMPTS, max_new_tokens=16)
-    assert found.lossless
-    assert found.checks[-1].message.startswith('3 of 3')
+    certificate = certify(Speculative(PromptLookupDrafter()), lm, PROMPTS, max_new_tokens=16)
+    assert certificate.lossless
+    assert certificate.checks[-1].message.startswith('3 of 3')
 
 
-def test_strangers_are_refused(lm):
+def test_other_tokenizers_are_rejected(lm):
     other = load(
         DATA / 'models' / ('babyllama361' if lm.vocab_size == 512 else 'stories260K'), device='cpu'
     )

@@ -1,4 +1,6 @@
-"Stop rules and replay: any rule, any drafter, any setting; what the notebooks show on a few cases, on many."
+"Any lookahead rule with any drafter: greedy tokens, and counts that replay reproduces."
+
+import inspect
 
 import numpy as np
 import pytest
@@ -39,7 +41,7 @@ from decodelab import (
 from decodelab.drafters import PardDrafter
 from decodelab.speculative import BackoffLookahead, BanditLookahead
 from decodelab.evaluate.certify import exact_check
-from decodelab.speculative.protocol import DraftProbs
+from decodelab.speculative.protocol import DraftProbs, Verification, Verifier
 
 COSTS = RoundCosts.from_ratio(0.15, 0.05)
 K = 6
@@ -151,7 +153,7 @@ def seen(steps):
     prompt=st.lists(st.integers(1, 22), min_size=1, max_size=12),
     budget=st.integers(1, 40),
 )
-def test_any_rule_says_what_greedy_says_and_replay_counts_what_a_live_run_counts(
+def test_any_rule_decodes_greedily_and_replay_counts_as_a_live_run(
     models, name, rule, prompt, budget
 ):
     target, near = models
@@ -231,16 +233,16 @@ def simulated(rule, acceptance, costs, tokens, seed):
     "The cost of a text whose drafted tokens are right independently of each other."
     rule = rule.start()
     rng = np.random.default_rng(seed)
-    said = 0
+    generated = 0
     spent = 0.0
-    while said < tokens:
+    while generated < tokens:
         k = 0
         while rule.keep_drafting(k, None, 1 if k else None):
             k += 1
         right = next((i for i in range(k) if rng.random() >= acceptance), k)
         step = Step([1] * (right + 1), k, right, right < k, [1] * k, [], 1, k)
         rule.update(step)
-        said, spent = said + right + 1, spent + costs.round(k)
+        generated, spent = generated + right + 1, spent + costs.round(k)
     return spent
 
 
@@ -285,9 +287,8 @@ def test_sampling_tables_are_reproducible_and_of_their_own_seed(models):
     again = build(0)
     other = build(1)
     assert one.sequences == again.sequences
-    assert [[p.tokens for p in ps] for ps in one.records] == [
-        [p.tokens for p in ps] for ps in again.records
-    ]
+    for a, b in zip(one.records, again.records, strict=True):
+        assert [p.tokens for p in a] == [p.tokens for p in b]
     assert other.sequences != one.sequences
     with pytest.raises(ValueError, match='greedy base'):
         OracleLookahead(one)
@@ -321,7 +322,7 @@ def test_rows_survive_the_way_to_disk(table, tmp_path):
 
 @settings(max_examples=30, deadline=None)
 @given(values=st.lists(st.floats(-30, 30), min_size=2, max_size=40))
-def test_a_row_of_scores_and_of_probabilities_say_the_same(values):
+def test_rows_of_scores_and_of_probabilities_agree(values):
     scores = torch.tensor(values, dtype=torch.float64)
     one = DraftProbs(scores, False)
     other = DraftProbs(scores.softmax(-1), True)
@@ -348,12 +349,12 @@ def test_a_row_of_scores_and_of_probabilities_say_the_same(values):
         (lambda: CostAwareLookahead(COSTS, weight=0), 'above 0'),
     ],
 )
-def test_bad_settings_say_what_to_give(make, words):
+def test_errors_of_bad_settings_name_good_ones(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
 
-def test_nan_is_found_by_every_rule_that_looks(table):
+def test_nan_is_detected_by_every_rule_that_looks(table):
     row = DraftProbs(torch.tensor([torch.nan, 1.0]), True)
     for rule in (
         ConfidenceLookahead(),
@@ -367,3 +368,19 @@ def test_nan_is_found_by_every_rule_that_looks(table):
         assert started.keep_drafting(0, None, None)
         with pytest.raises(ValueError, match='NaN'):
             started.keep_drafting(1, row, 0)
+
+
+class Walk(Verifier):
+    "Records the functions between `decode` and itself."
+
+    def verify(self, p, draft, rng):
+        frames = [f for f in inspect.stack()[1:] if 'decodelab' in f.frame.f_globals['__name__']]
+        self.modules = [f.frame.f_globals['__name__'] for f in frames]
+        return Verification(0, rng.categorical(p[0]))
+
+
+def test_seven_functions_and_the_verifier(models):
+    walk = Walk()
+    decode(models[0], [1, 2], Speculative(PromptLookupDrafter(), verifier=walk), 2)
+    assert len(walk.modules) <= 7
+    assert set(walk.modules) <= {'decodelab.core.driver', 'decodelab.speculative.loop'}

@@ -1,5 +1,4 @@
-"""Marks under speculation: kept with every drafter, in batches and in beams; the law over keys; detectors
-that do not cry wolf."""
+"Watermarks survive speculation with every drafter, in batches and beams; false alarms come at their level."
 
 import itertools
 import math
@@ -70,7 +69,7 @@ from decodelab.speculative.protocol import Draft
 SECRET = tuple(
     (1 + torch.randperm(60_000, generator=torch.Generator().manual_seed(0))[:30]).tolist()
 )
-MARKS = [
+WATERMARKS = [
     GreenList(42, 0.5, 2.0),
     GreenList(42, 0.5, 2.0, 3, 'min'),
     GreenList(42, 0.5, 3.0, 2, 'self'),
@@ -84,7 +83,7 @@ MARKS = [
 ]
 KEYED = [DualGumbel(42, alpha=0.5), HarmonicGumbel(42, alpha=0.5), TripleGumbel(42, alpha=0.5)]
 PROMPTS = [[1, 2, 3], [9], [4, 5, 6, 7]]
-name = lambda mark: repr(mark)
+name = lambda watermark: repr(watermark)
 
 
 @pytest.fixture(scope='module')
@@ -105,9 +104,9 @@ def drafters():
     }
 
 
-def p_value(mark, trace):
-    found = mark.score_tokens(trace.prompt + trace.tokens, len(trace.prompt))
-    return null_distribution(mark).tail(found.total, found.count)
+def p_value(watermark, trace):
+    scores = watermark.score_tokens(trace.prompt + trace.tokens, len(trace.prompt))
+    return null_distribution(watermark).tail(scores.total, scores.count)
 
 
 def read_by_transformers(tokens):
@@ -159,20 +158,20 @@ def test_transformers_loses_synthid_with_an_assistant_and_we_do_not(target, draf
             120,
         ).tokens
     )
-    chance = 0.5 / (116 * 30) ** 0.5
-    assert theirs() > 0.5 + 10 * chance > 0.5 + 4 * chance > theirs(assistant_model=helper)
+    deviation = 0.5 / (116 * 30) ** 0.5
+    assert theirs() > 0.5 + 10 * deviation > 0.5 + 4 * deviation > theirs(assistant_model=helper)
     for about in ('assistant', 'early exit', 'prompt lookup'):
-        assert ours(drafters[about]) > 0.5 + 10 * chance, about
+        assert ours(drafters[about]) > 0.5 + 10 * deviation, about
 
 
 # Every mark, every drafter
 
 
-@pytest.mark.parametrize('mark', MARKS, ids=name)
-def test_a_mark_in_the_rules_is_kept_with_every_drafter_alone_and_in_a_batch(
-    target, drafters, mark
+@pytest.mark.parametrize('watermark', WATERMARKS, ids=name)
+def test_a_watermark_among_the_processors_survives_every_drafter_alone_and_in_a_batch(
+    target, drafters, watermark
 ):
-    base = Sample([mark])
+    base = Sample([watermark])
     for about in ('assistant', 'unmarked assistant', 'early exit', 'prompt lookup'):
         strategy = Speculative(drafters[about], base, lookahead=FixedLookahead(3))
         batch = decode_batch(target, PROMPTS[:2], strategy, 2, 60)
@@ -182,10 +181,10 @@ def test_a_mark_in_the_rules_is_kept_with_every_drafter_alone_and_in_a_batch(
                 target, PROMPTS[1], strategy, 60, seed=1, stop=Stop(when=lambda new: len(new) == 30)
             ).tokens
         ), about
-        assert max(p_value(mark, t) for t in batch) < 1e-4, about
+        assert max(p_value(watermark, t) for t in batch) < 1e-4, about
     assert (
         p_value(
-            mark,
+            watermark,
             decode(
                 target,
                 PROMPTS[0],
@@ -197,9 +196,9 @@ def test_a_mark_in_the_rules_is_kept_with_every_drafter_alone_and_in_a_batch(
     )
 
 
-@pytest.mark.parametrize('mark', MARKS, ids=name)
-def test_greedy_marked_text_is_the_same_with_every_drafter(target, drafters, mark):
-    base = Greedy([mark])
+@pytest.mark.parametrize('watermark', WATERMARKS, ids=name)
+def test_greedy_watermarked_sequences_are_the_same_with_every_drafter(target, drafters, watermark):
+    base = Greedy([watermark])
     want = [decode(target, p, base, 30).tokens for p in PROMPTS[:2]]
     for about, drafter in drafters.items():
         if about in ('assistant', 'early exit', 'suffix'):
@@ -208,18 +207,20 @@ def test_greedy_marked_text_is_the_same_with_every_drafter(target, drafters, mar
             ] == want, about
 
 
-def test_marks_are_kept_in_beams(target):
+def test_watermarks_survive_beams(target):
     """Sampled beams for all marks but Gumbel's, which leaves a beam one way, every second one here.
 
     The best beam is green, too.
     """
-    for mark in MARKS[::2]:
-        if isinstance(mark, Gumbel):
+    for watermark in WATERMARKS[::2]:
+        if isinstance(watermark, Gumbel):
             continue
-        assert p_value(mark, decode(target, PROMPTS[0], BeamSample(3, [mark]), 70)) < 1e-4, mark
-    chance = 0.5 / (86 * 30) ** 0.5
+        assert (
+            p_value(watermark, decode(target, PROMPTS[0], BeamSample(3, [watermark]), 70)) < 1e-4
+        ), watermark
+    deviation = 0.5 / (86 * 30) ** 0.5
     synthid = decode(target, PROMPTS[0], BeamSample(4, [SynthID(SECRET)]), 90)
-    assert read_by_transformers(synthid.tokens) > 0.5 + 10 * chance
+    assert read_by_transformers(synthid.tokens) > 0.5 + 10 * deviation
     green, bare = GreenList(42, 0.25, 4.0), decode(target, PROMPTS[0], BeamSearch(4), 60)
     z = lambda trace: null_distribution(green).z(
         *(lambda e: (e.total, e.count))(green.score_tokens(trace.prompt + trace.tokens, 3))
@@ -232,41 +233,41 @@ def test_marks_are_kept_in_beams(target):
 # Keys that draw
 
 
-@pytest.mark.parametrize('mark', KEYED[::2], ids=name)
-def test_two_and_three_keys_with_every_drafter_alone_and_in_a_batch(target, drafters, mark):
+@pytest.mark.parametrize('watermark', KEYED[::2], ids=name)
+def test_two_and_three_keys_with_every_drafter_alone_and_in_a_batch(target, drafters, watermark):
     for about, drafter in drafters.items():
         strategy = dual_key_speculation(
             drafter,
-            mark,
+            watermark,
             [Temperature(0.9)],
             ConfidenceLookahead(0.2, 5) if about == 'assistant' else FixedLookahead(3),
         )
         batch = decode_batch(target, PROMPTS[:2], strategy, 2, 50)
         assert batch[1].tokens == decode(target, PROMPTS[1], strategy, 50, seed=1).tokens, about
-        assert max(p_value(mark, t) for t in batch) < 1e-4, about
+        assert max(p_value(watermark, t) for t in batch) < 1e-4, about
         assert max(p_value(HarmonicGumbel(42, alpha=0.5), t) for t in batch) < 1e-4, about
-        assert min(p_value(type(mark)(43, alpha=0.5), t) for t in batch) > 1e-3, about
+        assert min(p_value(type(watermark)(43, alpha=0.5), t) for t in batch) > 1e-3, about
 
 
 def test_published_form_block_verification_and_rules(target, drafters):
-    mark = HarmonicGumbel(7, alpha=0.5)
+    watermark = HarmonicGumbel(7, alpha=0.5)
     plain = Sample([TopK(50)])
     for verifier in (
-        WatermarkedVerifier(mark.b, mark.b),
-        WatermarkedVerifier(mark.a, mark.b, verifier=BlockVerifier()),
+        WatermarkedVerifier(watermark.b, watermark.b),
+        WatermarkedVerifier(watermark.a, watermark.b, verifier=BlockVerifier()),
     ):
         trace = decode(
             target,
             PROMPTS[0],
             Speculative(
-                WatermarkedDrafter(drafters['assistant'], mark.a),
+                WatermarkedDrafter(drafters['assistant'], watermark.a),
                 plain,
                 verifier,
                 FixedLookahead(3),
             ),
             80,
         )
-        assert p_value(mark, trace) < 1e-5
+        assert p_value(watermark, trace) < 1e-5
     reading = plain.bind(Request(target, PROMPTS[0], 80, Rng(0)))
     assert (
         reading.scores(trace.prompt + trace.tokens[:-1], 80)[range(80), trace.tokens] > 0
@@ -275,14 +276,14 @@ def test_published_form_block_verification_and_rules(target, drafters):
 
 def test_third_key_leaves_nothing_to_the_seed(target, drafters):
     "Until a context comes back, which is drawn by chance."
-    mark = TripleGumbel(11, context=3, alpha=0.5)
+    watermark = TripleGumbel(11, context=3, alpha=0.5)
     for about in ('assistant', 'early exit', 'prompt lookup'):
         texts = {
             tuple(
                 decode(
                     target,
                     PROMPTS[0],
-                    dual_key_speculation(drafters[about], mark, lookahead=FixedLookahead(3)),
+                    dual_key_speculation(drafters[about], watermark, lookahead=FixedLookahead(3)),
                     40,
                     seed=s,
                 ).tokens
@@ -292,9 +293,9 @@ def test_third_key_leaves_nothing_to_the_seed(target, drafters):
         assert len(texts) == 1, about
 
 
-def test_stops_and_ends_cut_marked_text_where_they_should(target, drafters):
-    mark = TripleGumbel(11, context=3, alpha=0.5)
-    strategy = dual_key_speculation(drafters['assistant'], mark, lookahead=FixedLookahead(4))
+def test_stops_and_ends_cut_watermarked_sequences_where_they_should(target, drafters):
+    watermark = TripleGumbel(11, context=3, alpha=0.5)
+    strategy = dual_key_speculation(drafters['assistant'], watermark, lookahead=FixedLookahead(4))
     whole = decode(target, PROMPTS[0], strategy, 40).tokens
     end = whole[17]
     assert (
@@ -307,7 +308,7 @@ def test_stops_and_ends_cut_marked_text_where_they_should(target, drafters):
     )
 
 
-def test_an_encoder_decoder_is_marked_too():
+def test_an_encoder_decoder_is_watermarked_too():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         t5 = LM(
@@ -327,12 +328,15 @@ def test_an_encoder_decoder_is_marked_too():
             .eval()
         )
     t5.eos = ()
-    for mark in (Gumbel(5, 2), SynthID(SECRET, 3), DiPmark(5, context=2)):
-        trace = decode(t5, [3, 4, 5], Speculative(PromptLookupDrafter(), Sample([mark])), 60)
-        assert p_value(mark, trace) < 1e-3, mark
-    mark = HarmonicGumbel(5, 2, 0.5)
+    for watermark in (Gumbel(5, 2), SynthID(SECRET, 3), DiPmark(5, context=2)):
+        trace = decode(t5, [3, 4, 5], Speculative(PromptLookupDrafter(), Sample([watermark])), 60)
+        assert p_value(watermark, trace) < 1e-3, watermark
+    watermark = HarmonicGumbel(5, 2, 0.5)
     assert (
-        p_value(mark, decode(t5, [3, 4, 5], dual_key_speculation(PromptLookupDrafter(), mark), 60))
+        p_value(
+            watermark,
+            decode(t5, [3, 4, 5], dual_key_speculation(PromptLookupDrafter(), watermark), 60),
+        )
         < 1e-5
     )
 
@@ -365,7 +369,7 @@ class UntilUnsure(FixedLookahead):
 
 
 @pytest.mark.parametrize('seed', range(3))
-def test_over_keys_the_law_is_the_targets(seed):
+def test_over_keys_the_distribution_is_the_targets(seed):
     "Over several rounds, by the code that decodes; tables with zeros in them."
     table, draft = ExactLM(3, 50 + seed), AssistantDrafter(ExactLM(3, 70 + seed))
     want = dict(completions(table, [0, 1], (), 3))
@@ -430,47 +434,48 @@ def test_false_alarms_come_as_often_as_promised():
     p = {kind: [] for kind in (DualGumbel, HarmonicGumbel, TripleGumbel)}
     for k in range(5000):
         a, b = (m.score_tokens(ids) for m in (DualGumbel(k, 2, 0.3).a, DualGumbel(k, 2, 0.3).b))
-        for kind, found in p.items():
-            mark = kind(k, 2, 0.3)
-            found.append(
-                null_distribution(mark).tail(
-                    mark.combine_scores(a.values, b.values, a.contexts)[a.scored].sum(), a.count
+        for kind, scores in p.items():
+            watermark = kind(k, 2, 0.3)
+            scores.append(
+                null_distribution(watermark).tail(
+                    watermark.combine_scores(a.values, b.values, a.contexts)[a.scored].sum(),
+                    a.count,
                 )
             )
-    for kind, found in p.items():
-        assert stats.kstest(found, 'uniform').pvalue > 0.001, kind
+    for kind, scores in p.items():
+        assert stats.kstest(scores, 'uniform').pvalue > 0.001, kind
         for level in (0.1, 0.01, 0.001):
             low, high = stats.binom.ppf([0.001, 0.999], 5000, level)
-            assert low <= (np.array(found) <= level).sum() <= high, (kind, level)
+            assert low <= (np.array(scores) <= level).sum() <= high, (kind, level)
 
 
 def test_repeats_and_short_texts_give_no_evidence(target):
-    for mark in KEYED:
-        assert mark.score_tokens([7] * 200).count == 1
-        assert mark.score_tokens([1, 2, 3]).count == 0
-        assert null_distribution(mark).tail(0.0, 0) == 1.0
-        assert math.isfinite(mark.score_tokens(list(range(50))).total)
+    for watermark in KEYED:
+        assert watermark.score_tokens([7] * 200).count == 1
+        assert watermark.score_tokens([1, 2, 3]).count == 0
+        assert null_distribution(watermark).tail(0.0, 0) == 1.0
+        assert math.isfinite(watermark.score_tokens(list(range(50))).total)
 
 
 # Bad input
 
 
 def test_what_does_not_fit_is_one_sentence(target, drafters):
-    mark = DualGumbel(1)
+    watermark = DualGumbel(1)
     for base in (Greedy(), Greedy([Temperature(0.5)])):
         with pytest.raises(ValueError, match='base that samples'):
             decode(
                 target,
                 [1],
                 Speculative(
-                    WatermarkedDrafter(drafters['assistant'], mark.a),
+                    WatermarkedDrafter(drafters['assistant'], watermark.a),
                     base,
-                    WatermarkedVerifier(mark.a, mark.b),
+                    WatermarkedVerifier(watermark.a, watermark.b),
                 ),
                 4,
             )
     with pytest.raises(ValueError, match='above 0, or use Greedy'):
-        dual_key_speculation(drafters['assistant'], mark, [Temperature(0)])
+        dual_key_speculation(drafters['assistant'], watermark, [Temperature(0)])
     with pytest.raises(ValueError, match='cannot be keyed'):
         WatermarkedVerifier(acceptance_watermark=TripleGumbel(1), verifier=BlockVerifier())
     with pytest.raises(TypeError, match='two keys'):

@@ -1,5 +1,4 @@
-"""Marks beside transformers' own: the same lists, g-values and masks, text of either detected by the other; what is wrong there is shown there, and shown to be right here.
-And what every mark does with a configuration or a text that is none."""
+"Watermarks beside transformers' own: the same lists, g-values and masks, detected by either."
 
 import json
 import math
@@ -53,7 +52,7 @@ from tests.drafters.test_peer_defects import mended
 V, PROMPT = 400, [5, 6, 7]
 SCHEMES = [('lefthash', 1), ('lefthash', 4), ('selfhash', 1), ('selfhash', 4)]
 SECRET = [k + 1 for k in np.random.default_rng(0).permutation(60_000)[:12].tolist()]
-MARKS = [
+WATERMARKS = [
     GreenList(42),
     GreenList(3, 0.1, 1.0, 4, 'self'),
     Unigram(7),
@@ -67,7 +66,7 @@ MARKS = [
     TransformersGreenList(V),
     TransformersGreenList(V, seeding_scheme='selfhash', context_width=3),
 ]
-every = pytest.mark.parametrize('mark', MARKS, ids=repr)
+every = pytest.mark.parametrize('watermark', WATERMARKS, ids=repr)
 schemes = pytest.mark.parametrize('scheme, width', SCHEMES)
 
 
@@ -104,8 +103,8 @@ def generated(model, config, n=150, seed=1, **options):
         )[0, len(PROMPT) :].tolist()
 
 
-def z_of(found, share):
-    return (found.total - share * found.count) / (found.count * share * (1 - share)) ** 0.5
+def z_of(result, share):
+    return (result.total - share * result.count) / (result.count * share * (1 - share)) ** 0.5
 
 
 def detector(model, config, **options):
@@ -118,8 +117,8 @@ def detector(model, config, **options):
 @schemes
 def test_text_of_either_is_detected_by_the_other(model, scheme, width):
     config = WatermarkingConfig(bias=4.0, seeding_scheme=scheme, context_width=width)
-    mark = watermark_from_config(config, V)
-    ours = decode(LM(model), PROMPT, Sample([TopK(50), mark]), 150).tokens
+    watermark = watermark_from_config(config, V)
+    ours = decode(LM(model), PROMPT, Sample([TopK(50), watermark]), 150).tokens
     texts = {
         'transformers': generated(model, config),
         'decodelab': ours,
@@ -130,12 +129,12 @@ def test_text_of_either_is_detected_by_the_other(model, scheme, width):
             theirs = detector(model, config, ignore_repeated_ngrams=ignore)(
                 torch.tensor([ids]), return_dict=True
             )
-            found = mark.score_tokens(ids, deduplicate=repeats)
-            assert (found.total, found.count) == (
+            scores = watermark.score_tokens(ids, deduplicate=repeats)
+            assert (scores.total, scores.count) == (
                 theirs.num_green_tokens[0],
                 theirs.num_tokens_scored[0],
             )
-            assert z_of(found, mark.share) == pytest.approx(theirs.z_score[0])
+            assert z_of(scores, watermark.share) == pytest.approx(theirs.z_score[0])
             assert (theirs.z_score[0] > 6) == (who != 'unmarked'), (who, theirs.z_score)
 
 
@@ -144,24 +143,27 @@ def test_a_batch_of_texts_has_the_evidence_of_each(model, scheme, width):
     config = WatermarkingConfig(seeding_scheme=scheme, context_width=width)
     texts = torch.randint(2, V, (5, 60), generator=torch.Generator().manual_seed(0))
     theirs = detector(model, config)(texts, return_dict=True)
-    found = watermark_from_config(config, V).score_tokens_many(texts, deduplicate='none')
-    assert [(f.total, f.count) for f in found] == list(
+    scores = watermark_from_config(config, V).score_tokens_many(texts, deduplicate='none')
+    assert [(f.total, f.count) for f in scores] == list(
         zip(theirs.num_green_tokens, theirs.num_tokens_scored)
     )
 
 
 def test_evidence_with_and_without_lists_is_the_same():
     texts = np.random.default_rng(0).integers(0, V, (30, 80))
-    for mark in (TransformersGreenList(V), TransformersGreenList(V, 0.6, hashing_key=2**60 + 7)):
+    for watermark in (
+        TransformersGreenList(V),
+        TransformersGreenList(V, 0.6, hashing_key=2**60 + 7),
+    ):
         _bits_cache.cache_clear()
-        followed = mark.score_tokens_many(texts)
-        assert not any(bits is not None for bits in _bits_cache(V, mark.size).values())
+        followed = watermark.score_tokens_many(texts)
+        assert not any(bits is not None for bits in _bits_cache(V, watermark.size).values())
         for _ in range(2):
             assert all(
                 (a.values == b.values).all() and (a.scored == b.scored).all()
-                for a, b in zip(mark.score_tokens_many(texts), followed)
+                for a, b in zip(watermark.score_tokens_many(texts), followed)
             )
-        assert all(bits is not None for bits in _bits_cache(V, mark.size).values())
+        assert all(bits is not None for bits in _bits_cache(V, watermark.size).values())
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_evidence_with_and_without_lists_is_the_same():
 def test_synthid_g_values_and_masks(width, history, alphabet):
     config = SynthIDTextWatermarkingConfig(width, SECRET, history)
     processor = config.construct_processor(V, 'cpu')
-    mark = watermark_from_config(config)
+    watermark = watermark_from_config(config)
     texts = torch.randint(alphabet, (4, 120), generator=torch.Generator().manual_seed(width))
     texts[2, 70] = 399
     for row, g, repeated, end in zip(
@@ -179,23 +181,25 @@ def test_synthid_g_values_and_masks(width, history, alphabet):
         processor.compute_context_repetition_mask(texts),
         processor.compute_eos_token_mask(texts, 399),
     ):
-        found = mark.score_tokens(row, eos=399)
-        assert (found.g[width - 1 :] == g.numpy()).all()
-        assert not found.scored[: width - 1].any()
+        scores = watermark.score_tokens(row, eos=399)
+        assert (scores.g[width - 1 :] == g.numpy()).all()
+        assert not scores.scored[: width - 1].any()
         if history == 1024:
-            assert (found.scored[width - 1 :] == (repeated & end[width - 1 :].bool()).numpy()).all()
+            assert (
+                scores.scored[width - 1 :] == (repeated & end[width - 1 :].bool()).numpy()
+            ).all()
         assert (
-            mark.score_tokens(row, deduplicate='none').scored
+            watermark.score_tokens(row, deduplicate='none').scored
             == [False] * (width - 1) + [True] * (len(row) - width + 1)
         ).all()
 
 
 def test_synthid_text_of_either_has_the_same_mean(model):
     config = SynthIDTextWatermarkingConfig(5, SECRET)
-    mark = watermark_from_config(config)
+    watermark = watermark_from_config(config)
     texts = {'transformers': generated(model, config, top_k=0)}
     texts |= {
-        'decodelab': decode(LM(model), PROMPT, Sample([mark]), 150).tokens,
+        'decodelab': decode(LM(model), PROMPT, Sample([watermark]), 150).tokens,
         'unmarked': decode(LM(model), PROMPT, Sample(), 150).tokens,
     }
     for who, ids in texts.items():
@@ -206,7 +210,7 @@ def test_synthid_text_of_either_has_the_same_mean(model):
             .mean()
             .item()
         )
-        assert mark.score_tokens(ids).g[4:].mean() == pytest.approx(mean)
+        assert watermark.score_tokens(ids).g[4:].mean() == pytest.approx(mean)
         assert (mean > 0.6) == (who != 'unmarked')
 
 
@@ -218,15 +222,10 @@ def test_products_that_overflow_and_seeds_that_are_cut():
     processor = WatermarkLogitsProcessor(32_000, 'cpu', seeding_scheme='selfhash', context_width=2)
     table = (processor.fixed_table + 1).tolist()
     seeds = selfhash_seeds(15485863, pairs).tolist()
-    exact = [
-        min(15485863 * table[x] * table[last] for x in (first, last))
-        for first, last in pairs.tolist()
-    ]
-    assert (
-        0.05
-        < np.mean([e >= 2**63 for e in [15485863 * table[a] * table[b] for a, b in pairs.tolist()]])
-        < 0.15
-    )  # what does not fit into 64 bits
+    product = lambda a, b: 15485863 * table[a] * table[b]
+    exact = [min(product(a, b), product(b, b)) for a, b in pairs.tolist()]
+    products = [product(a, b) for a, b in pairs.tolist()]
+    assert 0.05 < np.mean([p >= 2**63 for p in products]) < 0.15  # what does not fit into 64 bits
     assert any(e % 2**32 != s for e, s in zip(exact, seeds))  # unbounded numbers give other seeds
     for pair, seed in zip(pairs[:200].tolist(), seeds):
         processor.set_seed(torch.tensor(pair))
@@ -249,18 +248,18 @@ def test_selfhash_of_width_1_is_one_list(model):
         config = WatermarkingConfig(seeding_scheme='selfhash', context_width=width)
         theirs = config.construct_processor(V, 'cpu')
         ours = watermark_from_config(config, V).bind(None)
-        found = (
+        result = (
             raised(lambda ids: theirs(torch.tensor([ids]), row)),
             raised(lambda ids: ours(ids, row)),
         )
-        assert found[0] == found[1]
-        assert (found[0][0] == found[0][1] == found[0][2]) == same
-    for mark in (
+        assert result[0] == result[1]
+        assert (result[0][0] == result[0][1] == result[0][2]) == same
+    for watermark in (
         GreenList(1),
         GreenList(1, seeding='self'),
     ):  # ours of width 1 look at the token before
-        found = raised(lambda ids: mark.bind(None)(ids, row))
-        assert found[0] != found[1] != found[2]
+        result = raised(lambda ids: watermark.bind(None)(ids, row))
+        assert result[0] != result[1] != result[2]
 
 
 def test_lefthash_looks_at_one_token_whatever_the_width():
@@ -303,18 +302,19 @@ def test_twins_of_synthid():
 # Defects of the peer
 
 
-def test_lists_are_kept_between_detections(model):
+def test_lists_are_cached_between_detections(model):
     config = WatermarkingConfig()
     texts = torch.randint(V, (2, 60), generator=torch.Generator().manual_seed(0))
-    mark = watermark_from_config(config, V)
+    watermark = watermark_from_config(config, V)
     theirs = detector(model, config, max_cache_size=4096)
     for _ in range(2):
-        mark.score_tokens_many(texts)
-    lists = {seed: id(bits) for seed, bits in _bits_cache(V, mark.size).items()}
-    mark.score_tokens_many(texts)
-    assert lists == {seed: id(bits) for seed, bits in _bits_cache(V, mark.size).items()}
+        watermark.score_tokens_many(texts)
+    lists = {seed: id(bits) for seed, bits in _bits_cache(V, watermark.size).items()}
+    watermark.score_tokens_many(texts)
+    assert lists == {seed: id(bits) for seed, bits in _bits_cache(V, watermark.size).items()}
     assert len(lists) > 90
-    theirs(texts), theirs(texts)
+    theirs(texts)
+    theirs(texts)
     mended(theirs._get_ngram_score_cached.cache_info().hits)
 
 
@@ -338,10 +338,10 @@ def caught(f):
 
 def test_padding_does_not_count(model):
     config = WatermarkingConfig(bias=4.0)
-    mark, ids = watermark_from_config(config, V), generated(model, config, 80)
+    watermark, ids = watermark_from_config(config, V), generated(model, config, 80)
     for padded in ([0] * 60 + ids, ids + [0] * 60):
-        alone, found = mark.score_tokens(ids), mark.score_tokens(padded, pad=0)
-        assert (found.total, found.count) == (alone.total, alone.count)
+        alone, scores = watermark.score_tokens(ids), watermark.score_tokens(padded, pad=0)
+        assert (scores.total, scores.count) == (alone.total, alone.count)
         z = [
             detector(model, config)(torch.tensor([x]), return_dict=True).z_score[0]
             for x in (ids, padded)
@@ -352,22 +352,24 @@ def test_padding_does_not_count(model):
 
 def test_one_token_again_and_again_is_no_evidence(model):
     config = WatermarkingConfig()
-    mark = watermark_from_config(config, V)
-    token = next(t for t in range(2, V) if mark.score_tokens([t, t]).total)  # green after itself
+    watermark = watermark_from_config(config, V)
+    token = next(
+        t for t in range(2, V) if watermark.score_tokens([t, t]).total
+    )  # green after itself
     ids = [token] * 200
-    assert (mark.score_tokens(ids).total, mark.score_tokens(ids).count) == (1, 1)
-    found = detector(model, config)(torch.tensor([ids]), return_dict=True)
-    mended(found.num_tokens_scored[0] == 1)
-    assert found.z_score[0] == pytest.approx(24.4, abs=0.1)
-    assert found.prediction[0]
+    assert (watermark.score_tokens(ids).total, watermark.score_tokens(ids).count) == (1, 1)
+    scores = detector(model, config)(torch.tensor([ids]), return_dict=True)
+    mended(scores.num_tokens_scored[0] == 1)
+    assert scores.z_score[0] == pytest.approx(24.4, abs=0.1)
+    assert scores.prediction[0]
 
 
 def test_a_synthid_configuration_can_be_read_again(tmp_path):
     config = SynthIDTextWatermarkingConfig(4, SECRET, 99, 3, 2**12, True)
     GenerationConfig(do_sample=True, watermarking_config=config).save_pretrained(tmp_path)
-    mark = watermark_from_config(json.loads((tmp_path / 'generation_config.json').read_text()))
-    assert mark == watermark_from_config(config)
-    assert vars(mark.to_transformers()) == vars(config)
+    watermark = watermark_from_config(json.loads((tmp_path / 'generation_config.json').read_text()))
+    assert watermark == watermark_from_config(config)
+    assert vars(watermark.to_transformers()) == vars(config)
     mended(not isinstance(caught(lambda: GenerationConfig.from_pretrained(tmp_path)), TypeError))
 
 
@@ -385,7 +387,7 @@ def test_selfhash_with_a_small_vocabulary():
     mended(not isinstance(theirs, IndexError))
 
 
-def test_selfhash_marks_forty_candidates_of_a_flat_row(model):
+def test_selfhash_covers_forty_candidates_of_a_flat_row(model):
     row = torch.zeros(1, V)
     theirs = WatermarkingConfig(seeding_scheme='selfhash', context_width=4).construct_processor(
         V, 'cpu'
@@ -400,16 +402,16 @@ def test_synthid_survives_an_assistant():
     lm = random_lm(seed=0, vocab_size=200)
     draft = random_lm(seed=1, vocab_size=200, layers=1)
     config = SynthIDTextWatermarkingConfig(5, SECRET)
-    mark = watermark_from_config(config)
+    watermark = watermark_from_config(config)
     ways = [
-        Sample([mark]),
-        Speculative(AssistantDrafter(draft), base=Sample([mark]), lookahead=FixedLookahead(3)),
-        Speculative(PromptLookupDrafter(), base=Sample([mark])),
+        Sample([watermark]),
+        Speculative(AssistantDrafter(draft), base=Sample([watermark]), lookahead=FixedLookahead(3)),
+        Speculative(PromptLookupDrafter(), base=Sample([watermark])),
     ]
-    found = [mark.score_tokens(decode(lm, PROMPT, way, 120).tokens).mean for way in ways]
-    assert min(found) > 0.6
+    scores = [watermark.score_tokens(decode(lm, PROMPT, way, 120).tokens).mean for way in ways]
+    assert min(scores) > 0.6
     assert (
-        mark.score_tokens(
+        watermark.score_tokens(
             decode_batch(lm, [PROMPT] * 2, ways[1], max_new_tokens=120)[1].tokens
         ).mean
         > 0.6
@@ -421,7 +423,7 @@ def test_synthid_survives_an_assistant():
     )
 
     def theirs(**options):
-        return mark.score_tokens(
+        return watermark.score_tokens(
             generated(lm.model, config, 120, top_k=0, pad_token_id=0, **options)
         ).mean
 
@@ -432,20 +434,20 @@ def test_synthid_survives_an_assistant():
 
 
 @every
-def test_what_a_mark_prints_has_no_key(mark):
+def test_the_repr_of_a_watermark_has_no_key(watermark):
     """A 62-bit key is in to_json alone: not in the repr of the mark or of what holds it, and not in a trace.
 
     Other keys have other fingerprints.
     """
-    name = next(f.name for f in fields(mark) if 'key' in f.name)
+    name = next(f.name for f in fields(watermark) if 'key' in f.name)
 
     def keyed(at):
         return replace(
-            mark,
+            watermark,
             **{
                 name: at
-                if isinstance(getattr(mark, name), int)
-                else tuple(at + i for i in range(len(getattr(mark, name))))
+                if isinstance(getattr(watermark, name), int)
+                else tuple(at + i for i in range(len(getattr(watermark, name))))
             },
         )
 
@@ -475,15 +477,15 @@ def test_what_a_mark_prints_has_no_key(mark):
 
 
 @every
-def test_configurations_round_trip(mark):
-    line = mark.to_json()
-    assert Watermark.from_json(line) == type(mark).from_json(line) == mark
-    assert repr(Watermark.from_json(line)) == repr(mark)
-    assert json.loads(line)['scheme'] == type(mark).__name__
-    other = GreenList if not isinstance(mark, GreenList) else Gumbel
+def test_configurations_round_trip(watermark):
+    line = watermark.to_json()
+    assert Watermark.from_json(line) == type(watermark).from_json(line) == watermark
+    assert repr(Watermark.from_json(line)) == repr(watermark)
+    assert json.loads(line)['scheme'] == type(watermark).__name__
+    other = GreenList if not isinstance(watermark, GreenList) else Gumbel
     given = json.loads(line)
-    for bad, says in (
-        (line.replace(type(mark).__name__, 'Other'), "'Other'"),
+    for bad, message in (
+        (line.replace(type(watermark).__name__, 'Other'), "'Other'"),
         ('{}', 'scheme is None'),
         ('', 'no configuration'),
         ('[]', 'no configuration'),
@@ -491,7 +493,7 @@ def test_configurations_round_trip(mark):
         (json.dumps(given | dict(extra=1)), 'extra'),
         (json.dumps({k: v for i, (k, v) in enumerate(given.items()) if i != 1}), list(given)[1]),
     ):
-        with pytest.raises(ValueError, match=says):
+        with pytest.raises(ValueError, match=message):
             Watermark.from_json(bad)
     with pytest.raises(ValueError, match=f'not of {other.__name__}'):
         other.from_json(line)
@@ -507,59 +509,59 @@ def test_configurations_round_trip(mark):
         lambda **k: SWEET(1, **k),
     ],
 )
-def test_shares_outside_are_refused(make):
+def test_shares_outside_are_rejected(make):
     for share in (0, 1, 0.0, 1.0, -0.1, 1.1, math.nan, math.inf, '0.5', None, True):
         with pytest.raises(ValueError, match='from 0 to 1'):
             make(gamma=share)
     with pytest.raises(ValueError, match='from 0 to 1'):
         TransformersGreenList(V, greenlist_ratio=1.0)
     for key in (-1, 2**64, 1.0, 'secret', None, True):
-        for mark in (GreenList, Unigram, HardList, SBW, Gumbel, DiPmark):
+        for watermark in (GreenList, Unigram, HardList, SBW, Gumbel, DiPmark):
             with pytest.raises(ValueError, match='key is'):
-                mark(key)
+                watermark(key)
 
 
 @every
-def test_texts_that_say_nothing(mark):
-    if isinstance(mark, SWEET):
-        mark = GreenList(7)  # it needs the model: nbs/40_watermark_more
+def test_sequences_without_evidence(watermark):
+    if isinstance(watermark, SWEET):
+        watermark = GreenList(7)  # it needs the model: nbs/40_watermark_more
     for ids in ([], [3], torch.tensor([]).long(), np.array([], int)):
-        found = mark.score_tokens(ids)
-        assert len(found.values) == len(found.scored) == len(found.contexts) == len(ids)
-        assert found.count <= (len(ids) if isinstance(mark, Unigram) else 0)
-        assert found.total <= found.count
+        scores = watermark.score_tokens(ids)
+        assert len(scores.values) == len(scores.scored) == len(scores.contexts) == len(ids)
+        assert scores.count <= (len(ids) if isinstance(watermark, Unigram) else 0)
+        assert scores.total <= scores.count
     long = list(range(3, 40))
-    assert mark.score_tokens(long, prompt=len(long)).count == 0
-    assert mark.score_tokens([0] * 20, pad=0).count == 0
+    assert watermark.score_tokens(long, prompt=len(long)).count == 0
+    assert watermark.score_tokens([0] * 20, pad=0).count == 0
     assert (
-        mark.score_tokens([0] * 9 + long, pad=0).count
-        == mark.score_tokens(long).count
-        == mark.score_tokens(long + [0] * 9, pad=0).count
+        watermark.score_tokens([0] * 9 + long, pad=0).count
+        == watermark.score_tokens(long).count
+        == watermark.score_tokens(long + [0] * 9, pad=0).count
         > 0
     )
 
 
 @every
-def test_what_is_no_text_is_refused(mark):
-    if isinstance(mark, SWEET):
-        mark = GreenList(7)
+def test_what_is_no_sequence_is_rejected(watermark):
+    if isinstance(watermark, SWEET):
+        watermark = GreenList(7)
     for ids in ([[1, 2], [3, 4]], torch.ones(2, 5).long(), [1.5, 2], ['a'], [-1, 4], [None]):
         with pytest.raises(ValueError, match='give|encode'):
-            mark.score_tokens(ids)
+            watermark.score_tokens(ids)
     for more in (dict(prompt=3), dict(prompt=-1), dict(deduplicate='twice')):
         with pytest.raises(ValueError):
-            mark.score_tokens([4, 5], **more)
+            watermark.score_tokens([4, 5], **more)
     for texts in ([1, 2, 3], 'abc', ['abc'], 5, torch.tensor([1, 2])):
         with pytest.raises(ValueError, match='in brackets'):
-            mark.score_tokens_many(texts)
+            watermark.score_tokens_many(texts)
     with pytest.raises(ValueError, match='2 texts and 3 prompts'):
-        mark.score_tokens_many([[1], [2]], [0, 0, 0])
+        watermark.score_tokens_many([[1], [2]], [0, 0, 0])
 
 
 @every
-def test_many_texts_have_the_evidence_of_each(mark):
-    if isinstance(mark, SWEET):
-        mark = GreenList(7)
+def test_many_texts_have_the_evidence_of_each(watermark):
+    if isinstance(watermark, SWEET):
+        watermark = GreenList(7)
     draws = np.random.default_rng(0)
     texts = [
         draws.integers(0, alphabet, n).tolist()
@@ -568,18 +570,18 @@ def test_many_texts_have_the_evidence_of_each(mark):
     prompts = [7, 0, 0, 1, 33]
     for repeats in ('context+token', 'ngram', 'none'):
         for pad in (None, 2):
-            for ids, prompt, found in zip(
-                texts, prompts, mark.score_tokens_many(texts, prompts, repeats, pad)
+            for ids, prompt, scores in zip(
+                texts, prompts, watermark.score_tokens_many(texts, prompts, repeats, pad)
             ):
-                alone = mark.score_tokens(ids, prompt, repeats, pad)
-                assert (found.values == alone.values).all()
-                assert (found.scored == alone.scored).all()
-                assert found.contexts == alone.contexts
+                alone = watermark.score_tokens(ids, prompt, repeats, pad)
+                assert (scores.values == alone.values).all()
+                assert (scores.scored == alone.scored).all()
+                assert scores.contexts == alone.contexts
     for rows in (torch.tensor([[5, 6, 7, 8, 9, 5, 3]] * 2), np.array([[5, 6, 7, 8, 9, 5, 3]] * 2)):
-        assert [f.count for f in mark.score_tokens_many(rows)] == [
-            mark.score_tokens([5, 6, 7, 8, 9, 5, 3]).count
+        assert [f.count for f in watermark.score_tokens_many(rows)] == [
+            watermark.score_tokens([5, 6, 7, 8, 9, 5, 3]).count
         ] * 2
-    assert mark.score_tokens_many([]) == []
+    assert watermark.score_tokens_many([]) == []
 
 
 def test_another_vocabulary_or_tokenizer(model):
@@ -598,5 +600,5 @@ def test_another_vocabulary_or_tokenizer(model):
     with pytest.raises(ValueError, match='give vocab_size'):
         watermark_from_config(config)
     other = [(t + 1) % V for t in ids]  # the same text under another tokenizer's numbers
-    found = watermark_from_config(config, V).score_tokens(other)
-    assert found.total / found.count < 0.4
+    scores = watermark_from_config(config, V).score_tokens(other)
+    assert scores.total / scores.count < 0.4

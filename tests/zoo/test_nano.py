@@ -1,5 +1,4 @@
-"""The nano family: its sizes, and a run of it as a toy on a CPU, which goes on after a kill and ends as one
-that was left alone."""
+"The nano family: its sizes, and a small training run that continues after a kill."
 
 import time
 
