@@ -63,8 +63,8 @@ def freshness_warning(results: list) -> str:
         f'{WARNING}Of {len(results)} stored results, {", ".join(counts)}. Rows are *fresh* where '
         'they were measured with the code, models and data of this checkout, *stale* where one of '
         'these has changed since, *unknown* where they were stored before that was recorded; the '
-        'latter two are marked. `decodelab experiment status` shows what changed, and `decodelab '
-        'experiment refresh` measures them again.'
+        'latter two are marked. `python tools/refresh.py status` shows what changed, and `python '
+        'tools/refresh.py refresh` measures them again.'
     )
 
 
