@@ -67,6 +67,7 @@ EXCLUDED = dict(
     check=('resume', 'quick', 'anyway'),
 )  # option that measures nothing → options that it would ignore
 
+
 def check_options(args):
     "Raise `ValueError` for options that do not go together."
     from decodelab.models.loading import process_rank

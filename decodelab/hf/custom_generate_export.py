@@ -136,9 +136,7 @@ def to_expression(value, needs: set) -> str:
     if isinstance(value, PLAIN_TYPES):
         return _plain_expression(value)
     if type(value) is dict:
-        items = [
-            f'{to_expression(k, needs)}: {to_expression(v, needs)}' for k, v in value.items()
-        ]
+        items = [f'{to_expression(k, needs)}: {to_expression(v, needs)}' for k, v in value.items()]
         return f'{{{", ".join(items)}}}'
     if type(value) is tuple or isinstance(value, (list, LogitsProcessorList, set, frozenset)):
         return _sequence_expression(value, [to_expression(v, needs) for v in value])
@@ -188,7 +186,6 @@ def _call_expression(value, needs: set) -> str:
         f'{name}={to_expression(v, needs)}' for name, v in non_default_arguments(value).items()
     ]
     return f'{name}({", ".join(arguments)})'
-
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #c105f876
 def non_default_arguments(value) -> dict:

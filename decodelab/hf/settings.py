@@ -315,7 +315,9 @@ def check_needs(s: Settings):
             raise ValueError(f'{name}={short_repr(s[name])} cannot be honoured: {why}')
         s.unused[name] = why
     if s['use_cache'] is False and not s.is_explicit('use_cache'):
-        s.unused['use_cache'] = 'training leaves it in configurations: give it in the call to read anew'
+        s.unused['use_cache'] = (
+            'training leaves it in configurations: give it in the call to read anew'
+        )
 
 
 def _is_neutral(name: str, value) -> bool:
@@ -520,7 +522,6 @@ OBJECT_CHECKS = dict(
     prefix_allowed_tokens_fn=_check_function,
     sequence_bias=_check_bias,
 )
-
 
 # %% ../../nbs/12_hf/01_settings.ipynb #6decf806
 def check_unknown_fields(config: GenerationConfig | None):
