@@ -66,8 +66,8 @@ def freshness_warning(results: list) -> str:
         f'{WARNING}Of {len(results)} stored results, {", ".join(counts)}. Rows are *fresh* if '
         'they were measured with the code, models and data of this checkout, *stale* if one of '
         'these has changed since, *unknown* if they were stored before that was recorded; the '
-        'latter two are labelled. `decodelab experiment status` shows what changed, and `decodelab '
-        'experiment refresh` measures them again.'
+        'latter two are labelled. `python tools/refresh.py status` shows what changed, and `python '
+        'tools/refresh.py refresh` measures them again.'
     )
 
 

@@ -144,10 +144,15 @@ def summary_sentences(
     return sentences + [speed_sentence(name, row, plain) for name, row in speculative.iterrows()]
 
 # %% ../../nbs/16_cli/03_bench_report.ipynb #c97df1be
+def without_nan(value):
+    "A value for JSON, which has no nan: None in its place."
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
 def save_json(path, summary, provenance: dict):
     "Every figure of a summary with its provenance, as JSON; a missing figure is null."
     rows = [
-        {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
+        dict(zip(row, map(without_nan, row.values())))
         for row in summary.reset_index().to_dict('records')
     ]
     variant = summary.attrs.get('speedup')

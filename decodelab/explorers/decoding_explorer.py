@@ -16,15 +16,8 @@ from ..core.metrics import Interval, speedup
 from ..core.plot import STYLE, escape, legend_html, prompt_html, strip_html, token_span_list
 from ..core.trace import Trace
 from ..evaluate.bench import run_row, to_frame
-from decodelab.explorers.explorer import (
-    ChoiceField,
-    Explorer,
-    Field,
-    FlagField,
-    IntField,
-    NumberField,
-)
-from .explorer import TextField, evaluate, with_imports
+from .explorer import ChoiceField, Explorer, Field, FlagField, IntField
+from .explorer import NumberField, TextField, evaluate, with_imports
 from ..models.session import LM, tokenizer_difference
 from ..strategies.streaming import Stream, make_request, partial_trace
 
@@ -92,14 +85,14 @@ def speculative_expression(drafter: str, settings: dict) -> str:
 # %% ../../nbs/14_explorers/03_decoding_explorer.ipynb #efc9b6f0
 @dataclass
 class Comparison:
-    "One or two traces of one prompt, and how much faster the first was."
+    "One or two traces of one prompt, and the speed of the first relative to the second."
 
     traces: list[Trace]
     speed: Interval | None = None  # of the first, relative to the second
     repeats: int = 0  # that were measured
 
     def first_difference(self) -> int | None:
-        "The index of the first new token that differs; None where none does."
+        "The index of the first new token that differs; None if none does."
         if len(self.traces) < 2:
             return None
         a, b = (trace.tokens for trace in self.traces)
@@ -142,7 +135,7 @@ def decoding_fields(prompt: str, methods: list[str]) -> dict[str, Field]:
 
 
 class DecodingExplorer(Explorer):
-    "A strategy on a prompt, beside another one."
+    "Two strategies on one prompt, side by side."
 
     title = 'Explore a decode'
 
@@ -257,8 +250,8 @@ def pane_html(name: str, trace: Trace, difference: int | None) -> str:
     "One text: its tokens, linked to those of the other pane, its figures and its legend."
     spans = []
     for i, span in enumerate(token_span_list(trace)):
-        mark = '<b title="the first token that differs">▸</b>' if i == difference else ''
-        spans.append(f'<span data-link="{i}">{mark}{span}</span>')
+        sign = '<b title="the first token that differs">▸</b>' if i == difference else ''
+        spans.append(f'<span data-link="{i}">{sign}{span}</span>')
     fold, prompt = prompt_html(trace.prompt_text)
     strategy = escape(str(trace.metadata['strategy']))
     return (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..core.plot import escape
+from ..core.html import escape
 from ..core.trace import detokenize
 from .explorer import ChoiceField, Explorer, NumberField, StateField, TextField
 from .explorer import with_imports
@@ -83,7 +83,7 @@ def lens_part(
 
 
 def joined(a, b):
-    "Two values of `lens_part`, one after the other."
+    "Two values of `lens_part`, concatenated."
     return torch.cat([a, b], 1) if isinstance(a, torch.Tensor) else a + b
 
 
@@ -192,13 +192,11 @@ class LayerExplorer(Explorer):
                 return '0', 'transparent'
             d = table.divergence[layer, i].item()
             strength = d / max(table.divergence.max().item(), 1e-12)
-            return f'{d:.2f}' if self.settings[
-                'divergence'
-            ] == 'jsd' else f'{d:.0e}', f'rgba(213,94,0,{0.75 * strength:.2f})'
+            text = f'{d:.2f}' if self.settings['divergence'] == 'jsd' else f'{d:.0e}'
+            return text, f'rgba(213,94,0,{0.75 * strength:.2f})'
         strength = math.exp(table.top_logp[layer, i, 0])
-        return self.token_html(
-            table.top[layer, i, 0].item()
-        ), f'rgba(0,114,178,{0.75 * strength:.2f})'
+        text = self.token_html(table.top[layer, i, 0].item())
+        return text, f'rgba(0,114,178,{0.75 * strength:.2f})'
 
     def cell_html(self, table: LayerTable, layer: int, i: int) -> str:
         "One cell of a layer's row."
@@ -294,7 +292,7 @@ def table_arguments(settings: dict) -> dict:
 
 
 def candidate_layers(text: str) -> str | list[int]:
-    "DoLa's candidates from a text; raises `ValueError` for what is none."
+    "DoLa's candidates from a text; raises `ValueError` for any other text."
     text = text.strip()
     if text in ('high', 'low'):
         return text

@@ -13,7 +13,8 @@ from typing import Any
 from fastcore.basics import patch
 
 from ..core.checks import check_int
-from ..core.plot import TINTS, escape
+from ..core.html import escape, probability_text
+from ..core.plot import TINTS
 from ..core.trace import CONTEXT, Step, Trace, detokenize
 from .explorer import Explorer, IntField, StateField, with_imports
 
@@ -28,7 +29,7 @@ class TraceRound:
 
     @property
     def record(self) -> dict | None:
-        "The record of its verification; None where there is none."
+        "The record of its verification, or None."
         return self.step.info.get('verification')
 
     @property
@@ -46,9 +47,11 @@ class TraceRound:
         return dict(tokens=tokens, parents=list(range(-1, len(tokens) - 1)), path=path)
 
     def items(self) -> list[dict]:
-        "For each drafted token what is known of it; `accepted` is None where it was not judged."
+        "The figures of each drafted token; `accepted` is None for one that was not judged."
         step, tree = self.step, self.tree
-        known = {} if self.record is None else {i['node']: i for i in self.record['judged']}
+        judged = {}
+        if self.record is not None:
+            judged = {item['node']: item for item in self.record['judged']}
         items = []
         for node, token in enumerate(tree['tokens']):
             item = dict(
@@ -60,7 +63,7 @@ class TraceRound:
                 item['accepted'] = False
             if not self.is_tree and node < len(step.draft_probs):
                 item['q'] = step.draft_probs[node]
-            items.append(item | known.get(node, {}))
+            items.append(item | judged.get(node, {}))
         return items
 
 # %% ../../nbs/14_explorers/04_round_explorer.ipynb #4154c2e5
@@ -87,7 +90,7 @@ class TokenTexts:
         self.known = dict(zip(reversed(trace.tokens), reversed(trace.token_texts)))
 
     def text(self, token: int) -> str:
-        "The text of a token; its id in brackets where that is not known or empty."
+        "The text of a token; its id in brackets for an unknown or empty one."
         if self.decode is not None and token not in self.known:
             self.known[token] = detokenize(self.decode, self.context, [token])[0]
         text = self.known.get(token, '')
@@ -95,7 +98,7 @@ class TokenTexts:
 
 
 def visible(text: str) -> str:
-    "A text whose spaces, tabs and line breaks are seen."
+    "A text with visible spaces, tabs and line breaks."
     return text.replace(' ', '·').replace('\n', '↵').replace('\t', '⇥')
 
 # %% ../../nbs/14_explorers/04_round_explorer.ipynb #73db5b8c
@@ -111,9 +114,7 @@ REJECTED = 'background-color:rgba(128,128,128,.2);text-decoration:line-through;'
 
 def figures(x: float | None) -> str:
     "A probability in three digits, a small one with its exponent; a dash for None."
-    if x is None:
-        return '–'
-    return f'{x:.3f}' if x >= 0.0005 or x == 0 else f'{x:.0e}'
+    return '–' if x is None else probability_text(x)
 
 
 def bar(
@@ -167,7 +168,7 @@ def token_style(
 
 
 def outcome(item: dict) -> str:
-    "The fate of a drafted token, in a word."
+    "The outcome of a drafted token, in a word."
     if item['accepted'] is None:
         return 'not judged'
     return 'accepted' if item['accepted'] else 'rejected'
@@ -201,12 +202,12 @@ def chain_row(item: dict, texts: TokenTexts, number: int, weights: bool, shown: 
 
 
 def chain_html(
-    found: TraceRound,
+    shown_round: TraceRound,
     texts: TokenTexts,
     shown: int | None,  # the node whose distributions are shown
 ) -> str:
     "The drafted tokens of a chain as a table."
-    items = found.items()
+    items = shown_round.items()
     weights = any('weight' in item for item in items)
     names = ['drafted', 'q(x)', 'p(x)', *['weight'] * weights]
     names += ['u within its threshold?', '', '']
@@ -214,7 +215,7 @@ def chain_html(
         names[-3] = ''
     head = ''.join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
     rows = ''.join(
-        chain_row(item, texts, found.number, weights, item['node'] == shown) for item in items
+        chain_row(item, texts, shown_round.number, weights, item['node'] == shown) for item in items
     )
     return f'<div style="overflow-x:auto"><table><tr>{head}</tr>{rows}</table></div>'
 
@@ -230,15 +231,18 @@ def node_html(item: dict, texts: TokenTexts, number: int, shown: bool) -> str:
 
 
 def tree_html(
-    found: TraceRound,
+    shown_round: TraceRound,
     texts: TokenTexts,
     shown: int | None,  # the node whose distributions are shown
 ) -> str:
     "The drafted tokens of a tree as nested lists."
     children: dict[int, list[int]] = {}
-    for node, parent in enumerate(found.tree['parents']):
+    for node, parent in enumerate(shown_round.tree['parents']):
         children.setdefault(parent, []).append(node)
-    boxes = [node_html(item, texts, found.number, item['node'] == shown) for item in found.items()]
+    boxes = [
+        node_html(item, texts, shown_round.number, item['node'] == shown)
+        for item in shown_round.items()
+    ]
     listed = nested_html(-1, children, boxes)
     return f'<div style="overflow-x:auto;white-space:nowrap;padding:2px">{listed}</div>'
 
@@ -278,7 +282,7 @@ def distribution_html(
 
 
 def row_after(record: dict, node: int) -> list[list]:
-    "The most probable tokens of p after a node; none where they were not recorded."
+    "The most probable tokens of p after a node; none if they were not recorded."
     return next((row['top'] for row in record['rows'] if row['after'] == node), [])
 
 # %% ../../nbs/14_explorers/04_round_explorer.ipynb #9997f75d
@@ -291,10 +295,10 @@ def drawn_title(
     return f'{name}; drawn: {texts.text(last["token"])} ({figures(last["prob"])})'
 
 
-def position_html(found: TraceRound, node: int, texts: TokenTexts) -> str:
+def position_html(shown_round: TraceRound, node: int, texts: TokenTexts) -> str:
     "q and p of a judged token; the residual, too, if the next token was drawn there."
-    item, record = found.items()[node], found.record
-    before = found.tree['parents'][node]
+    item, record = shown_round.items()[node], shown_round.record
+    before = shown_round.tree['parents'][node]
     last = record['last']
     token = item['token']
     parts = [distribution_html('p, the target', row_after(record, before), P_COLOR, texts, token)]
@@ -306,40 +310,44 @@ def position_html(found: TraceRound, node: int, texts: TokenTexts) -> str:
     return f'<div class="dx-panes" style="margin:.3em 0">{"".join(parts)}</div>'
 
 
-def last_html(found: TraceRound, texts: TokenTexts) -> str:
+def last_html(shown_round: TraceRound, texts: TokenTexts) -> str:
     "The distribution from which the target's own token was drawn, after a whole draft."
-    last = found.record['last']
-    name = 'p after the draft' if found.step.drafted else 'p'
+    last = shown_round.record['last']
+    name = 'p after the draft' if shown_round.step.drafted else 'p'
     title = drawn_title(name, last, texts)
     part = distribution_html(title, last['top'], P_COLOR, texts, last['token'])
     return f'<div class="dx-panes" style="margin:.3em 0">{part}</div>'
 
 
-def rejected_node(found: TraceRound) -> int | None:
-    "The judged node whose rejection ended the round, the last of several; None where there is none."
-    last = found.record['last']['after']
-    parents = found.tree['parents']
+def rejected_node(shown_round: TraceRound) -> int | None:
+    "The judged node whose rejection ended the round, the last of several; None if none was rejected there."
+    last = shown_round.record['last']['after']
+    parents = shown_round.tree['parents']
     rejected = [
         item['node']
-        for item in found.items()
+        for item in shown_round.items()
         if item['accepted'] is False and parents[item['node']] == last
     ]
     return rejected[-1] if rejected else None
 
 
-def is_against_rest(found: TraceRound, item: dict) -> bool:
+def is_against_rest(shown_round: TraceRound, item: dict) -> bool:
     "Was a node of a tree judged after another child of its parent was rejected?"
-    parents = found.tree['parents']
+    parents = shown_round.tree['parents']
     before = [n for n in range(item['node']) if parents[n] == parents[item['node']]]
-    return found.is_tree and bool(before)
+    return shown_round.is_tree and bool(before)
 
 
-def sentence(found: TraceRound, item: dict, texts: TokenTexts) -> str:
-    "The fate of a judged token, in a sentence."
+def sentence(shown_round: TraceRound, item: dict, texts: TokenTexts) -> str:
+    "The outcome of a judged token, in a sentence."
     name = texts.text(item['token'])
     if item['u'] is not None and 'weight' not in item:
         relation = 'is below' if item['accepted'] else 'is not below'
-        left = ' (of what the tokens before it left of p)' if is_against_rest(found, item) else ''
+        left = (
+            ' (of what the tokens before it left of p)'
+            if is_against_rest(shown_round, item)
+            else ''
+        )
         return (
             f'u = {figures(item["u"])} {relation} the threshold {figures(item["threshold"])}{left}: '
             f'{name} is {outcome(item)}.'
@@ -351,7 +359,7 @@ def sentence(found: TraceRound, item: dict, texts: TokenTexts) -> str:
         )
     if 'p_threshold' in item:
         return f'{name} is {outcome(item)}: the verifier compares p with its own threshold.'
-    own = texts.text(found.record['last']['token'])
+    own = texts.text(shown_round.record['last']['token'])
     if item['accepted']:
         return f'The target’s own choice is {name}, too.'
     return f'The target’s own choice is {own}, so {name} is rejected.'
@@ -363,42 +371,44 @@ NO_RECORD = (
 )
 
 
-def shown_node(found: TraceRound, picked: int | None) -> int | None:
-    "The picked node, if there is one; else the one whose rejection ended the round, if one did."
-    if found.record is None:
+def shown_node(shown_round: TraceRound, picked: int | None) -> int | None:
+    "The picked node, or the one whose rejection ended the round, if any."
+    if shown_round.record is None:
         return None
-    return picked if picked in range(len(found.tree['tokens'])) else rejected_node(found)
+    return (
+        picked if picked in range(len(shown_round.tree['tokens'])) else rejected_node(shown_round)
+    )
 
 
-def detail_html(found: TraceRound, node: int | None, texts: TokenTexts) -> str:
+def detail_html(shown_round: TraceRound, node: int | None, texts: TokenTexts) -> str:
     "The sentence and the distributions of one position; without a record, how to get one."
-    if not found.step.drafted and found.record is None:
+    if not shown_round.step.drafted and shown_round.record is None:
         return '<p>Nothing was drafted in this round: the target chose its token alone.</p>'
-    if found.record is None:
+    if shown_round.record is None:
         return f'<p>{escape(NO_RECORD)}</p>'
-    if node is not None and found.items()[node]['accepted'] is None:
-        name = texts.text(found.tree['tokens'][node])
-        rest = detail_html(found, rejected_node(found), texts)
+    if node is not None and shown_round.items()[node]['accepted'] is None:
+        name = texts.text(shown_round.tree['tokens'][node])
+        rest = detail_html(shown_round, rejected_node(shown_round), texts)
         return f'<p>{escape(name)} was not judged.</p>{rest}'
     if node is None:
-        own = texts.text(found.record['last']['token'])
+        own = texts.text(shown_round.record['last']['token'])
         kind = (
             'The whole draft was accepted; the bonus token is'
-            if found.step.drafted
+            if shown_round.step.drafted
             else 'The token is'
         )
-        return f'<p>{escape(kind)} {escape(own)}.</p>{last_html(found, texts)}'
-    text = sentence(found, found.items()[node], texts)
-    return f'<p>{escape(text)}</p>{position_html(found, node, texts)}'
+        return f'<p>{escape(kind)} {escape(own)}.</p>{last_html(shown_round, texts)}'
+    text = sentence(shown_round, shown_round.items()[node], texts)
+    return f'<p>{escape(text)}</p>{position_html(shown_round, node, texts)}'
 
 
-def text_html(found: TraceRound, texts: TokenTexts, trace: Trace) -> str:
+def text_html(shown_round: TraceRound, texts: TokenTexts, trace: Trace) -> str:
     "The end of the text so far, and the tokens of the round in their colours."
-    done = len(found.before) - len(trace.prompt)
+    done = len(shown_round.before) - len(trace.prompt)
     before = trace.prompt_text + ''.join(trace.token_texts[:done])
     shown = before if len(before) <= 300 else '…' + before[-300:]
     spans = []
-    for token, origin in zip(found.step.tokens, found.step.origins()):
+    for token, origin in zip(shown_round.step.tokens, shown_round.step.origins()):
         style = f'background-color:{TINTS[origin]};' if origin in TINTS else 'font-weight:700;'
         spans.append(chip(texts.text(token), style, f'data-link="{token}"'))
     return (
@@ -407,9 +417,9 @@ def text_html(found: TraceRound, texts: TokenTexts, trace: Trace) -> str:
     )
 
 
-def time_html(found: TraceRound, longest: float) -> str:
+def time_html(shown_round: TraceRound, longest: float) -> str:
     "The seconds of draft and target as parts of one bar; as long as the longest round's, at most."
-    step = found.step
+    step = shown_round.step
     rest = max(step.seconds - step.draft_seconds - step.verify_seconds, 0.0)
     if not longest:
         return ''
@@ -444,30 +454,30 @@ def arrow(
     return chip(text, style, f'data-pick="{key}" tabindex="0" role="button"')
 
 
-def navigation_html(found: TraceRound, trace: Trace) -> str:
+def navigation_html(shown_round: TraceRound, trace: Trace) -> str:
     "Arrows, and a box for each round in the colour of its end."
     last = len(trace.steps)
     boxes = []
     for n, step in enumerate(trace.steps, 1):
         origin = (step.origins() or ['plain'])[-1]
         style = f'background-color:{TINTS.get(origin, TRACK)};margin:1px;font-size:11px;'
-        if n == found.number:
+        if n == shown_round.number:
             style += 'outline:2px solid currentColor;font-weight:700;'
         boxes.append(chip(str(n), style, f'data-pick="round:{n}" tabindex="0" role="button"'))
-    arrows = arrow('◀ previous', 'previous', found.number > 1)
-    arrows += arrow('next ▶', 'next', found.number < last)
+    arrows = arrow('◀ previous', 'previous', shown_round.number > 1)
+    arrows += arrow('next ▶', 'next', shown_round.number < last)
     return f'<div style="line-height:1.9">{arrows}{"".join(boxes)}</div>'
 
 
-def head_html(found: TraceRound, trace: Trace) -> str:
+def head_html(shown_round: TraceRound, trace: Trace) -> str:
     "Number, verifier and outcome of a round."
-    step = found.step
+    step = shown_round.step
     end = {'corrected': 'a correction', 'bonus': 'a bonus token', 'accepted': 'the end of the text'}
     ending = end.get((step.origins() or ['plain'])[-1], 'a token of the target')
-    words = f'round <b>{found.number}</b> of {len(trace.steps)} · '
+    words = f'round <b>{shown_round.number}</b> of {len(trace.steps)} · '
     words += f'<b>{step.accepted}</b> of {step.drafted} drafted tokens accepted, then {ending}'
-    if found.record is not None:
-        words += f' · {escape(found.record["verifier"])}'
+    if shown_round.record is not None:
+        words += f' · {escape(shown_round.record["verifier"])}'
     return f'<div>{words}</div>'
 
 # %% ../../nbs/14_explorers/04_round_explorer.ipynb #5378dfb5
@@ -514,7 +524,7 @@ def result_html(self: RoundExplorer, result: TraceRound) -> str:
 
 @patch
 def picked_node(self: RoundExplorer, result: TraceRound) -> int | None:
-    "The node that was picked in this round; None where none was."
+    "The node that was picked in this round; None if none was."
     number, _, node = self.settings['node'].partition(':')
     return int(node) if number == str(result.number) else None
 

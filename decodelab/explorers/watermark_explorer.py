@@ -15,7 +15,8 @@ from typing import Any
 from fastcore.basics import patch
 import numpy as np
 
-from ..core.plot import escape, prompt_html
+from ..core.html import escape, row_html
+from ..core.plot import prompt_html
 from ..core.trace import Trace, detokenize
 from ..detection.attacks import AttackResult
 from ..detection.attacks_passages import wrong_key
@@ -81,7 +82,7 @@ def without_effect(settings: dict) -> list[str]:
 # %% ../../nbs/14_explorers/07_watermark_explorer.ipynb #b3bc39f1
 @dataclass
 class WatermarkResult:
-    "The texts of one run, and what the detector makes of them."
+    "The texts of one run, and their detections."
 
     watermark: Watermark
     options: dict  # of `detect`
@@ -274,7 +275,7 @@ def p_text(p: float) -> str:
     return '&lt; 1e-300' if p < 1e-300 else f'{p:.3g}'
 
 
-def row_html(row: str, detection: Detection, n_prompt: int) -> str:
+def detection_row(row: str, detection: Detection, n_prompt: int) -> str:
     "One detection as a row of the table."
     count, n = detection.count, len(detection.ids) - n_prompt
     mean = f'{detection.total / count:.3f}' if count else '–'
@@ -287,18 +288,16 @@ def row_html(row: str, detection: Detection, n_prompt: int) -> str:
         z,
         f'<b>{p_text(detection.p)}</b>',
     )
-    body = ''.join(f'<td>{cell}</td>' for cell in (*cells, verdict))
-    return f'<tr><td>{title_html(row)}</td>{body}</tr>'
+    return row_html([title_html(row), *cells, verdict])
 
 
 def table_html(result: WatermarkResult) -> str:
     "All detections as a table."
     null = next(iter(result.detections.values())).null.name
     heads = '', 'scored tokens', 'mean score', 'expected', 'z', f'exact p ({null})', f'at {LEVEL:g}'
-    head = ''.join(f'<th>{escape(h)}</th>' for h in heads)
     n = result.n_prompt
-    rows = ''.join(row_html(row, detection, n) for row, detection in result.detections.items())
-    return f'<table><tr>{head}</tr>{rows}</table>'
+    rows = ''.join(detection_row(row, detection, n) for row, detection in result.detections.items())
+    return f'<table>{row_html(map(escape, heads), "th")}{rows}</table>'
 
 
 def curve(detection: Detection, n_prompt: int) -> tuple[np.ndarray, np.ndarray]:
@@ -344,15 +343,15 @@ class Scale:
 
     def grid(self) -> str:
         "Levels of z and numbers of tokens."
-        marks = ''
+        parts = ''
         for z in axis_ticks(self.low, self.high):
             y = self.y(z)
-            marks += f'<path d="M{PLOT_LEFT} {y:.1f}H{PLOT_WIDTH - 4}" opacity=".25"/>'
-            marks += f'<text x="{PLOT_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end" stroke="none">{z}</text>'
+            parts += f'<path d="M{PLOT_LEFT} {y:.1f}H{PLOT_WIDTH - 4}" opacity=".25"/>'
+            parts += f'<text x="{PLOT_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end" stroke="none">{z}</text>'
         for tokens in axis_ticks(0, self.n):
             where = f'x="{self.x(tokens):.1f}" y="{PLOT_HEIGHT - 4}"'
-            marks += f'<text {where} text-anchor="middle" stroke="none">{tokens}</text>'
-        return marks
+            parts += f'<text {where} text-anchor="middle" stroke="none">{tokens}</text>'
+        return parts
 
 
 def curves_svg(result: WatermarkResult) -> str:
@@ -397,7 +396,7 @@ def tokens_html(
     detection: Detection,
     pieces: list[str],  # behind the prompt
     n_prompt: int,
-    link: str,  # what the same token elsewhere is linked by
+    link: str,  # the key of the same token in other views
     pick: bool,  # can a token be picked?
     edited: frozenset = frozenset(),  # tokens that an attack wrote, counted behind the prompt
 ) -> str:

@@ -34,7 +34,7 @@ from ..strategies.beam_search import BeamSample, BeamSearch, hypotheses
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #da3a73dd
 @dataclass
 class RowRequest(Request):
-    "One row of what transformers' `generate` has prepared."
+    "One row of a batch that transformers' `generate` has prepared."
 
     row: int = 0
     n_rows: int = 1
@@ -48,7 +48,7 @@ class RowRequest(Request):
 
 
 def precomputed_encoder(lm: LM, row: int, inputs, arguments: dict) -> PrecomputedEncoder | None:
-    "The encoder's output for one row, as `generate` has prepared it; None without an encoder."
+    "The encoder's output for one row, as `generate` has computed it; None without an encoder."
     outputs = arguments.get('encoder_outputs')
     if outputs is None:
         return None
@@ -64,7 +64,7 @@ def precomputed_encoder(lm: LM, row: int, inputs, arguments: dict) -> Precompute
 def padding_counts(ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
     """For each row of ids `(rows, n)`, the number of padding tokens in front.
 
-    Raises `ValueError` where padding follows the sequence.
+    Raises `ValueError` if padding follows the sequence.
     """
     if mask is None:
         return [0] * len(ids)
@@ -84,7 +84,7 @@ WHOLE_BATCH_PROCESSORS = (
 
 
 class HFProcessorAdapter(LogitsProcessor):
-    "A logits processor that transformers has made: it sees each row with its padding."
+    "A logits processor of transformers, which gets each row with its padding."
 
     def __init__(self, processor):
         self.processor = processor
@@ -135,7 +135,7 @@ class HFGuidanceAdapter(LogitsProcessor):
 def processors_of(processors) -> list[LogitsProcessor]:
     """transformers' processors as decodelab's.
 
-    Raises `TypeError` for one that remembers calls.
+    Raises `TypeError` for a processor that counts its calls.
     """
     guidance = hf.UnbatchedClassifierFreeGuidanceLogitsProcessor
     tuple(flatten([p for p in processors if not isinstance(p, guidance)]))  # checks them
@@ -159,7 +159,7 @@ def own_processors(user_strategy) -> tuple | None:
 def with_processors(strategy, processors: Sequence):
     """The strategy with further processors before its own.
 
-    Raises `ValueError` where it takes none, or has one of the same kind.
+    Raises `ValueError` if it takes none, or has one of the same kind.
     """
     if not processors:
         return strategy
@@ -180,7 +180,7 @@ def with_processors(strategy, processors: Sequence):
             part.processors = LogitsProcessorList([*processors_of(processors), *own])
     return new
 
-# %% ../../nbs/12_hf/05_custom_generate.ipynb #10048e18
+
 def _check_twice(own: Sequence, processors: Sequence):
     "Raise `ValueError` for a processor in the strategy and in the call."
     names = {type(p).__name__ for p in own}
@@ -242,7 +242,7 @@ MODEL_ARGUMENTS = {
     'decoder_attention_mask',
     'labels',  # from a trainer; no generation reads them
 }
-# Settings of transformers' own loop, and the values that it fills in.
+# Settings of transformers' own loop, with its defaults.
 LOOP_SETTINGS = dict(
     num_assistant_tokens=20,
     num_assistant_tokens_schedule='constant',
@@ -277,7 +277,7 @@ def check_loop_settings(
 
 
 def check_call(strategy, config, arguments: dict):
-    "Raise `ValueError` for settings that the strategy fixes, or cannot follow."
+    "Raise `ValueError` for settings that the strategy fixes or cannot follow."
     where = 'in the call or the generation config'
     for name, neutral in NEUTRAL.items():
         value = getattr(config, name, None)
@@ -286,12 +286,12 @@ def check_call(strategy, config, arguments: dict):
             raise ValueError(f'{words}: leave it out, or give it to the strategy')
     if config.do_sample and not samples(strategy):
         words = f'do_sample=True {where}, and {strategy!r} does not sample'
-        raise ValueError(f'{words}: say do_sample=False, or take a strategy that samples')
+        raise ValueError(f'{words}: set do_sample=False, or take a strategy that samples')
     for name in ('num_beams', 'num_return_sequences'):
         value, own = getattr(config, name) or 1, getattr(strategy, name, None)
         if value > 1 and value != own and (name == 'num_beams' or own):
             words = f'{name} is {value} {where}, and {strategy!r} has {own or "no beams"}'
-            raise ValueError(f'{words}: say {name}={own or 1}')
+            raise ValueError(f'{words}: set {name}={own or 1}')
     _check_model_arguments(arguments)
 
 
@@ -302,7 +302,7 @@ def samples(strategy) -> bool:
     user_base = base_of(strategy)
     return not getattr(user_base, 'greedy', True)
 
-# %% ../../nbs/12_hf/05_custom_generate.ipynb #d71bf5d5
+
 def _check_model_arguments(arguments: dict):
     "Raise `ValueError` for arguments that a strategy cannot use."
     unknown = sorted(k for k, v in arguments.items() if k not in MODEL_ARGUMENTS and v is not None)
@@ -347,8 +347,8 @@ def requests_of(
             encode_prompt(lm, prompt, budget)  # checks it
         stop = stop_from_criteria(criteria, ids[i : i + 1].to(lm.device))
         rng = Rng(seed + i, lm.device)
-        place = dict(row=i, n_rows=len(ids), padding=ids[i, :n].tolist())
-        requests.append(RowRequest(lm, prompt, budget, rng, stop, encoder, batcher, **place))
+        origin = dict(row=i, n_rows=len(ids), padding=ids[i, :n].tolist())
+        requests.append(RowRequest(lm, prompt, budget, rng, stop, encoder, batcher, **origin))
     return requests
 
 
@@ -504,12 +504,12 @@ def as_custom_generate(
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #8645d500
 class RecordingGenerate:
-    "A custom_generate function that keeps the traces; sequence `i` is drawn with `seed + i`."
+    "A custom_generate function that collects the traces; sequence `i` is drawn with `seed + i`."
 
     def __init__(
         self,
         function: CustomGenerateFunction,
-        traces: list[Trace],  # is extended by each call
+        traces: list[Trace],  # extended by each call
         seed: int,  # of the first sequence
     ):
         self.function = function
@@ -551,7 +551,7 @@ def generate_with(
     seed: int = 0,
     streamer=None,
     tokenizer=None,
-    assistant_model=None,  # an error: it belongs into the strategy
+    assistant_model=None,  # an error: it belongs in the strategy
     stop_strings=None,
     **arguments,  # of `model.generate`
 ):

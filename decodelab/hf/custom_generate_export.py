@@ -10,6 +10,7 @@ import ast
 import functools
 import inspect
 import json
+import math
 import os
 import re
 import subprocess
@@ -60,7 +61,7 @@ def imports_of(source: str, module: str) -> tuple[frozenset[str], frozenset[str]
 
 
 def required_modules(modules) -> list[str]:
-    "The given modules and all that they import, directly or not, without the views; sorted."
+    "These modules and all that they import, directly or indirectly, without the views; sorted."
     result, todo = set(), list(modules)
     while todo:
         module = todo.pop()
@@ -124,36 +125,33 @@ def portable_import(node, module: str, lines: list[str]) -> str:
     return f'{indent}try: {statement}\n{indent}except ImportError: raise'
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #847f2dad
-def to_expression(value, needs: set) -> str:
-    """The expression that makes a value; adds `(module, name)` of what it uses to `needs`.
+PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
 
-    Raises `ValueError` for what cannot be written.
+
+def to_expression(value, needs: set) -> str:
+    """The expression that makes a value; adds `(module, name)` of each class in it to `needs`.
+
+    Raises `ValueError` for a value that cannot be written.
     """
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        infinite = isinstance(value, float) and value - value != 0
-        return f"float('{value}')" if infinite else repr(value)
+    if isinstance(value, PLAIN_TYPES):
+        return _plain_expression(value)
     if type(value) is dict:
-        pairs = [(to_expression(k, needs), to_expression(v, needs)) for k, v in value.items()]
-        return '{' + ', '.join(f'{k}: {v}' for k, v in pairs) + '}'
+        items = [f'{to_expression(k, needs)}: {to_expression(v, needs)}' for k, v in value.items()]
+        return f'{{{", ".join(items)}}}'
     if type(value) is tuple or isinstance(value, (list, LogitsProcessorList, set, frozenset)):
         return _sequence_expression(value, [to_expression(v, needs) for v in value])
-    if isinstance(value, LM):
-        words = f'the strategy holds a model ({value.name}), which no file of source can'
-        example = 'Speculative(PromptLookupDrafter())'
-        raise ValueError(f'{words}: export one that drafts from the text, such as {example}')
-    kind = value if isinstance(value, (type, FunctionType)) else type(value)
-    package, _, module = kind.__module__.partition('decodelab.')
-    if package or not module or '<' in kind.__qualname__ or '.' in kind.__qualname__:
-        words = f'{value!r} is not defined in a notebook of decodelab'
-        raise ValueError(f'{words}: only what its modules define can be exported')
-    needs.add((module, kind.__name__))
-    if kind is value:
-        return kind.__name__
-    arguments = non_default_arguments(value).items()
-    shown = ', '.join(f'{name}={to_expression(v, needs)}' for name, v in arguments)
-    return f'{kind.__name__}({shown})'
+    if isinstance(value, (type, FunctionType)):
+        return _imported_name(value, value, needs)
+    return _call_expression(value, needs)
 
-# %% ../../nbs/12_hf/07_custom_generate_export.ipynb #7f00d74b
+
+def _plain_expression(value) -> str:
+    "A constant as source; infinities and nan have no literal."
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    return repr(value)
+
+
 def _sequence_expression(value, parts: list[str]) -> str:
     "The expression of a list, tuple or set, from those of its members."
     if isinstance(value, (set, frozenset)):
@@ -162,11 +160,38 @@ def _sequence_expression(value, parts: list[str]) -> str:
         return f'({"".join(f"{part}, " for part in parts).strip()})'
     return f'[{", ".join(parts)}]'
 
+
+def _imported_name(kind, value, needs: set) -> str:
+    """The name of a class or function of decodelab, which is added to `needs`.
+
+    Raises `ValueError` for one from anywhere else; `value` is for the message.
+    """
+    package, _, module = kind.__module__.partition('decodelab.')
+    is_local = '<' in kind.__qualname__ or '.' in kind.__qualname__
+    if package or not module or is_local:
+        words = f'{value!r} is not defined in a notebook of decodelab'
+        raise ValueError(f'{words}: only what its modules define can be exported')
+    needs.add((module, kind.__name__))
+    return kind.__name__
+
+
+def _call_expression(value, needs: set) -> str:
+    "The call that makes an object, with the arguments that are not at their defaults."
+    if isinstance(value, LM):
+        words = f'the strategy holds a model ({value.name}), which no file of source can'
+        example = 'Speculative(PromptLookupDrafter())'
+        raise ValueError(f'{words}: export one that drafts from the text, such as {example}')
+    name = _imported_name(type(value), value, needs)
+    arguments = [
+        f'{name}={to_expression(v, needs)}' for name, v in non_default_arguments(value).items()
+    ]
+    return f'{name}({", ".join(arguments)})'
+
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #c105f876
 def non_default_arguments(value) -> dict:
     """The arguments of an object that are not at their defaults, by name.
 
-    Raises `ValueError` where the object does not keep one.
+    Raises `ValueError` if the object does not store one.
     """
     if is_dataclass(value):
         defaults = {f.name: f.default for f in fields(value) if f.init}
@@ -198,16 +223,16 @@ def is_same(a, b) -> bool:
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #b1531bdf
 def settable_arguments(strategy) -> dict:
-    "The arguments of a strategy that a caller may set: those that JSON could hold."
+    "The arguments of a strategy that a caller may set: numbers, strings, and lists of them."
     names = [p.name for p in parameters_of(strategy)]
     arguments = {name: getattr(strategy, name) for name in names}
-    return {name: v for name, v in arguments.items() if v is not None and _is_plain(v)}
+    return {name: v for name, v in arguments.items() if v is not None and _is_json_value(v)}
 
 
-def _is_plain(value) -> bool:
-    "Could JSON hold it?"
+def _is_json_value(value) -> bool:
+    "Can JSON store the value as it is?"
     if isinstance(value, list):
-        return all(map(_is_plain, value))
+        return all(map(_is_json_value, value))
     return value is None or isinstance(value, (bool, int, float, str))
 
 
@@ -248,7 +273,7 @@ def generate(model, seed=0{parameters}, **arguments):
     return generate_with(model, {call}, seed=seed, **arguments)
 '''
 
-
+# %% ../../nbs/12_hf/07_custom_generate_export.ipynb #a8a7313c
 def requirements(modules: list[str]) -> list[str]:
     """The packages that the modules import at their top, in the versions that run them here.
 
@@ -326,13 +351,13 @@ def readme(strategy, folder: str, needs: list[str]) -> str:
 
 # %% ../../nbs/12_hf/07_custom_generate_export.ipynb #871d94e2
 def export_custom_generate(
-    strategy,  # any that can be written: no model inside, nothing defined elsewhere
-    folder,  # must not hold a custom_generate yet
+    strategy,  # without a model, made of classes of decodelab
+    folder,  # without a custom_generate so far
 ) -> Path:
     """Write a folder for plain transformers; returns the folder.
 
     Used as `model.generate(…, custom_generate=folder, trust_remote_code=True)`.
-    Raises `ValueError` for a strategy that cannot be written, before anything is.
+    Raises `ValueError` for a strategy that cannot be written, before any file is.
     """
     check_instance('strategy', strategy, 'decode', 'Greedy()')
     folder = Path(folder)
@@ -379,11 +404,11 @@ def run_without_decodelab(
     weights: str,  # the folder of a model
     ids: list[int],  # the prompt
     max_new_tokens: int,
-    cache: str,  # where transformers may copy code to
+    cache: str,  # for transformers' copies of the code
 ) -> list[list[int]]:
     """New ids by each exported folder, from a Python that cannot import decodelab.
 
-    Raises `RuntimeError` where a folder fails there.
+    Raises `RuntimeError` if a folder fails there.
     """
     arguments = [json.dumps(x) for x in (str(weights), ids, max_new_tokens, *map(str, folders))]
     environment = os.environ | dict(HF_MODULES_CACHE=str(cache), HF_HUB_OFFLINE='1')

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #a4ee3d6f
 from dataclasses import replace
+from itertools import chain
 
 import torch
 
@@ -20,10 +21,10 @@ from ..speculative.loop import Speculative
 from ..strategies.beam_search import apply_to_beams, hypotheses
 from ..strategies.dola import DoLa
 
-# %% ../../nbs/12_hf/04_outputs.ipynb #24e1c218
+# %% ../../nbs/12_hf/04_outputs.ipynb #49694e92
 OUTPUT_FLAGS = 'output_scores', 'output_logits', 'output_hidden_states', 'output_attentions'
 
-# %% ../../nbs/12_hf/04_outputs.ipynb #49694e92
+
 def new_token_rows(
     traces: list[Trace],
     n: int,  # hypotheses of a search
@@ -32,7 +33,10 @@ def new_token_rows(
     "The new ids of each output row."
     if not search:
         return [t.tokens for t in traces]
-    return [h['tokens'] for t in traces for h in hypotheses(t)[:n]]
+    rows = []
+    for trace in traces:
+        rows += [h['tokens'] for h in hypotheses(trace)[:n]]
+    return rows
 
 
 def row_owners(
@@ -43,7 +47,10 @@ def row_owners(
     "The number of the prompt of each output row; a constrained search may find fewer than `n`."
     if not search:
         return [i // n for i in range(len(traces))]
-    return [i for i, t in enumerate(traces) for _ in hypotheses(t)[:n]]
+    owners = []
+    for i, trace in enumerate(traces):
+        owners += [i] * len(hypotheses(trace)[:n])
+    return owners
 
 
 def pad_rows(rows: list[list[int]], fill: int | None, device) -> torch.Tensor:
@@ -74,14 +81,14 @@ def beam_sequences(trace: Trace, num_beams: int) -> list[list[list[int] | None]]
             parent = sequences[node['parent']] if node['parent'] >= 0 else []
             sequences.append([*parent, node['token']])
         beams = [None] * num_beams
-        for place, i in beam_places(step.info['nodes']).items():
-            beams[place] = sequences[first + i]
+        for position, i in beam_positions(step.info['nodes']).items():
+            beams[position] = sequences[first + i]
         steps.append(beams)
     return steps[:-1]
 
 
-def beam_places(nodes: list[dict]) -> dict[int, int]:
-    "For each beam that goes on, its number among all beams → its node."
+def beam_positions(nodes: list[dict]) -> dict[int, int]:
+    "The number of each beam that goes on, and its node."
     numbered = {node['place']: i for i, node in enumerate(nodes) if 'place' in node}
     beams = [i for i, node in enumerate(nodes) if node['kind'] == 'beam']
     if numbered or any('group' in node for node in nodes):
@@ -130,7 +137,7 @@ def group_scores(
 def full_forward(request: Request, ids: list[int], hidden: bool, weights: bool) -> dict:
     """States and attention weights of a whole sequence, from the model's own forward.
 
-    By name, one tensor a layer: `(L, D)` for states, `(heads, L, L)` for weights.
+    For each name a list with one tensor a layer: `(L, D)` for states, `(heads, L, L)` for weights.
     """
     lm = request.lm
     options = dict(output_hidden_states=hidden, output_attentions=weights, use_cache=False)
@@ -141,7 +148,7 @@ def full_forward(request: Request, ids: list[int], hidden: bool, weights: bool) 
         fields = dict(hidden_states=out.hidden_states, attentions=out.attentions)
     return {name: [x[0] for x in layers] for name, layers in fields.items() if layers}
 
-# %% ../../nbs/12_hf/04_outputs.ipynb #f07f7d13
+
 def _encoder_decoder_fields(request: Request, ids: list[int], options: dict) -> dict:
     "The fields of an encoder–decoder, layers as the model returns them."
     lm = request.lm
@@ -213,7 +220,7 @@ def _rows_at(parts: list, name: str, step: int) -> list[list[torch.Tensor]]:
             rows += [row[name] for row in part[step]]
         else:
             ended = [row[name] for row in part[-1]]
-            rows += [[x[:0] if x.ndim == 2 else x[:, :0] for x in layers] for layers in ended]
+            rows += [[x[..., :0, :] for x in layers] for layers in ended]
     return rows
 
 
@@ -240,9 +247,9 @@ def states_by_step(
     hidden: bool,
     weights: bool,
 ) -> list[list[dict]]:
-    "Of each step and row: name → layers, cut from passes over the longest sequences."
-    rows = {tuple(tokens) for step in steps for tokens in step if tokens is not None}
-    longest = [row for row in rows if not any(_extends(other, row) for other in rows)]
+    "For each step and row the layers by name, cut from passes over the longest sequences."
+    rows = {tuple(tokens) for tokens in chain(*steps) if tokens is not None}
+    longest = longest_rows(rows)
     fields = {}
     for row in longest:
         fields[row] = full_forward(request, request.prompt + list(row), hidden, weights)
@@ -261,9 +268,13 @@ def states_by_step(
     return [[layers_of(tokens) for tokens in step] for step in steps]
 
 
-def _extends(longer: tuple, row: tuple) -> bool:
-    "Is `row` a shorter prefix of the other?"
-    return len(longer) > len(row) and longer[: len(row)] == row
+def longest_rows(rows: set[tuple]) -> list[tuple]:
+    "The rows that are no prefix of another one."
+    longest = []
+    for row in sorted(rows, key=len, reverse=True):
+        if not any(other[: len(row)] == row for other in longest):
+            longest.append(row)
+    return longest
 
 
 def _cut(name: str, x: torch.Tensor, begin: int, end: int) -> torch.Tensor:
@@ -276,7 +287,7 @@ def _cut(name: str, x: torch.Tensor, begin: int, end: int) -> torch.Tensor:
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #bdea2ea3
 def check_outputs(s: Settings, lm: LM):
-    "Raise `ValueError` for outputs that could not be returned."
+    "Raise `ValueError` for outputs that the model cannot return."
     kind = lm.model.config._attn_implementation
     if s['output_attentions'] and kind != 'eager':
         raise ValueError(
@@ -304,16 +315,23 @@ def output_fields(
             if search:
                 steps = [beam_sequences(trace, s['num_beams']) for trace in traces]
             else:
-                steps = [[[new[:i]] for i in range(len(new))] for new in tokens]
+                steps = [prefixes(new) for new in tokens]
             result |= states_and_attentions(s, requests, steps)
     return result
+
+
+def prefixes(new: list[int]) -> list[list[list[int]]]:
+    "The new ids before each step, as a single row."
+    return [[new[:i]] for i in range(len(new))]
 
 
 def search_fields(s: Settings, requests: list[Request], traces: Batch) -> dict:
     "The fields of a search: the beam that each token came from, and the scores of the sequences."
     n = s['num_return_sequences']
     device = requests[0].lm.device
-    best = [h for t in traces for h in hypotheses(t)[:n]]
+    best = []
+    for trace in traces:
+        best += hypotheses(trace)[:n]
     paths = []
     for owner, h in zip(row_owners(traces, n, True), best):
         first = s['num_beams'] * owner  # beam 0 of this prompt

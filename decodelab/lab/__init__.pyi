@@ -6,7 +6,6 @@ from .runner import render_experiment as render_experiment
 from .run_report import compare_runs as compare_runs
 from .fingerprint import experiment_fingerprint as experiment_fingerprint
 from .freshness import stored_freshness as stored_freshness
-from .freshness import refresh_plan as refresh_plan
 from .validate import folder_problems as folder_problems
 from .distributed import launch as launch
 from .distributed import scaling as scaling

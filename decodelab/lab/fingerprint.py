@@ -6,6 +6,7 @@
 __all__ = ['experiment_fingerprint']
 
 # %% ../../nbs/15_lab/01_fingerprint.ipynb #20731c26
+import itertools
 import ast
 import hashlib
 import json
@@ -248,7 +249,7 @@ def read_measuring(path: Path, changed: float, size: int) -> NotebookFacts:
     "The facts of a notebook's measuring cells, read once for each time at which it was changed."
     statements = measuring_statements(path)
     code = [node for node in statements if not isinstance(node, (ast.Import, ast.ImportFrom))]
-    nodes = [node for statement in code for node in ast.walk(statement)]
+    nodes = list(itertools.chain.from_iterable(map(ast.walk, code)))
     names = (node for node in nodes if isinstance(node, ast.Name))
     used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
     imports = frozenset(triple for triple in bound_imports(statements) if triple[2] in used)

@@ -62,15 +62,15 @@ def hub_facts(
         from huggingface_hub import HfApi
 
         info = HfApi().model_info
-    found = info(name, files_metadata=True)
-    sizes = {f.rfilename: f.size or 0 for f in found.siblings}
+    facts_by_name = info(name, files_metadata=True)
+    sizes = {f.rfilename: f.size or 0 for f in facts_by_name.siblings}
     names = sorted(n for n in sizes if n.endswith('.safetensors') and '/' not in n)
     names = names or sorted(
         n for n in sizes if n.startswith('pytorch_model') and n.endswith('.bin')
     )
-    card = found.card_data or {}
+    card = facts_by_name.card_data or {}
     licence = card.get('license_name') or card.get('license') or 'see its card'
-    gate = 'accept' if found.gated else ''
+    gate = 'accept' if facts_by_name.gated else ''
     gb = sum(sizes[n] for n in names) / 1e9
     return ModelFacts(name, 'missing', files_text(names), gb, licence, gate, 'the Hub')
 
@@ -102,10 +102,10 @@ def model_facts(
 
 # %% ../../nbs/15_lab/07_run_plan.ipynb #87331dab
 def text_table(headings: list[str], rows: list[list]) -> list[str]:
-    "Lines of a table in plain text, its columns as wide as what is in them."
-    cells = [headings, *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(headings))]
-    return ['  '.join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in cells]
+    "Lines of a table in plain text, each column as wide as its longest cell."
+    cells = [headings, *(list(map(str, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    return ['  '.join(map(str.ljust, row, widths)).rstrip() for row in cells]
 
 
 def gb_text(gb: float | None) -> str:
@@ -120,18 +120,18 @@ def gate_text(facts: ModelFacts) -> str:
 
 def models_of(paths: list[Path], scale: str, ask=None) -> list[ModelFacts]:
     "The checkpoints of some experiments, each once, with who reads it."
-    found = {}
+    facts_by_name = {}
     for path in paths:
         need = requirements(path)[scale]
         for name in (*need['models'], *need.get('further', ())):
             if locate_model_kind(name) == 'embedded':
                 continue
-            facts = found.setdefault(name, None) or model_facts(name, ask)
-            found[name] = facts
+            facts = facts_by_name.setdefault(name, None) or model_facts(name, ask)
+            facts_by_name[name] = facts
             number = path.stem.partition('_')[0]
             number = f'({number})' if name in need.get('further', ()) else number
             facts.used_by += [number] if number not in facts.used_by else []
-    return sorted(found.values(), key=lambda facts: (facts.state, facts.name.lower()))
+    return sorted(facts_by_name.values(), key=lambda facts: (facts.state, facts.name.lower()))
 
 
 def locate_model_kind(name: str) -> str:
@@ -232,7 +232,7 @@ def run_plan(
 ) -> str:
     "The requirements of these experiments, as one page of plain text."
     models = models_of(paths, scale, ask if fetch else None)
-    data = sorted({name for path in paths for name in requirements(path)[scale]['data']})
+    data = sorted(set().union(*(requirements(path)[scale]['data'] for path in paths)))
     parts = [
         experiment_lines(paths, scale, models),
         model_lines(models),

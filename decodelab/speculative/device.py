@@ -22,7 +22,7 @@ def device_draft(
     draft: Draft,  # a chain that the host has drafted
     device,
 ) -> DeviceDraft:
-    "The same draft on the device, to be verified there."
+    "A copy of the draft on the device, to be verified there."
     k = len(draft.tokens)
     tokens = torch.tensor(draft.tokens, dtype=torch.long, device=device)
     q = None if draft.q is None else torch.stack(list(draft.q))

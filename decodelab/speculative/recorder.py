@@ -98,7 +98,7 @@ def decision(
     accepted: bool,
     u=None,  # the `Uniform` of this node; None, or without a threshold: there is none
 ) -> dict:
-    "What became of a node, and the comparison behind it."
+    "The fate of a node, and the comparison that decided it."
     result = dict(node=node, accepted=accepted, u=None, threshold=None)
     if isinstance(u, Uniform) and u.threshold is not None:
         result |= dict(u=float(u), threshold=min(1.0, u.threshold))
@@ -249,27 +249,27 @@ class RecordingVerifier(Verifier):
 
     @property
     def greedy(self) -> bool:
-        "As the verifier inside."
+        "The member of the inner verifier."
         return self.verifier.greedy
 
     @property
     def lossless(self) -> bool:
-        "As the verifier inside."
+        "The member of the inner verifier."
         return self.verifier.lossless
 
     @property
     def trees(self) -> bool:
-        "As the verifier inside."
+        "The member of the inner verifier."
         return self.verifier.trees
 
     @property
     def exact_match(self) -> bool:
-        "As the verifier inside."
+        "The member of the inner verifier."
         return self.verifier.exact_match
 
     @property
     def keyed(self) -> bool:
-        "As the verifier inside."
+        "The member of the inner verifier."
         return self.verifier.keyed
 
     def verify(self, p, draft: Draft, rng: Rng) -> Verification:
@@ -286,7 +286,7 @@ def recorded(
     strategy: Speculative,
     top: int = 8,  # most probable tokens to record of each distribution
 ) -> Speculative:
-    "The same strategy with a record of each verification; raises `TypeError` for another kind."
+    "A copy of the strategy that records each verification; raises `TypeError` for another kind."
     if not isinstance(strategy, Speculative):
         raise TypeError(f'{strategy!r} verifies no drafts: give a Speculative strategy')
     result = copy.copy(strategy)

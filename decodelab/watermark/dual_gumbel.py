@@ -168,7 +168,7 @@ def harmonic_null(watermark) -> GammaNull:
 class TripleGumbel(DualGumbel):
     """Two keys to draw and a third that tosses the coins of acceptance.
 
-    The coins tell the detector the weights of the two. He et al. 2026, arXiv 2602.01428.
+    From the coins the detector knows the weights of the two. He et al. 2026, arXiv 2602.01428.
     """
 
     def coins(self, contexts) -> np.ndarray:

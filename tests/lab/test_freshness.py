@@ -9,7 +9,6 @@ import os
 import random
 import re
 import shutil
-import sys
 from functools import cache
 
 import pandas as pd
@@ -21,14 +20,7 @@ from decodelab.core.files import short_hash
 from decodelab.evaluate.bench import fingerprint, run_row
 from decodelab.cli import main as cli
 from decodelab.lab.fingerprint import PACKAGE, changed_parts, experiment_fingerprint
-from decodelab.lab.freshness import (
-    STATES,
-    current_fingerprint,
-    other_load,
-    refresh_plan,
-    stored_freshness,
-    wait_until_quiet,
-)
+from decodelab.lab.freshness import STATES, current_fingerprint, stored_freshness
 from decodelab.lab.requirements import missing_model, requirements
 from decodelab.lab.validate import commit_files, folder_problems
 from repo import ROOT, notebooks
@@ -149,37 +141,6 @@ def test_every_stored_result_has_a_state():
         # an unknown one says where it is from
         assert result.commit
         assert result.date
-
-
-def test_what_to_refresh_is_sorted_by_its_time():
-    plan = refresh_plan(stored_freshness())
-    mains = [r for r in stored_freshness() if r.scale == 'pico' and not r.part]
-    stale = {r.name for r in mains if r.state != 'fresh'}
-    assert {item.name for item in plan} == stale
-    assert [item.minutes for item in plan] == sorted(item.minutes for item in plan)
-
-
-def test_the_command_prints_states_and_plans(capsys):
-    assert cli.main(['experiment', 'status', '00_tour']) == 0
-    assert re.search(r'^00_tour\.pico +(fresh|stale|unknown) ', capsys.readouterr().out, re.M)
-    assert cli.main(['experiment', 'refresh', '00', '02', '--dry-run']) == 0
-    out = capsys.readouterr().out
-    assert 'there is nothing to measure' in out or re.search(r'experiments: \d, \d+ (s|min)', out)
-    assert cli.main(['experiment', 'refresh', '--dry-run', '--resume', '--out', 'x']) == 2
-    assert '--dry-run measures nothing' in capsys.readouterr().err
-
-
-def test_nothing_is_timed_beside_other_work(capsys):
-    loads = [2.0, 0.6, 0.1]
-    assert wait_until_quiet(sys.stderr, measure=lambda: loads.pop(0), pause=lambda s: None) == 0.1
-    messages = capsys.readouterr().err.splitlines()
-    assert len(messages) == 2
-    assert '2.0 cores' in messages[0]
-    assert '--anyway' in messages[0]
-    assert wait_until_quiet(sys.stderr, anyway=True, measure=lambda: 2.0) == 2.0
-    assert capsys.readouterr().err == ''
-    load = other_load(0.05)
-    assert load is None or load >= 0
 
 
 # Counts that are stored still come out
