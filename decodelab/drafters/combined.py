@@ -108,6 +108,10 @@ class CappedDrafter(Drafter):
         "The state for one sequence."
         return CappedState(self.drafter.start(request, base, target), self.max_tokens)
 
+    def with_model(self, lm) -> 'CappedDrafter':
+        "A copy whose inner drafter has the model `lm`."
+        return CappedDrafter(self.drafter.with_model(lm), self.max_tokens)
+
 
 class CappedState(DraftState):
     "The state of a drafter with a limit."

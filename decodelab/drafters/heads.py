@@ -229,16 +229,16 @@ class Heads(nn.Module, DraftHeads):
                 weight.data.normal_(std=scale, generator=generator)
         return heads
 
+    def with_model(self, lm) -> 'Heads':
+        "Random heads of this class for a given target; a table of fractions replaces heads."
+        return self.randomized(lm) if isinstance(lm, LM) else lm
+
 
 def vocab_scores(lm: LM, x: torch.Tensor) -> torch.Tensor:
     "Scores `(n, V)` of states `(n, D)` by the target's own head."
     if lm.native and lm.native.has_no_hooks():
         return lm.native.weights.head(x)
     return lm.model.get_output_embeddings()(x)
-
-    def with_model(self, lm) -> 'Heads':
-        "Random heads of this class for a given target; a table of fractions replaces heads."
-        return self.randomized(lm) if isinstance(lm, LM) else lm
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #0a27eefa
 def save_heads(heads: Heads, folder):
