@@ -23,14 +23,8 @@ from . import training
 from .corpus import installed_corpus, pack, train_tokenizer
 from .nano import interleave, toy_corpus
 from .training import STAGES, TokenBatches, compile_layers, fit, generate_corpus
-from decodelab.zoo.training import (
-    held_out_score,
-    llama_sizes,
-    load_tokenizer,
-    loss_for,
-    new_model,
-    save_files,
-)
+from .training import held_out_score, llama_sizes, load_tokenizer, loss_for
+from .training import new_model, save_files
 
 # %% ../../nbs/05_zoo/04_pico.ipynb #dced989c
 CONFIGS = training.CONFIGS
@@ -205,9 +199,7 @@ def train(
     home: str | Path,  # of the data and of the runs; the folder of a model is HOME/NAME
     tokens: int | None = None,  # of training; None: as in `TOKENS`
     seed: int = 0,
-    init: str
-    | Path
-    | None = None,  # a model of the same sizes to continue from; None: from nothing
+    init: str | Path | None = None,  # a model of the same sizes to continue; None: from nothing
     compile: bool = False,  # torch.compile the layers
     decay_now: bool = False,  # let the learning rate fall from here on, and end accordingly earlier
     pause: float = float('inf'),  # seconds after which this call stops at a checkpoint
