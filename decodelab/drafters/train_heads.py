@@ -17,7 +17,7 @@ from fastcore.basics import patch
 
 from .heads import Heads, load_heads, save_heads
 from ..models.session import LM
-from ..zoo.training import fit, sample_continuations
+from ..zoo.training import TokenBatches, fit, sample_continuations
 
 # %% ../../nbs/08_drafters/19_train_heads.ipynb #3205784b
 def corpus_ids(
@@ -187,7 +187,8 @@ def train_heads(
     def measure(model):
         return model.held_out_agreement(lm, held_out)
 
-    if not fit(heads, loss, ids, measure, folder, tokens, seed, every, stages, **times):
+    batches = TokenBatches(ids, tokens, stages)
+    if not fit(heads, loss, batches, folder, measure, seed, every, **times):
         return heads
     save_heads(heads, folder)
     return load_heads(folder)

@@ -6,6 +6,7 @@
 __all__ = ['word_error_rate']
 
 # %% ../../nbs/05_zoo/10_speech_model.ipynb #34b72021
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -16,9 +17,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..models.session import load
-from .biographies_model import fit, train_command
 from .signals import KEYS, MORSE, RATE, SECONDS, Signal, sample
+from .training import RowBatches, check_names, fit, save_files, train_command
+from .training import trained_model
 
 # %% ../../nbs/05_zoo/10_speech_model.ipynb #33e5bdb0
 NAMES = 'pico-whisper', 'pico-whisper-draft'
@@ -156,7 +157,7 @@ def draft_of(target, seed: int = 0):
     return model
 
 # %% ../../nbs/05_zoo/10_speech_model.ipynb #ec37fcc3
-MORSE_PREFIXES = sorted({code[:n] for code in MORSE.values() for n in range(1, 6)})
+MORSE_PREFIXES = sorted(set().union(*(itertools.accumulate(code) for code in MORSE.values())))
 SOUND_NAMES = ['', ' ', *KEYS, *MORSE_PREFIXES]  # labels of the encoder's positions
 
 
@@ -197,7 +198,7 @@ def transcription_loss(
 ) -> torch.Tensor:
     """Nats per token of the transcript, plus the two weighted auxiliary losses.
 
-    The naming loss is computed where the model carries a `naming` head.
+    The naming loss is computed if the model has a `naming` head.
     """
     ids = F.pad(labels.clamp(min=0), (1, -1), value=START)
     out = model(input_features=input_features, decoder_input_ids=ids, output_attentions=True)
@@ -272,7 +273,7 @@ def normalized_pairs(
 ) -> tuple[list[str], list[str]]:
     """References and hypotheses after `normalize`.
 
-    Raises `ValueError` where they differ in number or no reference has a word.
+    Raises `ValueError` if they differ in number or no reference has a word.
     """
     if normalize is not None:
         references = [normalize(t) for t in references]
@@ -340,33 +341,27 @@ def train(
 ) -> Path:
     """Train a speech model, or resume its run; returns the folder, which `load` accepts.
 
-    Raises `ValueError` for an unknown name, or a target where none is used.
+    Raises `ValueError` for an unknown name, or a target if the model has none.
     """
-    if name not in NAMES:
-        raise ValueError(f'there is no {name!r}: give one of {", ".join(NAMES)}')
-    is_draft = name != NAMES[0]
-    if target is not None and not is_draft:
-        raise ValueError(f'{name} has no target: leave it out')
+    check_names(name, NAMES, target)
     folder = Path(folder or f'zoo-runs/{name}')
     folder.mkdir(parents=True, exist_ok=True)
-    model = draft_of(teacher(target), seed) if is_draft else new_model(VOCAB_SIZE, seed)
-    model.to(device)
-    if not is_draft:
+    if name == NAMES[0]:
+        model = new_model(VOCAB_SIZE, seed).to(device)
         model.naming = naming_head(model, seed)  # a submodule, so it is trained and checkpointed
+    else:
+        model = draft_of(trained_model(target or NAMES[0]), seed).to(device)
     numbers = np.arange(examples or EXAMPLES[name])[:, None] % POOL
     held_out = [sample(i, test=True, snr=math.inf) for i in range(100)]
-    fit(
-        model,
-        numbers,
-        folder,
-        size,
-        seed,
-        every=50,
-        check=lambda: score(model, held_out),
-        show=show,
-        loss=lambda model, rows, *_: recordings_loss(model, rows, seed),
-    )
-    if not is_draft:
+
+    def loss(model, rows, *_):
+        return recordings_loss(model, rows, seed)
+
+    def score_held_out(model):
+        return score(model, held_out)
+
+    fit(model, loss, RowBatches(numbers, size), folder, score_held_out, seed, show=show)
+    if name == NAMES[0]:
         del model.naming
     save_model(model, folder)
     return folder
@@ -374,14 +369,9 @@ def train(
 
 def save_model(model, folder: Path):
     "The weights in bfloat16, with the tokenizer and the feature extractor."
-    model.to(torch.bfloat16).save_pretrained(folder)
-    for part in tools():
-        part.save_pretrained(folder)
-
-
-def teacher(folder):
-    "The trained target whose encoder a draft copies."
-    return load(folder or NAMES[0], device='cpu', native=False).model
+    tokenizer, extractor = tools()
+    extractor.save_pretrained(folder)
+    save_files(model, tokenizer, folder)
 
 
 def main(argv=None) -> int:

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .biographies_model import train_command, fit
 from .number_words import Pair, pairs
+from .training import RowBatches, check_names, fit, save_files, train_command
+from .training import trained_model
 
 # %% ../../nbs/05_zoo/08_translation_model.ipynb #e4c44b44
 END = 0
@@ -35,9 +36,7 @@ def new_tokenizer(examples: int = 4000):
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tok.train_from_iterator(
-        [t for p in pairs(examples, seed=1) for t in (p.source, p.target)], trainer
-    )
+    tok.train_from_iterator([[p.source, p.target] for p in pairs(examples, seed=1)], trainer)
     tok.post_processor = processors.TemplateProcessing(
         single='$A </s>', special_tokens=[('</s>', END)]
     )
@@ -149,13 +148,6 @@ def exact_match(model, tokenizer, sentence_pairs: list[Pair], rows: int = 100) -
 NAMES = 'pico-seq2seq', 'pico-seq2seq-draft'
 
 
-def teacher(folder):
-    "The trained target whose encoder a draft copies."
-    from decodelab.models.session import load
-
-    return load(folder or NAMES[0], device='cpu', native=False).model
-
-
 def train(
     name: str = 'pico-seq2seq',  # or 'pico-seq2seq-draft'
     folder: str | Path | None = None,  # of the run, which resumes there; None: zoo-runs/NAME
@@ -168,33 +160,26 @@ def train(
 ) -> Path:
     """Train a translation model, or resume its run; returns the folder, which `load` accepts.
 
-    Raises `ValueError` for an unknown name, or a target where none is used.
+    Raises `ValueError` for an unknown name, or a target if the model has none.
     """
-    if name not in NAMES:
-        raise ValueError(f'there is no {name!r}: give one of {", ".join(NAMES)}')
-    is_draft = name != NAMES[0]
-    if target is not None and not is_draft:
-        raise ValueError(f'{name} has no target: leave it out')
+    check_names(name, NAMES, target)
     folder, tokenizer = Path(folder or f'zoo-runs/{name}'), new_tokenizer()
     folder.mkdir(parents=True, exist_ok=True)
-    model = draft_of(teacher(target), seed) if is_draft else new_model(len(tokenizer), seed)
+    if name == NAMES[0]:
+        model = new_model(len(tokenizer), seed)
+    else:
+        model = draft_of(trained_model(target or NAMES[0]), seed)
     model.to(device)
+    batches = RowBatches(pack_pairs(tokenizer, pairs(examples, seed)), size)
     held_out = pairs(400, test=True)
-    fit(
-        model,
-        pack_pairs(tokenizer, pairs(examples, seed)),
-        folder,
-        size,
-        seed,
-        every=250,
-        check=lambda: dict(exact=exact_match(model, tokenizer, held_out)),
-        show=show,
-        loss=pair_loss,
-    )
+
+    def score(model):
+        return dict(exact=exact_match(model, tokenizer, held_out))
+
+    fit(model, pair_loss, batches, folder, score, seed, every=250, show=show)
     for p in model.parameters():
         p.requires_grad_(True)
-    model.to(torch.bfloat16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_files(model, tokenizer, folder)
     return folder
 
 # %% ../../nbs/05_zoo/08_translation_model.ipynb #afa7fde3
