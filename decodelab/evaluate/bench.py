@@ -104,10 +104,10 @@ def run_row(
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in row.items()}
 
 
-def failed_row(error: str, seed: int, **where) -> dict:
-    "The record of a run that failed: what it was to be and its error, and None for all that it lacks."
+def failed_row(error: str, seed: int, **keys) -> dict:
+    "The record of a failed run: its keys and its error, and None in all other columns."
     fields = run_row(Trace([], [], metadata=dict(seed=seed)))
-    return dict.fromkeys(fields) | where | dict(seed=seed, error=error)
+    return dict.fromkeys(fields) | keys | dict(seed=seed, error=error)
 
 
 def to_frame(rows: list[dict], about: dict):
@@ -147,11 +147,51 @@ def load_run(folder):
         )
     return to_frame(in_order(rows), json.loads(about.read_text(encoding='utf-8')))
 
+# %% ../../nbs/06_evaluate/02_bench.ipynb #c14ff8f2
+def bench(
+    lm,  # the target
+    prompts,  # strings, lists of ids or 1-D tensors
+    strategies: dict,  # name → strategy
+    max_new_tokens: int = 128,
+    repeats: int = 5,
+    seed: int = 0,  # of the first repeat; the next one has seed + 1
+    output_dir=None,  # a folder for the rows, from which the same call resumes
+    progress: bool = True,  # show a bar in a terminal or notebook
+    stop=None,  # as in `decode`
+    on_error: str = 'keep',  # an error as the row of its run; 'raise': it ends the bench
+):
+    """A DataFrame with a row per run: every prompt decoded with every strategy, interleaved.
+
+    The runs are shared among the processes. A run that fails has its error in column `error`; a
+    warning counts them, and the next call with the folder tries them again.
+
+    Raises `ValueError` for a folder that was made with other settings, or that another run writes to.
+    """
+    on_error = check_bench(lm, prompts, strategies, repeats, stop, on_error)
+    ids, errors = encode_prompts(lm, prompts, max_new_tokens, on_error)
+    recorded = [repr(prompts[i]) if row is None else row for i, row in enumerate(ids)]
+    now = provenance(lm, recorded, strategies, max_new_tokens, repeats, seed, stop)
+    runs = list(plan(list(strategies), len(ids), repeats))
+    with Ledger(output_dir, now, run_key, getattr(lm, 'shards', 1) > 1) as ledger:
+        todo = runs_to_do(ledger, runs)
+        if todo:
+            warm_up(lm, ids, strategies, max_new_tokens, seed, stop, on_error)
+        for repeat, prompt, order, name in progress_bar(todo, len(runs), progress):
+            where = dict(strategy=name, prompt=prompt, repeat=repeat, order=order)
+            run = partial(decode, lm, ids[prompt], strategies[name], max_new_tokens)
+            run = partial(run, seed + repeat, stop)
+            row = bench_row(run, seed + repeat, errors.get(prompt), on_error, **where)
+            ledger.add(row | {k: now[k] for k in ('date', 'commit', 'processes')})
+        records = ledger.gather()
+    warn_of_errors(ledger.errors(), len(runs), 'run')
+    return to_frame(in_order(records), ledger.about)
+
 # %% ../../nbs/06_evaluate/02_bench.ipynb #5f21e0c1
 def check_bench(lm, prompts, strategies: dict, repeats: int, stop, on_error: str) -> str:
-    """`on_error` as it applies: errors end the run of a model that is sharded over processes.
+    """Check the arguments of `bench`, and return `on_error` as it applies.
 
-    Raises `ValueError` where there is nothing to measure.
+    Errors always end the run of a model that is sharded over processes. Raises `ValueError` if there
+    is nothing to measure.
     """
     check_choice('on_error', on_error, ('raise', 'keep'))
     if isinstance(prompts, str) or not len(prompts):
@@ -172,7 +212,7 @@ def encode_prompts(
 ) -> tuple[list[list[int] | None], dict[int, str]]:
     """`(ids, errors)`: the prompts as ids, and the errors of those that are None, by number.
 
-    Raises the first error where errors are not kept, or where no prompt is good.
+    Raises the first error if errors are not kept, or if no prompt is good.
     """
     ids = []
     errors = {}
@@ -201,7 +241,7 @@ def warm_up(lm, ids: list, strategies: dict, max_new_tokens: int, seed: int, sto
 
 
 def check_clock(stop):
-    """Raise `ValueError` for a time limit where the model is sharded over processes.
+    """Raise `ValueError` for a time limit if the model is sharded over processes.
 
     Their clocks differ, so they would stop at different tokens.
     """
@@ -211,46 +251,14 @@ def check_clock(stop):
             'stop by tokens or strings'
         )
 
-# %% ../../nbs/06_evaluate/02_bench.ipynb #c14ff8f2
-def bench(
-    lm,  # the target
-    prompts,  # strings, lists of ids or 1-D tensors
-    strategies: dict,  # name → strategy
-    max_new_tokens: int = 128,
-    repeats: int = 5,
-    seed: int = 0,  # of the first repeat; the next one has seed + 1
-    output_dir=None,  # a folder for the rows, from which the same call resumes
-    progress: bool = True,  # show a bar in a terminal or notebook
-    stop=None,  # as in `decode`
-    on_error: str = 'keep',  # an error as the row of its run; 'raise': it ends the bench
-):
-    """A DataFrame with a row per run: every prompt decoded with every strategy, interleaved.
-
-    The runs are shared among the processes. A run that fails has its error in column `error`; a
-    warning counts them, and the next call with the folder tries them again.
-
-    Raises `ValueError` for a folder that was made with other settings, or that another run writes to.
-    """
-    on_error = check_bench(lm, prompts, strategies, repeats, stop, on_error)
-    ids, errors = encode_prompts(lm, prompts, max_new_tokens, on_error)
-    known = [repr(prompts[i]) if row is None else row for i, row in enumerate(ids)]
-    now = provenance(lm, known, strategies, max_new_tokens, repeats, seed, stop)
-    runs = list(plan(list(strategies), len(ids), repeats))
-    with Ledger(output_dir, now, run_key, getattr(lm, 'shards', 1) > 1) as ledger:
-        todo = runs_to_do(ledger, runs)
-        if todo:
-            warm_up(lm, ids, strategies, max_new_tokens, seed, stop, on_error)
-        for repeat, prompt, order, name in progress_bar(todo, len(runs), progress):
-            where = dict(strategy=name, prompt=prompt, repeat=repeat, order=order)
-            run = partial(decode, lm, ids[prompt], strategies[name], max_new_tokens)
-            run = partial(run, seed + repeat, stop)
-            row = bench_row(run, seed + repeat, errors.get(prompt), on_error, **where)
-            ledger.add(row | {k: now[k] for k in ('date', 'commit', 'processes')})
-        records = ledger.gather()
-    warn_of_errors(ledger.errors(), len(runs), 'run')
-    return to_frame(in_order(records), ledger.about)
-
 # %% ../../nbs/06_evaluate/02_bench.ipynb #05f697ad
+def runs_to_do(ledger: Ledger, runs: list[tuple]) -> list[tuple]:
+    "The runs of a plan that this process does: whole groups of what is compared."
+    missing = [run for run in runs if not ledger.is_done((run[0], run[1], run[3]))]
+    groups = set(ledger.shard(list(dict.fromkeys(run[:2] for run in missing))))
+    return [run for run in missing if run[:2] in groups]
+
+
 def bench_row(
     run: Callable,  # without arguments; returns a trace
     seed: int,
@@ -264,16 +272,6 @@ def bench_row(
         trace, error = attempt(run, on_error)
     return failed_row(error, seed, **where) if error else run_row(trace, **where)
 
-
-def runs_to_do(ledger: Ledger, runs: list[tuple]) -> list[tuple]:
-    "The runs of a plan that this process does: whole groups of what is compared."
-    missing = [run for run in runs if not ledger.is_done((run[0], run[1], run[3]))]
-    groups = set(ledger.shard(list(dict.fromkeys(run[:2] for run in missing))))
-    return [run for run in missing if run[:2] in groups]
-
-# %% ../../nbs/06_evaluate/02_bench.ipynb #c0128da0
-COUNTS = ['target_passes', 'drafted', 'accepted', 'rejections', 'new_tokens']
-
 # %% ../../nbs/06_evaluate/02_bench.ipynb #47bcc639
 def summary(
     frame,  # from `bench` or `load_run`
@@ -285,10 +283,10 @@ def summary(
     """A DataFrame with a row per strategy.
 
     Speed, speedup with interval, acceptance, identical texts and slowdowns. `attrs['speedup']` names
-    the variant of the speedup, by default the ratio of median speeds. Where runs failed,
+    the variant of the speedup, by default the ratio of median speeds. If runs failed,
     column `failed` has their number, and the figures are those of the others.
 
-    Raises `ValueError` where a strategy has no runs beside failed ones.
+    Raises `ValueError` if all runs of a strategy failed.
     """
     import pandas as pd
 
@@ -305,6 +303,9 @@ def summary(
     return table
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #2449a8f1
+COUNTS = ['target_passes', 'drafted', 'accepted', 'rejections', 'new_tokens']
+
+
 def summary_row(frame, name: str, baseline: str, draws: int, seed: int, variant) -> dict:
     "The row of one strategy in `summary`."
     runs = frame[frame.strategy == name]

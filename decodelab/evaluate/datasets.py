@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 from ..core.checks import check_int
@@ -28,7 +28,7 @@ from ..core.checks import check_int
 def read_file(path: Path) -> str:
     """The text of a file, decompressed if it ends in .gz.
 
-    Raises `ValueError` where it is cut off or not UTF-8.
+    Raises `ValueError` if it is cut off or not UTF-8.
     """
     data = path.read_bytes()
     try:
@@ -158,7 +158,7 @@ def read_csv(path: Path) -> Iterator[tuple[str, dict]]:
 def read_parquet(path: Path) -> Iterator[tuple[str, dict]]:
     """Yield `(position, record)` of the rows of a parquet file, through pandas.
 
-    Raises `ValueError` without pyarrow, or where the file is damaged.
+    Raises `ValueError` without pyarrow, or if the file is damaged.
     """
     import pandas as pd
 
@@ -416,7 +416,7 @@ READERS = {
     '.txt': read_text,
     '.parquet': read_parquet,
 }
-ENDINGS = [e + gz for e in READERS for gz in ('', '.gz') if e + gz != '.parquet.gz']
+ENDINGS = [*READERS, *(f'{ending}.gz' for ending in READERS if ending != '.parquet')]
 
 
 def find_reader(path: Path):
@@ -430,7 +430,7 @@ def data_file(
     split: str | None = None,  # None: that of its source
     folder=None,  # None: that of DECODELAB_DATA
 ) -> Path | None:
-    "The file of a named data set, or None; raises `ValueError` where two match."
+    "The file of a named data set, or None; raises `ValueError` if two match."
     home = folder or os.environ.get('DECODELAB_DATA')
     if not home:
         return None
@@ -449,17 +449,17 @@ def file_names(name: str, split: str | None) -> list[str]:
     default = source.split if source else None
     is_default = split in (None, default)
     splits = [s for s in dict.fromkeys((split, default if is_default else None)) if s]
-    stems = [stem for s in splits for stem in (f'{name}.{s}', f'{name}/{s}')]
+    stems = [f'{name}{separator}{s}' for s, separator in product(splits, './')]
     if is_default:
         stems.append(name)
-    names = [stem + ending for stem in stems for ending in ENDINGS]
+    names = [stem + ending for stem, ending in product(stems, ENDINGS)]
     if is_default and source and source.file:
         names.append(f'{name}/{source.file}')
     return names
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #59d9d9c7
 def undecoded(stream):
-    "A stream whose sound stays as it is stored: `models.audio.read_sound` decodes it."
+    "A stream whose audio stays encoded; `models.audio.read_sound` decodes it."
     from datasets import Audio
 
     return stream.cast_column('audio', Audio(decode=False))
@@ -493,7 +493,7 @@ def fetch_rows(
 def missing_data(
     name: str, split: str | None = None, folder=None, fetch: bool | None = None
 ) -> str:
-    "How to get a data set, in a sentence; empty if it has a file, or may be fetched."
+    "A sentence on how to get a data set; empty if it has a file, or may be fetched."
     if Path(name).is_file() or data_file(name, split, folder):
         return ''
     source, home = SOURCES.get(name), folder or os.environ.get('DECODELAB_DATA')
@@ -561,9 +561,9 @@ def read_dataset(
 
 # %% ../../nbs/06_evaluate/03_datasets.ipynb #7bc87116
 def choose_records(records: list[dict], n: int | None, seed: int | None, where) -> list[dict]:
-    """`n` records at random, in their order; the first ones without a seed, all where `n` is None.
+    """`n` records at random, in their order; the first ones without a seed, all if `n` is None.
 
-    Raises `ValueError` where there are fewer.
+    Raises `ValueError` if there are fewer.
     """
     if n is None:
         return records

@@ -40,7 +40,7 @@ NUMBER = re.compile(r'-?\d+\.?\d*')
 
 
 def number_in_answer(text: str) -> str | None:
-    "The first number behind “the answer is”, or the last one of the text; None without a number."
+    "The first number after “the answer is”, or the last one of the text; None without a number."
     before, trigger, after = text.lower().partition('the answer is')
     numbers = NUMBER.findall((after if trigger else before).replace(',', ''))
     if not numbers:
@@ -49,7 +49,7 @@ def number_in_answer(text: str) -> str | None:
 
 
 def gsm8k_truth(answer: str) -> str:
-    "The number behind #### in a solution of GSM8K; raises `ValueError` without one."
+    "The number after #### in a solution of GSM8K; raises `ValueError` without one."
     match = re.search(r'#### (-?[0-9.,]+)', answer)
     if not match:
         raise ValueError(f'no #### and number in {answer[-60:]!r}: give a solution of GSM8K')
@@ -57,7 +57,7 @@ def gsm8k_truth(answer: str) -> str:
 
 
 def yes_or_no(text: str) -> bool | None:
-    "True or False for a yes or no behind “answer is”; None where there is neither."
+    "True or False for a yes or no after “answer is”; None if there is neither."
     _, trigger, after = text.lower().partition('answer is')
     word = after.split('.')[0].strip()
     return dict(yes=True, no=False).get(word) if trigger else None
@@ -65,12 +65,15 @@ def yes_or_no(text: str) -> bool | None:
 
 def guessed_yes_or_no(text: str) -> bool:
     "The answer of `yes_or_no`, or a guess if there is neither, as in DoLa's script."
-    found = yes_or_no(text)
-    if found is not None or 'answer is' in text.lower():
-        return bool(found)
+    answer = yes_or_no(text)
+    if answer is not None or 'answer is' in text.lower():
+        return bool(answer)
     return 'no' not in text.lower()
 
 # %% ../../nbs/06_evaluate/07_exact_answers.ipynb #d80ec863
+NEXT_QUESTION = 'Q:'  # where the model goes on with a question of its own
+
+
 @dataclass(frozen=True)
 class ExactQuestion:
     "A prompt with its true answer, and how an answer is read from a text."
@@ -82,12 +85,12 @@ class ExactQuestion:
 
 
 def as_bool(value) -> bool:
-    "The answer of a record of StrategyQA, also where a CSV file made a word of it."
+    "The answer of a record of StrategyQA, also if a CSV file holds it as a word."
     return value if isinstance(value, bool) else str(value).strip().lower() in ('true', 'yes', '1')
 
 # %% ../../nbs/06_evaluate/07_exact_answers.ipynb #a011b4e1
 def gsm8k_questions(records: Sequence[dict]) -> list[ExactQuestion]:
-    "Records of GSM8K (`question`, `answer`) behind its eight solved problems."
+    "Records of GSM8K (`question`, `answer`) after its eight solved problems."
     head = few_shot_preamble('gsm8k')
     return [
         ExactQuestion(
@@ -102,17 +105,14 @@ def gsm8k_questions(records: Sequence[dict]) -> list[ExactQuestion]:
 
 def strategyqa_questions(
     records: Sequence[dict],  # question, answer
-    guess: bool = False,  # an answer without yes or no: a guess, as in DoLa's script, or wrong
+    guess: bool = False,  # guess if there is no yes or no, as in DoLa's script; False: wrong
 ) -> list[ExactQuestion]:
-    "Records of StrategyQA behind its six solved questions."
+    "Records of StrategyQA after its six solved questions."
     head, read = few_shot_preamble('strategyqa'), guessed_yes_or_no if guess else yes_or_no
     return [
         ExactQuestion(f'{head}Q: {r["question"]}\nA:', as_bool(r['answer']), read, r['question'])
         for r in records
     ]
-
-# %% ../../nbs/06_evaluate/07_exact_answers.ipynb #32741931
-NEXT_QUESTION = 'Q:'  # where the model goes on with a question of its own
 
 # %% ../../nbs/06_evaluate/07_exact_answers.ipynb #5e78afb4
 def answer_question(

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,15 +29,9 @@ from ..core.files import write_atomic
 from ..core.trace import Trace
 from ..models.loading import process_rank
 
-# %% ../../nbs/06_evaluate/01_jobs.ipynb #74be91f0
-def own_rows() -> str:
-    "The name of the file to which this process appends."
-    rank, size, _ = process_rank()
-    return 'rows.jsonl' if size == 1 else f'rows.{rank}.jsonl'
-
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #c5b00bf5
 def git_commit() -> str | None:
-    "The commit of this code, with '-dirty' where files differ from it; None outside a git checkout."
+    "The commit of this code, with '-dirty' if files differ from it; None outside a git checkout."
     source = Path(inspect.getfile(Trace))
 
     def git(*args):
@@ -94,6 +89,12 @@ def differences(old: dict, new: dict, prefix: str = '') -> Iterator[str]:
             yield f'{prefix}{key} was {a!r} and is now {b!r}'
 
 
+def rows_file_name() -> str:
+    "The name of the file to which this process appends."
+    rank, size, _ = process_rank()
+    return 'rows.jsonl' if size == 1 else f'rows.{rank}.jsonl'
+
+
 def resume(
     folder: Path,  # made if new
     about: dict,  # provenance, as values of JSON
@@ -102,7 +103,7 @@ def resume(
 
     Raises `ValueError` if the settings differ, or if there are rows without provenance.
     """
-    rows_file, about_file = folder / own_rows(), folder / 'provenance.json'
+    rows_file, about_file = folder / rows_file_name(), folder / 'provenance.json'
     folder.mkdir(parents=True, exist_ok=True)
     if not about_file.exists() and process_rank()[2] == 0:
         if any(folder.glob('rows*.jsonl')):
@@ -160,14 +161,10 @@ def merge_provenance(abouts: list[dict]) -> dict:
 
     Raises `ValueError` if their settings differ.
     """
-    first, *others = [
-        {k: v for k, v in about.items() if k not in ('machine', 'device')} for about in abouts
-    ]
-    changes = [
-        f'process {i}: {change}'
-        for i, other in enumerate(others, 1)
-        for change in differences(first, other)
-    ]
+    first, *others = [about | dict(machine=None, device=None) for about in abouts]
+    changes = []
+    for i, other in enumerate(others, 1):
+        changes += [f'process {i}: {change}' for change in differences(first, other)]
     if changes:
         raise ValueError(
             f'the processes have other settings than process 0: {"; ".join(changes)}. '
@@ -180,8 +177,8 @@ def merge_provenance(abouts: list[dict]) -> dict:
 class Ledger:
     """The finished records of a run by name, in a folder and shared among the processes.
 
-    Raises `ValueError` where settings differ, and for a folder that another run writes to or that
-    cannot be written to. A `with` block ends with the folder free for others.
+    Raises `ValueError` if settings differ, another run writes to the folder, or the folder cannot
+    be written to. At the end of a `with` block the folder is free for other runs.
     """
 
     def __init__(
@@ -214,7 +211,7 @@ class Ledger:
         self.close()
 
     def open_folder(self, token: str) -> tuple[str, list[dict]]:
-        "`(problem, rows)`: lock the folder and read it; an empty problem where that worked."
+        "Lock the folder and read it: `(problem, rows)`, the problem empty if that worked."
         if not self.folder:
             return '', []
         try:
@@ -230,13 +227,13 @@ class Ledger:
         return '', rows
 
     def close(self):
-        "Let others write to the folder."
+        "Release the folder, so that other runs may write to it."
         if self.lock:
             self.lock.release()
 
     def merge(self, gathered):
-        "Take in the records of each process; of one name the first counts that has no error."
-        rows = [*self.records.values(), *(row for rows in gathered for row in rows)]
+        "Add the records of each process; of several with one name the first without an error counts."
+        rows = [*self.records.values(), *chain.from_iterable(gathered)]
         self.records = merge_rows(rows, self.name)
 
     def is_done(self, name) -> bool:
@@ -244,7 +241,7 @@ class Ledger:
         return name in self.records and not self.records[name].get('error')
 
     def shard(self, todo: list) -> list:
-        "The part of what is to be done that is this process's: every size-th."
+        "This process's part of the jobs to do: every size-th."
         rank, size, _ = process_rank()
         return list(todo) if self.distributed else list(todo)[rank::size]
 
@@ -253,26 +250,24 @@ class Ledger:
         return {name: r['error'] for name, r in self.records.items() if r.get('error')}
 
     def add(self, record: dict):
-        """Keep one record, on disk before this returns.
+        """Store one record, on disk before this returns.
 
-        Raises `OSError` where it cannot be written; the rows before it stay whole.
+        Raises `OSError` if it cannot be written; the rows before it stay whole.
         """
         record = json.loads(json.dumps(record, default=to_json))  # as it will be read
         name = self.name(record)
         if self.is_done(name):
             raise ValueError(f'{name!r} is done already: it would count twice')
         stored = self.records.get(name, {})
-        is_known = 'error' in stored and stored['error'] == record.get(
-            'error'
-        )  # it failed as before
-        if self.folder and not is_known and not (self.distributed and process_rank()[0]):
+        failed_before = 'error' in stored and stored['error'] == record.get('error')
+        if self.folder and not failed_before and not (self.distributed and process_rank()[0]):
             self.append(record)
         self.records[name] = record
         self.new.append(record)
 
     def append(self, record: dict):
         "Append a record to this process's rows; raises `OSError` that names the file."
-        path = self.folder / own_rows()
+        path = self.folder / rows_file_name()
         try:
             append_row(path, record)
         except OSError as error:
@@ -307,27 +302,47 @@ def to_json(value):
         f'a {type(value).__name__} does not fit into a row: give numbers, texts, lists and dicts'
     )
 
-# %% ../../nbs/06_evaluate/01_jobs.ipynb #3e9e5a31
-def progress_bar(
-    todo: list,
-    total: int,  # of the jobs, those included that were done before
-    enabled: bool,  # False: no bar, wherever this runs
-    unit: str = 'run',
-    delay: float = 3.0,  # seconds before it appears: what is done sooner needs none
-):
-    """The jobs to do, with a progress bar in a terminal or notebook once they take long.
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #c30407a8
+def run_jobs(
+    jobs: dict,  # name → a function without arguments that gives a row (dict) or a list of rows
+    output_dir=None,  # a folder for the rows, from which the same call resumes
+    about: dict | None = None,  # settings that the rows depend on; a folder with others raises
+    progress: bool = True,  # show a bar in a terminal or notebook
+    distributed: bool = False,  # every process does every job, for a model sharded over them
+    on_error: str = 'keep',  # an error becomes its job's row; 'raise': it ends the run
+) -> list[dict]:
+    """Do the missing jobs, shared among the processes; return the rows of all jobs, in their order.
 
-    Of several processes the main one shows its own part. The bar is gone when the last one is done.
+    With `distributed` every error ends the run. Raises `ValueError` for a folder that was made with other settings, or that another run writes to.
     """
-    from tqdm import tqdm
+    check_jobs(jobs)
+    check_choice('on_error', on_error, ('raise', 'keep'))
+    if distributed:  # the other processes would wait for the one that failed
+        on_error = 'raise'
+    now = json.loads(
+        json.dumps(machine_info() | (about or {}) | dict(jobs=len(jobs)), default=to_json)
+    )
+    with Ledger(output_dir, now, lambda record: record['job'], distributed) as ledger:
+        mine = ledger.shard([name for name in jobs if not ledger.is_done(name)])
+        for name in progress_bar(mine, len(jobs), progress, 'job'):
+            ledger.add(run_job(name, jobs[name], on_error) | {k: now[k] for k in JOB_FIELDS})
+        done = ledger.gather()
+    errors = ledger.errors()
+    warn_of_errors({name: errors[name] for name in jobs if name in errors}, len(jobs), 'job')
+    return list(chain.from_iterable(done[name]['rows'] for name in jobs))
 
-    rank, size, _ = process_rank()
-    visible = enabled and rank == 0 and (sys.stderr.isatty() or 'ipykernel' in sys.modules)
-    if size == 1:
-        options = dict(initial=total - len(todo), total=total)
-    else:
-        options = dict(total=len(todo), desc=f'process 1 of {size}')
-    return tqdm(todo, **options, unit=unit, delay=delay, disable=not visible, leave=False)
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #a62c55c8
+JOB_FIELDS = ('commit', 'processes')  # what a record takes from the provenance
+
+
+def run_job(name: str, job: Callable, on_error: str) -> dict:
+    "The record of one job: its rows and the date, or its error instead of rows."
+    result, error = attempt(job, on_error)
+    failure = dict(job=name, error=error)
+    rows = [failure] if error else check_rows(name, result)
+    date = datetime.now(timezone.utc).isoformat(timespec='seconds')
+    record = dict(job=name, rows=rows, date=date)
+    return record | failure if error else record
 
 
 def error_text(error: BaseException) -> str:
@@ -339,7 +354,7 @@ def attempt(
     work: Callable,  # a function without arguments
     on_error: str,  # 'raise', or 'keep': the error is returned
 ) -> tuple:
-    "`(result, '')`, or `(None, error)` where the work fails and errors are kept."
+    "`(result, '')`, or `(None, error)` if the work fails and errors are kept."
     try:
         return work(), ''
     except Exception as error:
@@ -357,7 +372,7 @@ def warn_of_errors(
     total: int,  # of jobs or runs
     unit: str,
 ):
-    "One warning for all errors that were kept, by the main process."
+    "Warn once of all errors, in the main process."
     if errors and process_rank()[0] == 0:
         name, error = next(iter(errors.items()))
         warnings.warn(
@@ -377,7 +392,7 @@ def check_rows(name: str, result) -> list[dict]:
         )
     return rows
 
-
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #3e9e5a31
 def check_jobs(jobs):
     "Raise `TypeError` unless `jobs` is a dict from names to callables."
     if not isinstance(jobs, dict):
@@ -391,44 +406,24 @@ def check_jobs(jobs):
                 f'job {name!r} is {job!r}: give a text as its name and a function without arguments'
             )
 
-# %% ../../nbs/06_evaluate/01_jobs.ipynb #c30407a8
-def run_jobs(
-    jobs: dict,  # name → a function without arguments that gives a row (dict) or a list of rows
-    output_dir=None,  # a folder to keep the rows in, and to go on from
-    about: dict | None = None,  # settings that the rows depend on; a folder with others is refused
-    progress: bool = True,  # show a bar where someone is watching
-    distributed: bool = False,  # every process does every job, for a model that is cut over all
-    on_error: str = 'keep',  # a job's error as its row; 'raise': it ends the run, as with distributed
-) -> list[dict]:
-    """Do what is not done yet, shared among the processes; the rows of all jobs, in their order.
 
-    Raises `ValueError` for a folder that was made with other settings, or that another run writes to.
+def progress_bar(
+    todo: list,
+    total: int,  # number of jobs, including those done before
+    enabled: bool,  # False: no bar, wherever this runs
+    unit: str = 'run',
+    delay: float = 3.0,  # seconds before it appears
+):
+    """The jobs to do, with a progress bar in a terminal or notebook if they take long.
+
+    Of several processes the main one shows its own part. The bar disappears with the last job.
     """
-    check_jobs(jobs)
-    check_choice('on_error', on_error, ('raise', 'keep'))
-    if distributed:  # the other processes would wait for the one that failed
-        on_error = 'raise'
-    now = json.loads(
-        json.dumps(machine_info() | (about or {}) | dict(jobs=len(jobs)), default=to_json)
-    )
-    with Ledger(output_dir, now, lambda record: record['job'], distributed) as ledger:
-        mine = ledger.shard([name for name in jobs if not ledger.is_done(name)])
-        for name in progress_bar(mine, len(jobs), progress, 'job'):
-            ledger.add(run_job(name, jobs[name], on_error) | {k: now[k] for k in JOB_FIELDS})
-        done = ledger.gather()
-    errors = ledger.errors()
-    warn_of_errors({name: errors[name] for name in jobs if name in errors}, len(jobs), 'job')
-    return [row for name in jobs for row in done[name]['rows']]
+    from tqdm import tqdm
 
-# %% ../../nbs/06_evaluate/01_jobs.ipynb #a62c55c8
-JOB_FIELDS = ('commit', 'processes')  # what a record takes from the provenance
-
-
-def run_job(name: str, job: Callable, on_error: str) -> dict:
-    "The record of one job: its rows and the date, or its error instead of rows."
-    result, error = attempt(job, on_error)
-    failure = dict(job=name, error=error)
-    rows = [failure] if error else check_rows(name, result)
-    date = datetime.now(timezone.utc).isoformat(timespec='seconds')
-    record = dict(job=name, rows=rows, date=date)
-    return record | failure if error else record
+    rank, size, _ = process_rank()
+    visible = enabled and rank == 0 and (sys.stderr.isatty() or 'ipykernel' in sys.modules)
+    if size == 1:
+        options = dict(initial=total - len(todo), total=total)
+    else:
+        options = dict(total=len(todo), desc=f'process 1 of {size}')
+    return tqdm(todo, **options, unit=unit, delay=delay, disable=not visible, leave=False)

@@ -100,7 +100,7 @@ def final_states(
 ) -> np.ndarray:
     """State `(n, D)` after the last layer, before the final norm, of the last id of each sequence.
 
-    Raises `ValueError` where the lengths differ.
+    Raises `ValueError` if the lengths differ.
     """
     lengths = {len(ids) for ids in sequences}
     if len(lengths) != 1:

@@ -83,7 +83,7 @@ def continuation_score(
 def check_scores(
     true: Sequence[float], false: Sequence[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    "Both as float64 tensors; raises `ValueError` where one is empty or holds NaN."
+    "Both as float64 tensors; raises `ValueError` if one is empty or holds NaN."
     true, false = (torch.as_tensor(s, dtype=torch.float64) for s in (true, false))
     if not len(true) or not len(false):
         raise ValueError(
@@ -117,12 +117,12 @@ def mc3(true: Sequence[float], false: Sequence[float]) -> float:
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #52ec5e70
 @dataclass(frozen=True)
 class MultipleChoiceQuestion:
-    "A prompt with true and false answers; raises `ValueError` where one kind is missing."
+    "A prompt with true and false answers; raises `ValueError` if one kind is missing."
 
     prompt: Text  # a string, or ids
     true: tuple[Text, ...]  # continuations, of the same kind
     false: tuple[Text, ...]
-    best: int = 0  # which of `true` MC1 asks for
+    best: int = 0  # index in `true` of the answer that MC1 uses
     name: str = ''  # shown in the frame
 
     def __post_init__(self):
@@ -143,7 +143,7 @@ class SharedPrefixSessions:
     def session(self, lm, *encoder):
         """The next stored session of `lm`, or a new one.
 
-        Always a new one where an encoder has other inputs.
+        Always a new one if an encoder has different inputs.
         """
         key = id(lm), self.taken[id(lm)]
         self.taken[id(lm)] += 1
@@ -154,7 +154,7 @@ class SharedPrefixSessions:
         return self.sessions[key]
 
     def reset(self) -> 'SharedPrefixSessions':
-        "Before the next prompt: all sessions may be reused."
+        "Make all sessions available to the next prompt."
         self.taken.clear()
         return self
 
@@ -211,7 +211,7 @@ def choice_summary(frame):
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #28009ad0
 def read_table(path, columns: Sequence[str]) -> list[dict]:
-    "The rows of a CSV file; raises `ValueError` where a column or a cell of it is missing."
+    "The rows of a CSV file; raises `ValueError` if a column or a cell of it is missing."
     if not Path(path).is_file():
         raise ValueError(f'there is no file {path}: give the path of a CSV file')
     with open(path, newline='', encoding='utf-8-sig') as file:
@@ -237,7 +237,7 @@ def with_full_stop(answer: str) -> str:
 
 
 def answer_list(answers: str | list[str]) -> tuple[str, ...]:
-    "Answers as continuations, from a list or from a text in which semicolons stand between them."
+    "Answers as continuations, from a list or from a string separated by semicolons."
     parts = answers.split(';') if isinstance(answers, str) else answers
     return tuple(' ' + with_full_stop(a) for a in parts if a.strip())
 
@@ -247,7 +247,7 @@ def truthfulqa_questions(
     preamble: str = '',  # goes before each question
     where: str = 'TruthfulQA',  # for an error
 ) -> list[MultipleChoiceQuestion]:
-    "Records of TruthfulQA as questions; raises `ValueError` where the best answer is no true one."
+    "Records of TruthfulQA as questions; raises `ValueError` if the best answer is not a true one."
     questions = []
     for i, row in enumerate(records):
         true, false = (answer_list(row[f'{kind}_answers']) for kind in ('correct', 'incorrect'))
@@ -266,11 +266,14 @@ def load_truthfulqa(
     path,  # TruthfulQA.csv
     preamble: str | Path = '',  # goes before each question; a `Path` is read
 ) -> list[MultipleChoiceQuestion]:
-    "The questions of TruthfulQA's CSV; raises `ValueError` where the best answer is no true one."
+    "The questions of TruthfulQA's CSV; raises `ValueError` if the best answer is not a true one."
     head = preamble.read_text(encoding='utf-8') if isinstance(preamble, Path) else preamble
     columns = ['Question', 'Best Answer', 'Correct Answers', 'Incorrect Answers']
-    rows = read_table(path, columns)
-    records = [{c.lower().replace(' ', '_'): row[c] for c in columns} for row in rows]
+
+    def record(row: dict) -> dict:
+        return {c.lower().replace(' ', '_'): row[c] for c in columns}
+
+    records = list(map(record, read_table(path, columns)))
     return truthfulqa_questions(records, head, str(path))
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #106a2e02
@@ -286,7 +289,7 @@ def one_space(prefix: str, sentence: str) -> tuple[str, str]:
 def further_space(prefix: str, sentence: str) -> tuple[str, str]:
     """Prompt and continuation as DoLa's repository joins them.
 
-    The prefix as it is, a space before the sentence.
+    The prefix is unchanged, and a space goes before the sentence.
     """
     return prefix, ' ' + sentence
 
@@ -303,11 +306,9 @@ def factor_questions(
     questions = []
     for i, row in enumerate(records):
         (prompt, true), *false = (join(row[column], row[c]) for c in FACTOR_ANSWERS)
-        questions.append(
-            MultipleChoiceQuestion(
-                prompt, (true,), tuple(f[1] for f in false), name=f'{i}: {row["completion"]}'
-            )
-        )
+        contradictions = tuple(answer for _, answer in false)
+        name = f'{i}: {row["completion"]}'
+        questions.append(MultipleChoiceQuestion(prompt, (true,), contradictions, name=name))
     return questions
 
 # %% ../../nbs/06_evaluate/06_multiple_choice.ipynb #6400b8ac

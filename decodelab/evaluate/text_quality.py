@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 import torch
@@ -50,7 +50,7 @@ def ngrams(
     text: Text,
     n: int,  # tokens in each
 ) -> list[tuple]:
-    "All runs of `n` adjacent tokens, in order; none where the text is shorter."
+    "All runs of `n` adjacent tokens, in order; none if the text is shorter."
     check_int('n', n)
     tokens = as_tokens(text)
     return list(zip(*(tokens[i:] for i in range(n))))
@@ -76,7 +76,7 @@ def rep_n(
 
 
 def diversity(texts: Sequence[Text], compat: str | None = None) -> float:
-    "Product of `1 - rep_n` for n = 2, 3, 4 (arXiv 2202.06417); NaN where no text has four tokens."
+    "Product of `1 - rep_n` for n = 2, 3, 4 (arXiv 2202.06417); NaN if no text has four tokens."
     return math.prod(1 - rep_n(texts, n, compat) for n in (2, 3, 4))
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #c393cff7
@@ -84,8 +84,8 @@ def distinct_n(
     texts: Sequence[Text],  # the texts of one set, as several beams of one prompt
     n: int,
 ) -> float:
-    "Unique n-grams of all texts over all n-grams, 0 to 1 (arXiv 1510.03055); NaN where there are none."
-    grams = [g for tokens in token_lists(texts) for g in ngrams(tokens, n)]
+    "Unique n-grams of all texts over all n-grams, 0 to 1 (arXiv 1510.03055); NaN if there are none."
+    grams = list(chain.from_iterable(ngrams(tokens, n) for tokens in token_lists(texts)))
     return len(set(grams)) / len(grams) if grams else math.nan
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #61f335f4
@@ -111,11 +111,11 @@ def bleu(
     No match of an order counts as 0.1 of one (Chen and Cherry 2014, method 1).
     """
     mine, others = as_tokens(text), token_lists(references)
-    found = [ngram_matches(mine, others, k) for k in range(1, n + 1)]
-    if not mine or not found[0][0]:
+    matches = [ngram_matches(mine, others, k) for k in range(1, n + 1)]
+    if not mine or not matches[0][0]:
         return 0.0
     nearest = min(map(len, others), key=lambda l: (abs(l - len(mine)), l))
-    logs = [math.log((hits or 0.1) / total) for hits, total in found]
+    logs = [math.log((hits or 0.1) / total) for hits, total in matches]
     return math.exp(min(0, 1 - nearest / len(mine)) + sum(logs) / n)
 
 
@@ -127,12 +127,11 @@ def self_bleu(
 
     Raises `ValueError` for one text.
     """
-    all_parts = token_lists(texts)
-    if len(all_parts) < 2:
+    lists = token_lists(texts)
+    if len(lists) < 2:
         raise ValueError('self-BLEU compares texts with each other: give two or more')
-    return sum(
-        bleu(t, all_parts[:i] + all_parts[i + 1 :], n) for i, t in enumerate(all_parts)
-    ) / len(all_parts)
+    scores = [bleu(t, lists[:i] + lists[i + 1 :], n) for i, t in enumerate(lists)]
+    return sum(scores) / len(scores)
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #223f7c59
 def edit_distance(a: Text, b: Text) -> int:
@@ -187,13 +186,15 @@ def join_continuations(
         raise TypeError(
             'the prompt and its continuations are of two kinds: give both as strings or both as ids'
         )
-    ids = lm.encode if isinstance(prompt, str) else lambda x: as_ids(lm, x)
+    to_ids = lm.encode if isinstance(prompt, str) else lambda x: as_ids(lm, x)
     if not isinstance(prompt, str):
         prompt = list(prompt)
         continuations = map(list, continuations)
-    prompt_ids = ids(prompt)
+    prompt_ids = to_ids(prompt)
     begin = list(lm.decoder_start_ids) or prompt_ids  # a decoder with an encoder has no prompt
-    whole = [begin + ids(c) if lm.decoder_start_ids else ids(prompt + c) for c in continuations]
+    whole = [
+        begin + to_ids(c) if lm.decoder_start_ids else to_ids(prompt + c) for c in continuations
+    ]
     seam = min((common_prefix(begin, w) for w in whole), default=len(begin))
     if not prompt_ids or not seam:
         raise ValueError(
@@ -226,7 +227,7 @@ def coherence(
 ) -> float:
     """Mean over texts of the mean log probability of a token after its prompt (arXiv 2210.14140).
 
-    Empty continuations are left out. Raises `ValueError` where the lists differ in length or all
+    Empty continuations are left out. Raises `ValueError` if the lists differ in length or all
     continuations are empty.
     """
     if isinstance(prompts, str) or len(prompts) != len(continuations):
@@ -255,7 +256,7 @@ def isotropy(
 ) -> float:
     """One minus the mean cosine of two different tokens of a text, pooled over texts.
 
-    0 where all states point in one direction. Raises `ValueError` without a text of two tokens.
+    0 if all states point in one direction. Raises `ValueError` without a text of two tokens.
     Source: arXiv 2210.14140.
     """
     texts = [states] if isinstance(states, torch.Tensor) else list(states)
@@ -295,11 +296,9 @@ def plot_similarity(
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #09c45237
 def normalized_words(text: Text) -> list:
     "Words of a string, without case and punctuation; ids as they are."
-    return (
-        re.findall(r"\w+(?:['’]\w+)*", text.casefold())
-        if isinstance(text, str)
-        else as_tokens(text)
-    )
+    if isinstance(text, str):
+        return re.findall(r"\w+(?:['’]\w+)*", text.casefold())
+    return as_tokens(text)
 
 
 def constraint_phrases(constraint) -> list[list]:
@@ -314,13 +313,12 @@ def constraint_phrases(constraint) -> list[list]:
 
 
 def first_span(text: list, alternatives: list[list], start: int = 0) -> tuple[float, float]:
-    "`(begin, end)` of the alternative that ends first at or after `start`; NaN where there is none."
-    spans = [
-        (i, i + len(p))
-        for p in alternatives
-        for i in range(start, len(text) - len(p) + 1)
-        if text[i : i + len(p)] == p
-    ]
+    "`(begin, end)` of the alternative that ends first at or after `start`; NaN if there is none."
+    spans = []
+    for phrase in alternatives:
+        n = len(phrase)
+        begins = range(start, len(text) - n + 1)
+        spans += [(i, i + n) for i in begins if text[i : i + n] == phrase]
     return min(spans, key=lambda s: s[1], default=(math.nan, math.nan))
 
 # %% ../../nbs/06_evaluate/04_text_quality.ipynb #68f7720a

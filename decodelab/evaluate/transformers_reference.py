@@ -49,7 +49,7 @@ def steps_from(
 ) -> list[Step]:
     """The steps of one `generate`, from its passes.
 
-    A single step where passes and tokens do not match.
+    A single step if passes and tokens do not match.
     """
     ids = prompt + tokens
     target = []
