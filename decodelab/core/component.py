@@ -22,14 +22,14 @@ class Component:
     def arguments(self) -> dict:
         """The values of the arguments of `__init__`, by name.
 
-        Raises `AttributeError` where `__init__` did not store one under its own name.
+        Raises `AttributeError` if `__init__` did not store one under its own name.
         """
         signature = _signature(type(self).__init__)
         names = [p.name for p in list(signature.parameters.values())[1:] if p.kind not in _SPREAD]
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
-        "The class and its arguments: the first one bare, the others by name where not at their default."
+        "The class and its arguments: the first one bare, the others by name if not at their default."
         parameters = _signature(type(self).__init__).parameters
         parts = []
         for i, (name, value) in enumerate(self.arguments().items()):

@@ -68,7 +68,7 @@ class Rng(RandomSource):
 
         One host read on an accelerator.
 
-        Raises `ValueError` where they have no finite, positive sum.
+        Raises `ValueError` if they have no finite, positive sum.
         """
         if weights.device.type != 'cpu':
             return self.draw_there(weights)
@@ -94,7 +94,7 @@ def draw(
 
 @patch
 def draw_there(self: Rng, weights: torch.Tensor) -> int:
-    "An index drawn on an accelerator; raises `ValueError` where the weights have no usable sum."
+    "An index drawn on an accelerator; raises `ValueError` if the weights have no usable sum."
     index, usable = self.draw(weights[None], self.stock.peek(1))
     self.stock.skip(1)
     [index] = to_host(torch.where(usable, index, -1).double())
@@ -241,7 +241,7 @@ def synchronize(device):
 class Strategy(Component):
     """A way to choose the next tokens.
 
-    It keeps no state of a request: one object decodes many sequences, in any order or at once.
+    It stores no state of a request: one object decodes many sequences, in any order or at once.
     """
 
     base = None  # the decoding whose distribution it keeps; None: it promises no distribution
@@ -249,7 +249,7 @@ class Strategy(Component):
     verifier = None  # of the drafts; None: the default one
 
     def decode(self, request: Request) -> Iterator[Step]:
-        "Yield steps for one request, until the driver stops asking or there is nothing to add."
+        "Yield steps for one request, until the driver stops iterating or there is nothing to add."
         raise NotImplementedError
 
 # %% ../../nbs/01_core/08_driver.ipynb #67587a5b
@@ -270,7 +270,7 @@ def check_lm(
 
 
 def prompt_ids(lm, prompt) -> list[int]:
-    """The ids of a prompt; raises `TypeError` for more than one prompt, and for what is none."""
+    "The ids of a prompt; raises `TypeError` for anything that is not one prompt."
     if isinstance(prompt, str):
         return lm.encode(prompt)
     kind = type(prompt).__name__
@@ -297,7 +297,7 @@ def encode_prompt(
 ) -> list[int]:
     """The prompt as ids.
 
-    Raises `TypeError` for what is no prompt, or several (`prompt_ids`). Raises `ValueError` where it
+    Raises `TypeError` for anything that is not one prompt (`prompt_ids`). Raises `ValueError` if it
     is empty, has ids outside the vocabulary, or does not leave room for `max_new_tokens` in the
     model's context.
     """
@@ -326,7 +326,7 @@ def encode_prompt(
 
 
 def iter_steps(request: Request, strategy: Strategy) -> Iterator[tuple[Step, str]]:
-    """Yield each step, cut where the sequence ends, with the reason for the end.
+    """Yield each step, cut at the end of the sequence, with the reason for the end.
 
     The reason is empty while the sequence goes on.
     """
@@ -351,7 +351,7 @@ def end_of_step(
     max_new_tokens: int,
 ) -> tuple[str, int]:
     "`(reason, n)`: why the sequence ends after `n` tokens of the step, if it does."
-    n = len(step.tokens)  # 0 where a search took a step before it was sure of a token
+    n = len(step.tokens)  # 0 if a search took a step before it was sure of a token
     for i, token in enumerate(step.tokens, 1):
         tokens.append(token)
         reason = stopper.check(tokens, check_time=i == n)
@@ -379,7 +379,7 @@ def decode(
     """Decode one sequence and return its trace.
 
     Raises `ValueError` for a prompt or a budget that the model cannot take (`encode_prompt`), and
-    `TypeError` for what is no model, no strategy or no stop rule.
+    `TypeError` for an argument that is not a model, a strategy or a stop rule.
     """
     check_lm('lm', lm)
     check_instance('strategy', strategy, 'decode', 'Greedy()')

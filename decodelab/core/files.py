@@ -15,8 +15,6 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 
-from fastcore.basics import patch
-
 # %% ../../nbs/01_core/02_files.ipynb #662872a7
 def write_atomic(path, content: str | bytes):
     "Write a file whole or not at all: a temporary file beside it, then one rename."
@@ -35,8 +33,8 @@ def write_atomic(path, content: str | bytes):
 def append_row(path, record: dict):
     """Append one line to a file, and force it to disk.
 
-    Where that fails, as on a full disk, the file is cut back to its rows before the error is raised.
-    An interruption after the last byte keeps the row.
+    If that fails, as on a full disk, the file is truncated to its previous rows before the error is
+    raised. A row whose last byte was written survives an interruption.
     """
     line = (json.dumps(record) + '\n').encode()
     with open(path, 'ab', buffering=0) as file:
@@ -55,7 +53,7 @@ def append_row(path, record: dict):
 def read_rows(path) -> tuple[list[dict], int]:
     """The rows of a run and the bytes they fill; a last line without its end is not a row.
 
-    Raises `ValueError` for a complete line that is no JSON.
+    Raises `ValueError` for a complete line that is not JSON.
     """
     data = Path(path).read_bytes() if Path(path).exists() else b''
     size = data.rfind(b'\n') + 1
@@ -79,14 +77,16 @@ def read_run_rows(
     One process writes `rows.jsonl`; several write `rows.0.jsonl`, `rows.1.jsonl`, …
     """
     paths = sorted(Path(folder).glob('rows*.jsonl'))
-    rows = [row for path in paths for row in read_rows(path)[0]]
+    rows = []
+    for path in paths:
+        rows += read_rows(path)[0]
     return rows if key is None else list(merge_rows(rows, key).values())
 
 
 def merge_rows(rows, key: Callable) -> dict:
-    """Rows by their names: of one name the first counts.
+    """Rows by name; of rows with one name the first counts.
 
-    A row with an `error` counts only as long as there is none without.
+    A row with an `error` gives way to one without.
     """
     merged = {}
     for row in rows:
@@ -97,7 +97,7 @@ def merge_rows(rows, key: Callable) -> dict:
 
 # %% ../../nbs/01_core/02_files.ipynb #a8f2d5f7
 def lock_file(file) -> bool | None:
-    "Lock an open file for this process: was it free? None where the file system has no locks."
+    "Lock an open file for this process: was it free? None if the file system has no locks."
     try:
         if os.name == 'posix':
             import fcntl
@@ -124,9 +124,9 @@ def is_same_file(file, path) -> bool:
 
 
 def may_be_alive(
-    writer: dict,  # its `pid` and `host`; empty where none is known
+    writer: dict,  # its `pid` and `host`; empty if none is known
 ) -> bool:
-    "May a process still run? Of one on another machine that is not known."
+    "May a process still be running? True for one on a different machine, which cannot be checked."
     if not writer:
         return False
     if writer['host'] != socket.gethostname() or os.name != 'posix':
@@ -135,11 +135,11 @@ def may_be_alive(
         os.kill(writer['pid'], 0)  # asks, and sends nothing
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is somebody else's
+    except PermissionError:  # it belongs to a different user
         return True
     return True
 
-
+# %% ../../nbs/01_core/02_files.ipynb #48785497
 class WriterLock:
     "A lock file with the pid, host and date of the one process that holds it."
 
@@ -168,7 +168,7 @@ class WriterLock:
         return self
 
     def writer(self) -> dict:
-        "The `pid`, `host`, `since` and `token` of the process in the file; empty where none is known."
+        "The `pid`, `host`, `since` and `token` of the process in the file; empty if none is known."
         try:
             writer = json.loads(self.path.read_text(encoding='utf-8'))
         except (OSError, ValueError):
@@ -188,40 +188,36 @@ class WriterLock:
             help_ += f'; if it has died there, delete {self.path}'
         return f'{name} {work} since {writer["since"]}: {help_}'
 
-# %% ../../nbs/01_core/02_files.ipynb #48785497
-@patch
-def try_to_hold(self: WriterLock) -> bool:
-    "Hold the lock if it is free; did it work?"
-    file = open(self.path, 'a+', encoding='utf-8')
-    free = lock_file(file)
-    if free is None:
-        free = not may_be_alive(self.writer())
-    if not free:
-        file.close()
-        return False
-    if not is_same_file(file, self.path):  # its last holder has just removed it
-        file.close()
-        return self.try_to_hold()
-    since = datetime.now(timezone.utc).isoformat(timespec='seconds')
-    writer = dict(pid=os.getpid(), host=socket.gethostname(), since=since, token=self.token)
-    file.truncate(0)
-    file.write(json.dumps(writer))
-    file.flush()
-    self.file = file
-    return True
+    def try_to_hold(self) -> bool:
+        "Hold the lock if it is free; did it work?"
+        file = open(self.path, 'a+', encoding='utf-8')
+        free = lock_file(file)
+        if free is None:
+            free = not may_be_alive(self.writer())
+        if not free:
+            file.close()
+            return False
+        if not is_same_file(file, self.path):  # its last holder has just removed it
+            file.close()
+            return self.try_to_hold()
+        since = datetime.now(timezone.utc).isoformat(timespec='seconds')
+        writer = dict(pid=os.getpid(), host=socket.gethostname(), since=since, token=self.token)
+        file.truncate(0)
+        file.write(json.dumps(writer))
+        file.flush()
+        self.file = file
+        return True
 
-
-@patch
-def release(self: WriterLock):
-    "Remove the file and free the lock, if it is held here."
-    if self.file is None:
-        return
-    if os.name == 'posix':  # elsewhere an open file cannot be removed
-        self.path.unlink(missing_ok=True)
-    self.file.close()
-    self.file = None
-    if os.name != 'posix':
-        self.path.unlink(missing_ok=True)
+    def release(self):
+        "Remove the file and free the lock, if it is held here."
+        if self.file is None:
+            return
+        if os.name == 'posix':  # elsewhere an open file cannot be removed
+            self.path.unlink(missing_ok=True)
+        self.file.close()
+        self.file = None
+        if os.name != 'posix':
+            self.path.unlink(missing_ok=True)
 
 # %% ../../nbs/01_core/02_files.ipynb #f15a4ac1
 def parse_json(
@@ -230,7 +226,7 @@ def parse_json(
 ):
     """The value of JSON text.
 
-    Raises `ValueError` for what is no JSON, or has too many lists and objects inside one another.
+    Raises `ValueError` for text that is not JSON, or whose lists and objects are nested too deeply.
     """
     try:
         return json.loads(text)

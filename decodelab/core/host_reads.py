@@ -13,7 +13,7 @@ from contextvars import ContextVar
 import torch
 
 # %% ../../nbs/01_core/07_host_reads.ipynb #be195af0
-# What brings tensors to the host, where several sequences share a transfer; None: each by itself
+# Copies tensors to the host for several sequences that share a transfer; None: each by itself
 SHARED_TRANSFER: ContextVar[Callable | None] = ContextVar('shared_transfer', default=None)
 
 

@@ -43,7 +43,7 @@ def token_span(
 ) -> str:
     "One token as a span."
     if not text:
-        classes, declarations = f'{classes} dl-part', (*declarations, PART)
+        classes, declarations = f'{classes} dl-part', (PART, *declarations)
     content = escape(text).replace('\n', '<i></i>\n')
     head = f'class="{classes}" title="{escape(tooltip)}"{style_attribute(*declarations)}'
     return f'<span {head}{attributes and " " + attributes}>{content}</span>'
@@ -65,7 +65,7 @@ def legend_item(
 ) -> str:
     "One entry of a legend, and a space after it."
     kind = f' class="{classes}"' if classes else ''
-    return f'<span{kind}{style_attribute(style, ITEM)}>{escape(label)}</span> '
+    return f'<span{kind}{style_attribute(ITEM, style)}>{escape(label)}</span> '
 
 
 def probability_text(p: float) -> str:

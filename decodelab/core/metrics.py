@@ -29,7 +29,7 @@ def counts(steps: Sequence[Step]) -> dict:
 
 
 def mean(total: float, n: float) -> float:
-    "`total / n`, and NaN where `n` is 0."
+    "`total / n`, and NaN if `n` is 0."
     return total / n if n else math.nan
 
 # %% ../../nbs/01_core/04_metrics.ipynb #a1b296f4
@@ -50,7 +50,7 @@ def rates(
 def draft_cost(steps: Sequence[Step]) -> float:
     """Seconds per draft pass over seconds per target pass, without the first step.
 
-    NaN where nothing was timed. Source: arXiv 2211.17192, definition 3.7.
+    NaN if nothing was timed. Source: arXiv 2211.17192, definition 3.7.
     """
     timed = [s for s in steps[1:] if _is_timed(s)]
     draft = mean(sum(s.draft_seconds for s in timed), sum(s.draft_passes for s in timed))
@@ -97,14 +97,13 @@ def position_acceptance(steps: Sequence[Step]):
     import pandas as pd
 
     longest = max((s.accepted + s.rejected for s in steps), default=0)
-    positions = range(1, longest + 1)
-    accepted = np.array([sum(s.accepted >= i for s in steps) for i in positions], dtype=float)
-    rejections = [sum(s.rejected and s.accepted == i - 1 for s in steps) for i in positions]
-    judged = accepted + np.array(rejections, dtype=float)
+    positions = np.arange(1, longest + 1)[:, None]  # (n, 1)
+    lengths = np.array([s.accepted for s in steps], dtype=int)  # (steps,)
+    is_rejected = np.array([s.rejected for s in steps], dtype=bool)
+    accepted = (lengths >= positions).sum(1)
+    judged = accepted + (is_rejected & (lengths == positions - 1)).sum(1)
     conditional = accepted / judged
-    columns = dict(
-        judged=judged.astype(int), conditional=conditional, unconditional=np.cumprod(conditional)
-    )
+    columns = dict(judged=judged, conditional=conditional, unconditional=np.cumprod(conditional))
     return pd.DataFrame(columns, index=pd.RangeIndex(1, longest + 1, name='position'))
 
 # %% ../../nbs/01_core/04_metrics.ipynb #9cd75bed
@@ -138,7 +137,7 @@ VARIANT_NAMES = {
 
 
 def variant_name(variant: Callable) -> str:
-    "A variant of speedup in words; a function of one's own by its name."
+    "A variant of speedup in words; a user's function by its name."
     return VARIANT_NAMES.get(variant) or variant.__name__
 
 # %% ../../nbs/01_core/04_metrics.ipynb #2ade85c6
@@ -154,7 +153,7 @@ COUNTS = (  # columns of whole numbers in a frame of runs
 
 
 def good_runs(frame):
-    "The rows of a frame of runs that report no error; all of them where it has no column `error`."
+    "The rows of a frame of runs that report no error; all of them if it has no column `error`."
     if 'error' not in frame or not frame.error.astype(bool).any():
         return frame
     good = frame[~frame.error.astype(bool)]
@@ -168,7 +167,7 @@ def pair_runs(
 ):
     """Runs of two strategies on the same prompt and repeat, as one row each; failed runs aside.
 
-    Columns of the baseline end in `_baseline`. Raises `ValueError` where there is no such pair.
+    Columns of the baseline end in `_baseline`. Raises `ValueError` if there is no such pair.
     """
     frame = good_runs(frame)
     names = sorted(set(frame.strategy))
@@ -185,7 +184,7 @@ def pair_runs(
 
 
 class Interval(NamedTuple):
-    "An estimate with the ends of its interval; the ends are NaN where there is only one prompt."
+    "An estimate with the ends of its interval; the ends are NaN if there is only one prompt."
 
     value: float
     low: float = math.nan
@@ -206,7 +205,7 @@ def speedup(
 ) -> Interval:
     """How many times faster `strategy` is than `baseline`, over paired runs.
 
-    The interval is a percentile bootstrap over prompts. Raises `ValueError` where no runs pair.
+    The interval is a percentile bootstrap over prompts. Raises `ValueError` if no runs pair.
     """
     pairs = pair_runs(frame, strategy, baseline)
     ours = pairs[['new_tokens', 'seconds']].to_numpy(float).T
@@ -232,7 +231,7 @@ def identical(
 ) -> float:
     """Share of prompts on which the tokens equal the baseline's in all paired runs.
 
-    NaN where the baseline itself varies from repeat to repeat.
+    NaN if the baseline itself varies from repeat to repeat.
     """
     pairs = pair_runs(frame, strategy, baseline)
     theirs = pairs.tokens_baseline.map(tuple)

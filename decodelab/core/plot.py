@@ -6,21 +6,20 @@
 __all__ = ['plot_tokens', 'plot_acceptance', 'plot_speed', 'save_html']
 
 # %% ../../nbs/01_core/05_plot.ipynb #e800f314
-import base64
-import html
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 import numpy as np
 
 from .trace import Step, Trace
-from .files import write_atomic
+from .html import escape, figures_html, image_html, legend_item, row_html
+from .html import save_page, style_attribute, token_span
 from .metrics import Interval, counts, position_acceptance, prompt_ratios, rates
 from .metrics import ratio_of_medians, speedup, variant_name
 
-# %% ../../nbs/01_core/05_plot.ipynb #f2964e83
+# %% ../../nbs/01_core/05_plot.ipynb #b867474f
 TINTS = dict(
     accepted='rgba(0, 114, 178, 0.22)',
     corrected='rgba(213, 94, 0, 0.3)',
@@ -29,53 +28,37 @@ TINTS = dict(
 UNDERLINES = dict(
     accepted='2px solid #0072b2', corrected='2px dashed #d55e00', bonus='3px double #009e73'
 )
-DIRECTION_SIGNS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-UNSEEN = (*range(128, 160), 0x2028, 0x2029, *DIRECTION_SIGNS, *range(0xD800, 0xE000))
-VISIBLE_SIGNS = {c: chr(0x2400 + c) for c in range(32) if chr(c) not in '\n\t'}
-VISIBLE_SIGNS |= {127: '\u2421'} | {c: f'\u27e8U+{c:04X}\u27e9' for c in UNSEEN}
 
 
-def escape(text: str) -> str:
-    "Text safe in HTML, also between quotes; control characters and direction signs are visible."
-    return html.escape(text.translate(VISIBLE_SIGNS))
-
-# %% ../../nbs/01_core/05_plot.ipynb #b867474f
 def token_html(
     text: str,  # completed by the token, may be empty
     origin: str,  # `plain`, `accepted`, `corrected` or `bonus`
     tooltip: str,  # shown on hover
     focus: bool = False,  # can the keyboard reach it?
 ) -> str:
-    "One token as a span."
-    classes = f'dl-{origin}' if text else f'dl-{origin} dl-part'
-    attributes = f'class="{classes}" title="{escape(tooltip)}"{tint(origin, "" if text else PART)}'
-    if focus:
-        attributes += ' tabindex="0"'
-    content = escape(text).replace('\n', '<i></i>\n')
-    return f'<span {attributes}>{content}</span>'
+    "One token as a span in the colour of its origin."
+    attributes = 'tabindex="0"' if focus else ''
+    return token_span(text, tooltip, f'dl-{origin}', *origin_style(origin), attributes=attributes)
 
 
-PART = 'padding-left: 0.4em'  # of a token without a text of its own
+def origin_style(origin: str) -> list[str]:
+    """The background and the underline of an origin as inline declarations.
 
-
-def tint(
-    origin: str,
-    *more: str,  # other declarations of its style
-) -> str:
-    """The background and the underline of an origin as an inline style.
-
-    It survives where style sheets are stripped, as in a notebook that is not yet trusted.
+    They survive if style sheets are stripped, as in a notebook that is not yet trusted.
     """
-    declarations = [text for text in more if text]
-    if origin in TINTS:
-        declarations.append(f'background-color: {TINTS[origin]}')
-        declarations.append(f'border-bottom: {UNDERLINES[origin]}')
-    return f' style="{"; ".join(declarations)}"' if declarations else ''
+    if origin not in TINTS:
+        return []
+    return [f'background-color: {TINTS[origin]}', f'border-bottom: {UNDERLINES[origin]}']
 
 
 def tokens_with_origins(step: Step) -> Iterator[tuple[int, str]]:
     "Pairs of a token of the step and its origin."
     return zip_longest(step.tokens, step.origins(), fillvalue='plain')
+
+
+def token_origins(step: Step) -> list[str]:
+    "The origin of each token of a step."
+    return [origin for _, origin in tokens_with_origins(step)]
 
 
 def token_tooltips(step: Step, number: int, rejected_text: str) -> list[str]:
@@ -132,7 +115,6 @@ INLINE = dict(
     legend='font-size: 12px',
     prompt='opacity: 0.65',
 )
-ITEM = 'margin-right: 1.2em; padding: 0 0.3em'  # of a legend
 
 
 def block_html(
@@ -167,7 +149,7 @@ def strip_html(trace: Trace) -> str:
     if m['seconds']:
         figures['tokens/s'] = f'{m["tokens_per_second"]:.1f}'
     figures['ended by'] = trace.stopped or 'the strategy'
-    return ' · '.join(f'{name} <b>{escape(str(value))}</b>' for name, value in figures.items())
+    return figures_html(figures)
 
 
 def prompt_html(
@@ -220,13 +202,11 @@ def token_span_list(trace: Trace) -> list[str]:
 
 def legend_html(trace: Trace) -> str:
     "The prompt and the origins that occur in a trace, in their colours."
-    seen = {origin for step in trace.steps for _, origin in tokens_with_origins(step)}
-    items = [f'<span class="dl-prompt" style="{ITEM}; {INLINE["prompt"]}">prompt</span> ']
-    items += [
-        f'<span class="dl-{origin}"{tint(origin, ITEM)}>{label}</span> '
-        for origin, label in ORIGIN_LABELS.items()
-        if origin in seen
-    ]
+    present = set(chain.from_iterable(map(token_origins, trace.steps)))
+    items = [legend_item('prompt', INLINE['prompt'], 'dl-prompt')]
+    for origin, label in ORIGIN_LABELS.items():
+        if origin in present:
+            items.append(legend_item(label, '; '.join(origin_style(origin)), f'dl-{origin}'))
     return ''.join(items)
 
 # %% ../../nbs/01_core/05_plot.ipynb #2062f05a
@@ -242,7 +222,7 @@ def shorten(name: str) -> str:
 
 
 def ink() -> str:
-    "The colour of texts and lines: the theme's, or a grey for light and dark pages where it has none."
+    "The colour of texts and lines: the theme's, or a grey for light and dark pages if it has none."
     import matplotlib as mpl
 
     color = mpl.rcParams['text.color']
@@ -322,7 +302,7 @@ def plot_tokens(trace: Trace, ax=None):
     ax = axes(ax, title, 'step', 'tokens')
     x = np.arange(1, len(trace.steps) + 1)
     floor = np.zeros(len(trace.steps))
-    origins = [[origin for _, origin in tokens_with_origins(s)] for s in trace.steps]
+    origins = list(map(token_origins, trace.steps))
     for origin, color in COLORS.items():
         height = np.array([o.count(origin) for o in origins], dtype=float)
         if height.any():
@@ -362,10 +342,15 @@ def steps_by_strategy(
     pooled = {}
     for name, steps in pairs:
         pooled.setdefault(name, []).extend(s for s in steps if s.drafted)
-    judged = {n: s for n, s in pooled.items() if any(x.accepted or x.rejected for x in s)}
+    judged = {name: steps for name, steps in pooled.items() if any(map(_is_judged, steps))}
     if not judged:
         raise ValueError('nothing was drafted in these runs: give runs of a strategy that drafts')
     return judged
+
+
+def _is_judged(step: Step) -> bool:
+    "Did the target accept or reject a token of this step?"
+    return bool(step.accepted or step.rejected)
 
 
 def _to_step(verdict: Sequence[int]) -> Step:
@@ -415,7 +400,7 @@ def plot_speed(
 ):
     """Speed relative to the baseline: a dot for each prompt, the speedup of all with its interval.
 
-    Raises `ValueError` where there is no second strategy.
+    Raises `ValueError` if there is no second strategy.
     """
     names = list(dict.fromkeys(frame.strategy))
     baseline = names[0] if baseline is None else baseline
@@ -472,15 +457,13 @@ def ratio_scale(ax):
 
 # %% ../../nbs/01_core/05_plot.ipynb #00f55850
 CELL = 'text-align: left; vertical-align: top; padding: 0.1em 1em 0.1em 0; border: 0'
+TEXT = f'{CELL}; white-space: pre-wrap'
 TABLE = 'border-collapse: collapse; font-size: 12px; margin: 0.3em 0'
 
 
-def row_html(values, tag: str = 'td') -> str:
-    "One row of a table."
-    cells = (
-        f'<{tag} style="{CELL}; white-space: pre-wrap">{escape(str(v))}</{tag}>' for v in values
-    )
-    return f'<tr>{"".join(cells)}</tr>'
+def text_row(values, tag: str = 'td') -> str:
+    "One row of a table of texts."
+    return row_html([escape(str(value)) for value in values], tag, TEXT)
 
 
 def rows_html(
@@ -489,8 +472,8 @@ def rows_html(
     max_rows: int = 20,  # how many are shown
 ) -> str:
     "A table of some rows; a line below has the number of those that are not shown."
-    body = ''.join(row_html(row) for row in rows[:max_rows])
-    table = f'<table style="{TABLE}">{row_html(names, "th")}{body}</table>'
+    body = ''.join(text_row(row) for row in rows[:max_rows])
+    table = f'<table style="{TABLE}">{text_row(names, "th")}{body}</table>'
     n = len(rows) - max_rows
     return table + (block_html('small', f'and {n} more') if n > 0 else '')
 
@@ -502,14 +485,14 @@ def facts_html(
     tone: str = '',  # a key of `TINTS`: the background of the title
 ) -> str:
     "An object as a title and a table of names and values."
-    shown = {name: value for name, value in facts.items() if value is not None}
-    rows = (
-        f'<tr><th style="{CELL}; opacity: 0.75">{escape(name)}</th>' + row_html([value])[4:]
-        for name, value in shown.items()
-    )
-    head = (
-        f'<span class="dl-{tone or "plain"}"{tint(tone, "font-weight: 600")}>{escape(title)}</span>'
-    )
+    rows = [
+        f'<tr><th style="{CELL}; opacity: 0.75">{escape(name)}</th>'
+        f'<td style="{TEXT}">{escape(str(value))}</td></tr>'
+        for name, value in facts.items()
+        if value is not None
+    ]
+    style = style_attribute('font-weight: 600', *origin_style(tone))
+    head = f'<span class="dl-{tone or "plain"}"{style}>{escape(title)}</span>'
     table = f'<table style="{TABLE}">{"".join(rows)}</table>'
     return block_html('trace', head + table + ''.join(parts), classes='decodelab-facts')
 
@@ -518,24 +501,9 @@ def figure_html(ax) -> str:
     "The figure of some axes as an image inside the page, with its title as alternative text."
     file = io.BytesIO()
     ax.figure.savefig(file, format='png', dpi=144)
-    data = base64.b64encode(file.getvalue()).decode()
     width = ax.figure.get_figwidth() * 100
-    title = escape(ax.get_title(loc='left'))
-    return f'<img width="{width:.0f}" alt="{title}" src="data:image/png;base64,{data}">'
-
-
-PAGE = '''<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title}</title><style>:root{{color-scheme:light dark}}
-body{{max-width:60em;margin:2em auto;padding:0 1em;font:15px/1.5 system-ui,sans-serif}}
-table{{border-collapse:collapse;font-size:13px}}
-td,th{{padding:.25em .7em;text-align:right;border-bottom:1px solid rgba(128,128,128,.4)}}
-img{{max-width:100%}}div.wide{{overflow-x:auto}}</style></head>
-<body>
-<h1>{title}</h1>
-{body}
-</body></html>
-'''
+    title = ax.get_title(loc='left')
+    return image_html(file.getvalue(), title, f'width="{width:.0f}"', 'png')
 
 
 def part_html(
@@ -565,4 +533,4 @@ def save_html(
 ):
     "Write a page that needs no other file, whole or not at all."
     parts = parts if isinstance(parts, (list, tuple)) else [parts]
-    write_atomic(path, PAGE.format(title=escape(title), body='\n'.join(map(part_html, parts))))
+    save_page(path, title, '\n'.join(map(part_html, parts)))

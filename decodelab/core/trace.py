@@ -9,6 +9,7 @@ __all__ = ['Step', 'Trace']
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 
 from fastcore.basics import patch
@@ -101,7 +102,7 @@ class Trace:
     @property
     def tokens(self) -> list[int]:
         "The new ids."
-        return [token for step in self.steps for token in step.tokens]
+        return list(chain.from_iterable(step.tokens for step in self.steps))
 
     @property
     def text(self) -> str:
@@ -136,7 +137,7 @@ def to_frame(
     self: Trace,
     by: str = 'step',  # 'step': a row per step; 'token': a row per new token
 ):
-    "The trace as a pandas DataFrame; raises `ValueError` for another `by`."
+    "The trace as a pandas DataFrame; raises `ValueError` for any other `by`."
     import pandas as pd
 
     check_choice('by', by, ('step', 'token'))
@@ -146,11 +147,10 @@ def to_frame(
             for i, step in enumerate(self.steps)
         ]
         return pd.DataFrame(rows)
-    rows = [
-        dict(step=i, token=token, origin=origin)
-        for i, step in enumerate(self.steps)
-        for token, origin in zip(step.tokens, step.origins())
-    ]
+    rows = []
+    for i, step in enumerate(self.steps):
+        for token, origin in zip(step.tokens, step.origins()):
+            rows.append(dict(step=i, token=token, origin=origin))
     return pd.DataFrame(rows).assign(text=self.token_texts)
 
 # %% ../../nbs/01_core/03_trace.ipynb #72209f56
@@ -165,7 +165,7 @@ def to_json(self: Trace, indent: int | None = None) -> str:
 def from_json(cls: Trace, text: str) -> Trace:
     """A trace from the text of `Trace.to_json`.
 
-    Raises `ValueError` for what is no JSON, no trace of this version, or incomplete.
+    Raises `ValueError` for text that is not JSON, not a trace of this version, or incomplete.
     """
     data = parse_json(text, 'a trace')
     version = data.pop('decodelab_trace', None) if isinstance(data, dict) else None
@@ -194,7 +194,7 @@ def save(
     self: Trace,
     path,  # of the file; its folder must exist
 ):
-    "Write the trace to a file, whole or not at all; raises `ValueError` where there is no such folder."
+    "Write the trace to a file, whole or not at all; raises `ValueError` if its folder does not exist."
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f'{path.parent} is no folder: make it first, or give another path')
@@ -206,7 +206,7 @@ def load(
     cls: Trace,
     path,  # of a file that `save` wrote
 ) -> Trace:
-    "The trace in a file; raises `ValueError` where there is none."
+    "The trace in a file; raises `ValueError` if it holds none."
     path = Path(path)
     if not path.is_file():
         raise ValueError(f'there is no file {path}: give one that Trace.save wrote')
