@@ -509,7 +509,7 @@ def figure_html(ax) -> str:
 def part_html(
     part,  # a `Trace`, matplotlib axes, a DataFrame, or a paragraph of plain text
 ) -> str:
-    "One part of a page as HTML; raises `TypeError` for another object."
+    "One part of a page as HTML; raises `TypeError` for any other object."
     import pandas as pd
     from matplotlib.axes import Axes
 

@@ -53,7 +53,7 @@ class RecordedProbs:
         return self.h
 
     def prob(self, token: int) -> float:
-        "The probability of the drafted token; raises `ValueError` for another."
+        "The probability of the drafted token; raises `ValueError` for any other."
         if token != self.token:
             raise ValueError(
                 f'the table has the probability of the drafted token {self.token} only, not of {token}'
@@ -127,7 +127,7 @@ class DraftRecorder:
         return self.state.scorer.passes if self.state.scorer else 0
 
     def keep_drafting(self, i: int, probs, token: int | None) -> bool:
-        "The decision after `i` tokens, of which `token` is the last."
+        "The decision after `i` tokens; `token` is the last of them."
         if token in self.eos:
             return False
         partial = self.state.partial_draft()
@@ -291,7 +291,7 @@ def build(
     base=None,  # None: greedy search
     seed: int = 0,
     stop=Stop(),
-    progress: bool = True,  # show a bar in a terminal or notebook where it takes over 3 s
+    progress: bool = True,  # show a bar in a terminal or notebook if it takes over 3 s
 ) -> DraftTable:
     """Decode each prompt plainly and draft `k` tokens at each position.
 
@@ -483,7 +483,7 @@ class OracleLookahead(LookaheadRule):
         self.prompt_index = {tuple(p): n for n, p in enumerate(table.prompts)}
 
     def start(self, request=None) -> 'OracleLookahead':
-        "Begin one of the table's prompts; raises `ValueError` for another."
+        "Begin one of the table's prompts; raises `ValueError` for any other."
         if request is None or tuple(request.prompt) not in self.prompt_index:
             raise ValueError('this prompt is not in the table of the oracle: build one with it')
         rule = OracleLookahead(self.table)
