@@ -25,7 +25,7 @@ def check_int(
 ) -> int:
     """`value` as an `int`.
 
-    Raises `ValueError` for what is no integer (`True` and 1.0 included) or out of range.
+    Raises `ValueError` for a value that is not an integer (`True` and 1.0 included) or is out of range.
     """
     good = isinstance(value, Integral) and not isinstance(value, bool)
     if good and minimum is not None:
@@ -45,7 +45,7 @@ def check_number(
 ) -> float:
     """`value` as a `float`.
 
-    Raises `ValueError` for what is no finite number, or too small.
+    Raises `ValueError` for a value that is not a finite number, or is too small.
     """
     good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     if good and above is not None:
@@ -90,7 +90,7 @@ def check_choice(name: str, value, choices) -> object:
 def check_bool(name: str, value) -> bool:
     """`value`, if it is `True` or `False` itself.
 
-    Raises `ValueError` otherwise: 1, 'no' and NumPy's truth values are none of the two.
+    Raises `ValueError` otherwise: 1, 'no' and NumPy's truth values are neither.
     """
     if value is not True and value is not False:
         raise ValueError(f'{name} is {value!r}: give True or False')
@@ -98,7 +98,7 @@ def check_bool(name: str, value) -> bool:
 
 
 def check_instance(name: str, value, method: str, example: str) -> object:
-    """`value`, if it is an object (no class) with a method of this name.
+    """`value`, if it is an object (not a class) with a method of this name.
 
     Raises `TypeError` otherwise, with an example of what to give.
     """

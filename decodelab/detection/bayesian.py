@@ -24,7 +24,7 @@ from ..watermark.null import null_distribution
 from .training import check_tournament_scores, check_training_scores
 from .training import likelihood_loss, pad_g_values, log_ratios, train_weights
 from .weighted import CachedLatticeNull, layer_g_values
-from ..core.plot import write_atomic
+from ..core.files import write_atomic
 from ..watermark.synthid import SynthID, TournamentScores
 from ..watermark.base import Watermark
 

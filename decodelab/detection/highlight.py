@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..watermark.null import NullDistribution
-from ..core.plot import ITEM, PART, STYLE as TRACE, axes, block_html, escape, ink, legend
+from ..core.html import ITEM, PART, escape
+from ..core.plot import STYLE as TRACE, axes, block_html, ink, legend
 
 # %% ../../nbs/11_detection/02_highlight.ipynb #e78cbd65
 def running_z(

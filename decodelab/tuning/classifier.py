@@ -8,6 +8,8 @@ __all__ = ['ClassifierLookahead']
 # %% ../../nbs/09_tuning/05_classifier.ipynb #95714632
 import json
 import math
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from ..core.trace import Trace
 from ..core.checks import check_fraction, check_instance
 from ..speculative.lookahead import LookaheadRule, check_finite
-from ..core.plot import write_atomic
+from ..core.files import write_atomic
 from .replay import DraftRecord, DraftTable, RecordedProbs
 from ..speculative.protocol import DraftProbs
 
@@ -81,7 +83,7 @@ class RecordFeatures(LookaheadRule):
 def examples(data) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`(features, accepted?, prompt)` of every verified token of a `DraftTable`, or of traces.
 
-    The traces are decoded with `RecordFeatures`. Raises `ValueError` where there is nothing to learn from.
+    The traces are decoded with `RecordFeatures`. Raises `ValueError` if there is nothing to learn from.
     """
     rows = list(from_table(data) if isinstance(data, DraftTable) else from_traces(data))
     if not rows:
@@ -142,12 +144,12 @@ def classifier_parameters(estimator) -> dict | None:
 
 
 def logistic_parameters(model) -> dict:
-    "Of a logistic regression."
+    "The parameters of a logistic regression."
     return dict(kind='logistic', weights=model.coef_[0].tolist(), bias=float(model.intercept_[0]))
 
 
 def pipeline_parameters(model) -> dict | None:
-    "Of scalers and a classifier."
+    "The parameters of scalers and a classifier."
     *scalers, (_, last) = model.steps
     parameters = classifier_parameters(last)
     if parameters is None or any(type(s).__name__ != 'StandardScaler' for _, s in scalers):
@@ -161,7 +163,7 @@ def pipeline_parameters(model) -> dict | None:
 
 
 def net_parameters(model) -> dict | None:
-    "Of a multilayer perceptron."
+    "The parameters of a multilayer perceptron."
     if model.activation not in ('relu', 'tanh', 'logistic', 'identity'):
         return None
     layers = [[w.T.tolist(), b.tolist()] for w, b in zip(model.coefs_, model.intercepts_)]
@@ -169,17 +171,19 @@ def net_parameters(model) -> dict | None:
 
 
 def tree_parameters(model) -> dict | None:
-    "Of gradient boosting, from scikit-learn's private members where they exist."
+    "The parameters of gradient boosting, from scikit-learn's private members if they exist."
     if not hasattr(model, '_predictors'):
         return None
     names = ('feature_idx', 'num_threshold', 'left', 'right', 'value', 'is_leaf')
-    trees = [{name: tree.nodes[name].tolist() for name in names} for (tree,) in model._predictors]
+    trees = []
+    for (tree,) in model._predictors:
+        trees.append({name: tree.nodes[name].tolist() for name in names})
     start = float(np.ravel(model._baseline_prediction)[0])
     return dict(kind='trees', start=start, trees=trees)
 
 
 def calibrated_parameters(model) -> dict | None:
-    "Of a calibrated classifier: the mean of its calibrated parts."
+    "The parameters of a calibrated classifier: the mean of its calibrated parts."
     if model.method not in ('isotonic', 'sigmoid'):
         return None
     parts = []
@@ -269,7 +273,6 @@ def compile_net(p: dict):
         identity=lambda z: z,
     )[p['activation']]
     layers = [(np.array(w), np.array(b)) for w, b in p['layers']]
-
     *hidden, (last_w, last_b) = layers
 
     def predict(x):
@@ -285,7 +288,8 @@ def compile_net(p: dict):
 def compile_trees(p: dict):
     "Gradient boosting: the sum of one leaf of each tree."
     names = ('is_leaf', 'value', 'feature_idx', 'num_threshold', 'left', 'right')
-    trees = [list(zip(*(tree[name] for name in names))) for tree in p['trees']]
+    columns_of = itemgetter(*names)
+    trees = [list(zip(*columns_of(tree))) for tree in p['trees']]
 
     def predict(x):
         margin = p['start'] + sum(leaf_value(nodes, x) for nodes in trees)
@@ -394,13 +398,9 @@ class ClassifierLookahead(LookaheadRule):
     def precompute(self, table: DraftTable):
         "Predict for a whole table at once, so that a replay needs no call for each token."
         self.check_fitted()
-        records = [record for sequence in table.records for record in sequence]
-        queries = [
-            (i - 1, probs)
-            for record in records
-            for i, _, probs, _ in record.queries
-            if i and probs is not None
-        ]
+        records = chain.from_iterable(table.records)
+        decisions = chain.from_iterable(record.queries for record in records)
+        queries = [(i - 1, probs) for i, _, probs, _ in decisions if i and probs is not None]
         if not queries:
             return
         x = all_features(*zip(*queries))[:, self.columns]
@@ -412,7 +412,7 @@ class ClassifierLookahead(LookaheadRule):
             probs.classifier_prob = prob
 
     def save(self, path):
-        "Write a fitted rule as JSON; raises `ValueError` where its classifier cannot be written as numbers."
+        "Write a fitted rule as JSON; raises `ValueError` if its classifier cannot be written as numbers."
         self.check_fitted()
         if self.parameters_ is None:
             raise ValueError(

@@ -118,7 +118,7 @@ def pass_seconds(
 ) -> np.ndarray:
     """Seconds `(repeats, widths)` of passes.
 
-    Raises `ValueError` where they do not fit in the model's context.
+    Raises `ValueError` if they do not fit in the model's context.
     """
     longest = context + max(widths)
     if lm.max_length and longest > lm.max_length:
@@ -138,7 +138,7 @@ def pass_seconds(
     for width in widths:
         run(width)  # warm-up
     seconds = np.zeros((repeats, len(widths)))
-    order = [(r, (i + r * 7) % len(widths)) for r in range(repeats) for i in range(len(widths))]
+    order = [(r, (i + r * 7) % len(widths)) for r, i in np.ndindex(repeats, len(widths))]
     for r, column in progress_bar(order, len(order), progress, 'pass'):
         seconds[r, column] = time_call(partial(run, widths[column]), lm.device)
     return seconds
@@ -150,7 +150,7 @@ def verification_cost_curve(
     contexts=(64, 256),  # tokens before
     rows=(1,),  # sequences at a time
     repeats: int = 7,
-    progress: bool = True,  # show a bar in a terminal or notebook where it takes over 3 s
+    progress: bool = True,  # show a bar in a terminal or notebook if it takes over 3 s
 ):
     """DataFrame of target passes: median `seconds` by width, context and rows, and the `ratio` T(width)/T(1).
 
@@ -255,7 +255,7 @@ def live_steps(
     """DataFrame of the steps of several strategies, run in turns.
 
     Without the first step of each sequence, which has the prefill of the prompt.
-    Raises `ValueError` where there are no other steps.
+    Raises `ValueError` if there are no other steps.
     """
     import pandas as pd
 
@@ -324,8 +324,8 @@ def measure_costs(
     context: int | None = None,  # tokens before; None: the mean length of the prompts
     rows: int = 1,  # sequences at a time
     repeats: int = 5,
-    prompts=None,  # to draft for; None: 64 random ids (give your own where the drafter copies)
-    progress: bool = True,  # show a bar in a terminal or notebook where it takes over 3 s
+    prompts=None,  # to draft for; None: 64 random ids (give your own if the drafter copies)
+    progress: bool = True,  # show a bar in a terminal or notebook if it takes over 3 s
 ) -> RoundCosts:
     """The costs of target passes, draft passes and the rest of a round on this machine, in seconds.
 
@@ -403,10 +403,10 @@ def predict_speedups(
 ):
     """DataFrame by lookahead k: the speedup by formula, curve and replay, and as measured.
 
-    All are those of all tokens over all seconds, which the formulas are about.
+    Each is the pooled speedup, all tokens over all seconds, which the formulas describe.
 
     `attrs` has α, the acceptance by position and the costs.
-    Raises `ValueError` where nothing was drafted.
+    Raises `ValueError` if nothing was drafted.
     """
     import pandas as pd
 

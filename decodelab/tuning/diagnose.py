@@ -9,6 +9,7 @@ __all__ = ['diagnose_run']
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from ..core.metrics import Interval, counts, good_runs, pair_runs, position_acceptance
@@ -27,7 +28,7 @@ REQUIRED_COLUMNS = tuple(
 def run_frame(run):
     """The rows of a run folder, of a frame from `bench`, or of one trace.
 
-    Raises `TypeError` for anything else, `ValueError` where there are none to diagnose.
+    Raises `TypeError` for anything else, `ValueError` if there are none to diagnose.
     """
     if isinstance(run, Trace):
         frame = trace_frame(run)
@@ -81,7 +82,7 @@ class RunAccount:
     alpha: float  # token acceptance
     reach: list[float]  # the probability that each position is accepted, by position
     draft_part: float  # of a round's cost
-    wide_part: float  # of a round's cost; NaN where there is no plain run
+    wide_part: float  # of a round's cost; NaN if there is no plain run
     ratios: object = None  # by prompt: speed over plain decoding
     drafted: float = 0.0  # tokens drafted in a round, in the mean
     variant: str = ''  # how `speed` was computed, in words
@@ -93,7 +94,7 @@ class RunAccount:
 
     @property
     def speedup(self) -> float:
-        "Times plain decoding, all tokens over all seconds: what tokens and costs come to."
+        "Pooled speedup over plain decoding."
         return self.tokens / self.cost
 
 
@@ -125,10 +126,10 @@ def run_account(
 ) -> RunAccount:
     """The account of one strategy that drafts.
 
-    Raises `ValueError` where none of its drafts was verified.
+    Raises `ValueError` if none of its drafts was verified.
     """
     runs = pair_runs(frame, name, plain) if plain else frame[frame.strategy == name]
-    verdicts = [verdict for run in runs.verdicts for verdict in run]
+    verdicts = chain.from_iterable(runs.verdicts)
     steps = [Step([], drafted=d, accepted=a, rejected=bool(r)) for d, a, r in verdicts]
     alpha = rates(counts(steps), 1.0)['token_acceptance']
     if math.isnan(alpha):
@@ -413,7 +414,7 @@ def diagnose_run(
 ) -> str:
     """Explain in sentences which factor limits each speculative strategy of a run, and how to change it.
 
-    Raises `ValueError` where nothing was drafted, `TypeError` for other costs.
+    Raises `ValueError` if nothing was drafted, `TypeError` for costs that are not `RoundCosts`.
     """
     if costs is not None and not isinstance(costs, RoundCosts):
         raise TypeError(f'costs is {costs!r}: give the result of measure_costs')

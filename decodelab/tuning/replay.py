@@ -8,7 +8,7 @@ __all__ = ['DraftTable', 'replay', 'OracleLookahead', 'predicted_speedup']
 # %% ../../nbs/09_tuning/01_replay.ipynb #859aa72c
 import json
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,8 @@ from fastcore.basics import patch
 
 from ..core.checks import check_instance, check_int
 from ..core.driver import Request, Rng, Stop, decode, encode_prompt
-from ..core.plot import facts_html, write_atomic
+from ..core.files import write_atomic
+from ..core.plot import facts_html
 from ..core.trace import Step
 from ..evaluate.bench import fingerprint, stable_repr
 from ..evaluate.jobs import progress_bar
@@ -26,7 +27,7 @@ from ..speculative.protocol import DraftState, LookaheadRule
 from ..strategies.sampling import Greedy
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #281e430c
-TOP = 8  # probabilities kept of each of the drafter's distributions
+TOP = 8  # probabilities recorded of each of the drafter's distributions
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #6b8d0c2d
 class RecordedProbs:
@@ -52,7 +53,7 @@ class RecordedProbs:
         return self.h
 
     def prob(self, token: int) -> float:
-        "The probability of the drafted token; raises `ValueError` for another."
+        "The probability of the drafted token; raises `ValueError` for any other."
         if token != self.token:
             raise ValueError(
                 f'the table has the probability of the drafted token {self.token} only, not of {token}'
@@ -63,7 +64,7 @@ class RecordedProbs:
         "The `n` largest probabilities; raises `ValueError` for more than were recorded."
         if n > len(self.top_probs) and len(self.top_probs) >= TOP:
             raise ValueError(
-                f'the table keeps the {len(self.top_probs)} largest probabilities '
+                f'the table has the {len(self.top_probs)} largest probabilities '
                 f'and the rule needs {n}: use fewer'
             )
         return self.top_probs[:n]
@@ -126,7 +127,7 @@ class DraftRecorder:
         return self.state.scorer.passes if self.state.scorer else 0
 
     def keep_drafting(self, i: int, probs, token: int | None) -> bool:
-        "The decision after `i` tokens, of which `token` is the last."
+        "The decision after `i` tokens; `token` is the last of them."
         if token in self.eos:
             return False
         partial = self.state.partial_draft()
@@ -220,7 +221,7 @@ class DraftTable:
     metadata: dict  # models, drafter, base, k, budget
 
     def __len__(self) -> int:
-        "Its prompts."
+        "The number of prompts."
         return len(self.prompts)
 
     def __getitem__(self, rows) -> 'DraftTable':
@@ -230,7 +231,7 @@ class DraftTable:
         return DraftTable(*([part[r] for r in rows] for part in lists), self.metadata)
 
     def __repr__(self) -> str:
-        "Its size, and what it was made of."
+        "Its size, its models and its base."
         a = self.metadata
         positions = sum(map(len, self.sequences))
         return (
@@ -241,7 +242,7 @@ class DraftTable:
     def _repr_html_(self) -> str:
         "Its size, its models, and how far the drafts match the target's output."
         a = self.metadata
-        matches = [r.match for records in self.records for r in records]
+        matches = [r.match for r in chain.from_iterable(self.records)]
         positions = max(1, len(matches))
         facts = {
             'prompts': len(self),
@@ -256,7 +257,7 @@ class DraftTable:
         return facts_html('Draft table', facts)
 
     def check_matches(self, lm, drafter):
-        "Raise `ValueError` where a table was made with another target or drafter."
+        "Raise `ValueError` if a table was made with another target or drafter."
         for key, value in table_metadata(lm, drafter).items():
             if self.metadata[key] != value:
                 raise ValueError(
@@ -275,7 +276,7 @@ class DraftTable:
 
     @classmethod
     def load(cls, path) -> 'DraftTable':
-        "Read a table from a file; raises `ValueError` where it is none."
+        "Read a table from a file; raises `ValueError` if it holds none."
         return load_table(path)
 
 # %% ../../nbs/09_tuning/01_replay.ipynb #5cb092c0
@@ -290,7 +291,7 @@ def build(
     base=None,  # None: greedy search
     seed: int = 0,
     stop=Stop(),
-    progress: bool = True,  # show a bar in a terminal or notebook where it takes over 3 s
+    progress: bool = True,  # show a bar in a terminal or notebook if it takes over 3 s
 ) -> DraftTable:
     """Decode each prompt plainly and draft `k` tokens at each position.
 
@@ -315,7 +316,7 @@ def build(
 def table_prompts(lm, prompts, max_new_tokens: int) -> list[list[int]]:
     """Prompts as ids.
 
-    Raises `ValueError` where there are none, or two are equal.
+    Raises `ValueError` if there are none, or two are equal.
     """
     if isinstance(prompts, str) or not len(prompts):
         raise ValueError(
@@ -341,7 +342,7 @@ def sequence_ends(lm, stop: Stop) -> list[int]:
 
 
 def table_metadata(lm, drafter) -> dict:
-    "The models and the drafter of a table; raises `TypeError` for what is no drafter."
+    "The models and the drafter of a table; raises `TypeError` for an object that is not a drafter."
     check_instance('drafter', drafter, 'start', 'AssistantDrafter(draft)')
     return dict(
         lm=lm.name,
@@ -358,7 +359,7 @@ def base_metadata(lm, base, stop: Stop) -> dict:
 
 
 def draft_weights(draft_model) -> str | None:
-    "A hash of the weights of a draft model or of heads; None where there are none of its own."
+    "A hash of the weights of a draft model or of heads; None if there are none."
     if isinstance(draft_model, LM):
         return fingerprint(draft_model.model)
     if isinstance(draft_model, torch.nn.Module):
@@ -394,7 +395,7 @@ def uses_session(draft_scorer, session) -> bool:
 
 
 def draft_sampler(request: Request, drafter, base, sequence: list[int], seed: int):
-    "The sampler of a draft's tokens: coupled with the sequence where the drafter has distributions."
+    "The sampler of a draft's tokens: coupled with the sequence if the drafter has distributions."
     p = base.bind(request).scores(request.prompt + sequence[:-1], len(sequence)).double()
     state = drafter.start(request, base, base.bind(request))
     first = state.draft(request.prompt, lambda n, probs, token: n < 1, Rng(seed))
@@ -411,7 +412,7 @@ class PromptOnly:
 def stopped_draft(record: DraftRecord, rule: LookaheadRule, room: int) -> tuple | None:
     """`(tokens, probabilities, match, passes)` of the draft under a rule, of `room` tokens at most.
 
-    None where the rule continues beyond the record.
+    None if the rule continues beyond the record.
     """
     if not room or not rule.keep_drafting(0, None, None):  # the loop decides before the drafter
         record = EMPTY
@@ -426,7 +427,7 @@ def stopped_draft(record: DraftRecord, rule: LookaheadRule, room: int) -> tuple 
 def replay_prompt(table: DraftTable, which: int, lookahead: LookaheadRule) -> list[Step]:
     """The steps of prompt number `which` under a rule.
 
-    Raises `ValueError` where it drafts more than the table has.
+    Raises `ValueError` if it drafts more than the table has.
     """
     sequence = table.sequences[which]
     rule = lookahead.start(PromptOnly(table.prompts[which]))
@@ -482,7 +483,7 @@ class OracleLookahead(LookaheadRule):
         self.prompt_index = {tuple(p): n for n, p in enumerate(table.prompts)}
 
     def start(self, request=None) -> 'OracleLookahead':
-        "Begin one of the table's prompts; raises `ValueError` for another."
+        "Begin one of the table's prompts; raises `ValueError` for any other."
         if request is None or tuple(request.prompt) not in self.prompt_index:
             raise ValueError('this prompt is not in the table of the oracle: build one with it')
         rule = OracleLookahead(self.table)
@@ -495,7 +496,7 @@ class OracleLookahead(LookaheadRule):
         return self.position < len(self.records) and n < self.records[self.position].match
 
     def update(self, step):
-        "Move on by a step; raises `ValueError` where a token was rejected."
+        "Move on by a step; raises `ValueError` if a token was rejected."
         if step.accepted < step.drafted:
             raise ValueError(
                 'a token that is right by the table was rejected: '
@@ -529,14 +530,14 @@ def array(values, dtype=np.int64) -> np.ndarray:
 
 def ragged(name: str, lists: list, dtype=np.int64) -> dict[str, np.ndarray]:
     "Lists of different lengths as one array, and their lengths."
-    flat = array((x for values in lists for x in values), dtype)
+    flat = array(chain.from_iterable(lists), dtype)
     return {f'{name}_len': array(map(len, lists)), name: flat}
 
 
 def flatten_table(table: DraftTable) -> dict[str, np.ndarray]:
     "All of a table as flat arrays."
-    records = [record for sequence in table.records for record in sequence]
-    queries = [query for record in records for query in record.queries]
+    records = list(chain.from_iterable(table.records))
+    queries = list(chain.from_iterable(record.queries for record in records))
     probs = [query[2] for query in queries]
     width = max((len(p.top_probs) for p in probs if p), default=0)
     top = [p.top_probs if p else [0.0] * width for p in probs]
@@ -562,18 +563,19 @@ def flatten_table(table: DraftTable) -> dict[str, np.ndarray]:
 
 def flatten_alternatives(table: DraftTable) -> list:
     "The drafts that are not the first tokens of a record, as JSON lists: `[record, [decision, …], …]`."
-    records = [record for sequence in table.records for record in sequence]
-    return [
-        [n, *([decision, *draft] for decision, draft in record.alternatives.items())]
-        for n, record in enumerate(records)
-        if record.alternatives
-    ]
+    records = list(chain.from_iterable(table.records))
+    rows = []
+    for n, record in enumerate(records):
+        if record.alternatives:
+            drafts = ([decision, *draft] for decision, draft in record.alternatives.items())
+            rows.append([n, *drafts])
+    return rows
 
 
 def read_table(path) -> tuple[dict, list, dict[str, np.ndarray]]:
     """`(metadata, alternatives, arrays)` of a file.
 
-    Raises `ValueError` where it is no table.
+    Raises `ValueError` if it is no table.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -607,7 +609,7 @@ def load_queries(arrays: dict[str, list]) -> list[tuple]:
 def load_table(path) -> DraftTable:
     """Read a table from a file.
 
-    Raises `ValueError` where it is none.
+    Raises `ValueError` if it holds none.
     """
     metadata, alternatives, loaded = read_table(path)
     arrays = {name: array.tolist() for name, array in loaded.items()}

@@ -46,7 +46,7 @@ class Stopwatch:
 
 
 class Proxy:
-    "Stands in for an object of which some methods are replaced."
+    "Forwards to an object, some of whose methods are replaced."
 
     def __init__(self, thing, **methods):
         self.__dict__.update(methods, thing=thing)
@@ -120,7 +120,7 @@ def round_parts(
     """DataFrame by part of a round: `seconds` of a mean round, and its `share`.
 
     The first round of each sequence, with the prefill of the prompt, is left out.
-    Raises `TypeError` for another strategy, `ValueError` where every sequence was one round.
+    Raises `TypeError` for another strategy, `ValueError` if every sequence was one round.
     """
     import pandas as pd
 
@@ -173,7 +173,7 @@ def plot_round_parts(parts, ax=None):
 def weight_bytes(lm) -> int:
     """Bytes of weights that a pass over one token transfers.
 
-    All parameters, without an input embedding of which it looks up one row.
+    All parameters except an untied input embedding, from which it looks up a single row.
     """
     total = sum(p.numel() * p.element_size() for p in lm.model.parameters())
     inputs, outputs = lm.model.get_input_embeddings(), lm.model.get_output_embeddings()

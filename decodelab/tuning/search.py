@@ -9,6 +9,7 @@ __all__ = ['TuningResult', 'tune_lookahead']
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from fastcore.basics import patch
@@ -16,7 +17,8 @@ from sklearn.base import BaseEstimator
 
 from ..core.driver import encode_prompt
 from ..core.metrics import Interval, speedup
-from ..core.plot import facts_html, rows_html, write_atomic
+from ..core.files import write_atomic
+from ..core.plot import facts_html, rows_html
 from ..drafters.assistant import AssistantDrafter, DraftHeads
 from ..drafters.prompt_lookup import PromptLookupDrafter
 from ..evaluate.bench import bench, stable_repr
@@ -89,9 +91,9 @@ def rule_candidate(
     rule: LookaheadRule,
     grid: dict | None = None,  # argument of `__init__` → the values to try; None: the rule as it is
 ) -> Candidate:
-    """A candidate for a rule of one's own.
+    """A candidate for a user's rule.
 
-    Raises `TypeError` for what is no rule, `ValueError` for an unknown argument or an empty grid.
+    Raises `TypeError` for an object that is not a rule, `ValueError` for an unknown argument or an empty grid.
     """
     from sklearn.model_selection import ParameterGrid
 
@@ -119,7 +121,7 @@ def rule_candidate(
 def resolve_candidates(
     candidates,  # names, rules, and pairs `(rule, grid)`; None: all of `CANDIDATES`
 ) -> dict[str, Candidate]:
-    """Candidates by name: a rule of a user's own by its class, or by its repr where that is taken.
+    """Candidates by name: a rule of a user's own by its class, or by its repr if that is taken.
 
     Raises `ValueError` for an unknown name.
     """
@@ -205,7 +207,7 @@ def search(
 # %% ../../nbs/09_tuning/06_search.ipynb #7a70149e
 @dataclass(repr=False)
 class TuningResult:
-    "The rule that a search found, its predicted speed, and the measured one."
+    "The best rule of a search, its predicted speed, and the measured one."
 
     rule: LookaheadRule
     candidate: str  # a name of `CANDIDATES`, or the class of a user's own rule
@@ -215,7 +217,7 @@ class TuningResult:
     costs: RoundCosts
     drafter: object
     measured: Interval | None = None  # speed over plain decoding, on held-out prompts
-    measured_fixed: Interval | None = None  # the same of the best fixed length
+    measured_fixed: Interval | None = None  # of the best fixed length, there too
     measured_against_fixed: Interval | None = None  # the rule's speed over that of the fixed length
     frame: object = field(default=None, repr=False)  # the runs
 
@@ -223,7 +225,7 @@ class TuningResult:
         """The `GenerationConfig` under which transformers stops in the same way.
 
         It is that of the draft model; for prompt lookup, that of the target. With a folder, also
-        written there. Raises `ValueError` where there is none.
+        written there. Raises `ValueError` if there is none.
         """
         from transformers import GenerationConfig
 
@@ -235,7 +237,7 @@ class TuningResult:
     def to_vllm(self, path=None) -> dict:
         """vLLM's `speculative_config`; with a file name, also written there as JSON.
 
-        Raises `ValueError` where vLLM has no such rule.
+        Raises `ValueError` if vLLM has no such rule.
         """
         settings = vllm_settings(self.rule, self.drafter, self.fixed)
         if path is not None:
@@ -298,7 +300,7 @@ def __repr__(self: TuningResult) -> str:
 def transformers_settings(rule: LookaheadRule, drafter) -> dict:
     """Arguments of transformers' `GenerationConfig`.
 
-    Raises `ValueError` where it has no such rule.
+    Raises `ValueError` if it has no such rule.
     """
     if type(drafter) is PromptLookupDrafter:
         if type(rule) is not FixedLookahead:
@@ -332,7 +334,7 @@ def transformers_settings(rule: LookaheadRule, drafter) -> dict:
 def vllm_settings(rule: LookaheadRule, drafter, fixed: FixedLookahead) -> dict:
     """vLLM's `speculative_config`.
 
-    Raises `ValueError` where it has no such rule.
+    Raises `ValueError` if it has no such rule.
     """
     if not isinstance(rule, FixedLookahead):
         raise ValueError(
@@ -362,7 +364,7 @@ def tune_lookahead(
     seed: int = 0,  # of the split
     output_dir=None,  # folder of the measured runs, which can be resumed
     table: DraftTable | None = None,  # recorded before, of other prompts; None: recorded now
-    progress: bool = True,  # show bars in a terminal or notebook where a part takes over 3 s
+    progress: bool = True,  # show bars in a terminal or notebook if a part takes over 3 s
 ) -> TuningResult:
     """The lookahead rule with the best predicted speed, cross-validated by prompt, then measured.
 
@@ -416,7 +418,7 @@ def held_out_prompts(
 ) -> list:
     """The prompts that are not in a table.
 
-    Raises `ValueError` where it was recorded with another model, drafter, base, k or budget, or has
+    Raises `ValueError` if it was recorded with another model, drafter, base, k or budget, or has
     all of them.
     """
     table.check_matches(lm, drafter)
@@ -440,8 +442,9 @@ def search_all(
     progress: bool = False,
 ) -> dict:
     "A fitted search for each candidate that fits the table, and for fixed lengths."
-    records = [record for sequence in table.records for record in sequence]
-    has_probs = any(query[2] is not None for record in records for query in record.queries)
+    records = chain.from_iterable(table.records)
+    queries = chain.from_iterable(record.queries for record in records)
+    has_probs = any(probs is not None for _, _, probs, _ in queries)
     folds = min(4, len(table))
     searches = {}
     todo = list((candidates | dict(fixed=CANDIDATES['fixed'])).items())

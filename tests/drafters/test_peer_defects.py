@@ -311,7 +311,7 @@ DEFECTS = [
         'lookup takes the first match and only a continuation of full length',
         HERE + 'test_lookup_takes_the_newest_match_and_what_there_is_of_it',
     ),
-    ('B1.3', 'one name for three speedups', 'nbs/01_core/04_metrics.ipynb'),
+    ('B1.3', 'one name for three speedups', 'nbs/01_core/05_metrics.ipynb'),
     (
         'B1.6',
         'is the accepted length with or without the bonus token?',
@@ -344,7 +344,7 @@ DEFECTS = [
         'a batch of speculated texts is not the texts one by one',
         'tests/drafters/test_batch.py::test_every_family',
     ),
-    ('B3', 'several formulas under one name', 'nbs/01_core/04_metrics.ipynb'),
+    ('B3', 'several formulas under one name', 'nbs/01_core/05_metrics.ipynb'),
     (
         'Q6',
         'selfhash with the default width is one list for all texts',

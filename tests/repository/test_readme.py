@@ -72,14 +72,14 @@ def test_rendering(tmp_path):
         cells=[
             new_code_cell('#| hide\nsecret = 1'),
             new_markdown_cell(
-                '[a](01_core/03_trace.ipynb) [b](../LICENSE) [c](https://x.org/y) [d](#e)'
+                '[a](01_core/04_trace.ipynb) [b](../LICENSE) [c](https://x.org/y) [d](#e)'
             ),
             new_code_cell('#| slow\nshown = 1', outputs=[html]),
         ]
     )
     nbformat.write(nb, tmp_path / 'index.ipynb')
     text = readme.render(tmp_path / 'index.ipynb')
-    assert '[a](nbs/01_core/03_trace.ipynb) [b](LICENSE) [c](https://x.org/y) [d](#e)' in text
+    assert '[a](nbs/01_core/04_trace.ipynb) [b](LICENSE) [c](https://x.org/y) [d](#e)' in text
     assert '```python\nshown = 1\n```' in text
     assert 'plain text' in text
     assert 'secret' not in text
