@@ -145,7 +145,7 @@ def summary_sentences(
 
 # %% ../../nbs/16_cli/03_bench_report.ipynb #c97df1be
 def without_nan(value):
-    "A value for JSON, which has no nan: None in its place."
+    "A value for JSON, which has no nan: None instead."
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

@@ -57,7 +57,7 @@ class Exercised:
 
     @property
     def missing(self) -> str:
-        "The first count that a check needs and these runs left at zero, as a sentence; empty if there is none."
+        "A sentence on the first required count that is zero; empty if there is none."
         for name in ('drafted', 'accepted', 'rejected'):
             if getattr(self, name) == 0:
                 return f'no token was {name}'
@@ -338,14 +338,14 @@ MAX_NODES = 4  # of a tree: the outcomes of more nodes are too many to enumerate
 
 
 def with_draft_model(strategy, draft):
-    "The same strategy with another draft model, if it has one, and nothing learned."
+    "A copy of the strategy with another draft model, if it has one, and nothing learned."
     twin = copy.copy(strategy)
     twin.drafter = strategy.drafter.with_model(draft)
     return twin
 
 
 def with_exact_models(strategy, q: ExactLM):
-    "The same strategy on tables: base and draft model replaced, verifier and lookahead as they are."
+    "A copy of the strategy on tables: base and draft model replaced, verifier and lookahead as they are."
     twin = with_draft_model(strategy, q)
     twin.base = ExactSample()
     for drafter in inner_drafters(twin.drafter):

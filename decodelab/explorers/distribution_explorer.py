@@ -245,7 +245,7 @@ class DistributionExplorer(Explorer):
         return DistributionResult(next_logits.request.prompt, forced, stages, top, table)
 
     def pick(self, key: str) -> dict:
-        "`force:ID` goes on with a token, `go:ID,ID` to a path of the tree, `forget:` drops the other branches."
+        "Apply a click: `force:ID` adds a token, `go:ID,ID` opens a path, `forget:` drops the other branches."
         action, _, value = key.partition(':')
         ids = tuple(int(i) for i in value.split(',') if i)
         path = tuple(self.settings['path'])
@@ -346,7 +346,8 @@ class DistributionExplorer(Explorer):
             )
         forget = ''
         if len(result.branches) > len(result.forced):
-            forget = '<span class="dx-badge" data-pick="forget:" tabindex="0">forget the other branches</span>'
+            opening = '<span class="dx-badge" data-pick="forget:" tabindex="0">'
+            forget = f'{opening}forget the other branches</span>'
         return f'<div>{badge}{forget}</div>{root}{self.branch_html(result, ())}'
 
     def result_html(self, result: DistributionResult) -> str:

@@ -276,7 +276,8 @@ class LayerExplorer(Explorer):
         for name, values in rows.items():
             cells = ''.join(f'<td>{value}</td>' for value in values)
             body += f'<tr><th scope="row">{name}</th>{cells}</tr>'
-        numbers = f'<div class="dx-scroll" style="overflow-x: auto"><table class="dx-lens">{body}</table></div>'
+        lens = f'<table class="dx-lens">{body}</table>'
+        numbers = f'<div class="dx-scroll" style="overflow-x: auto">{lens}</div>'
         title = (
             f'Rank of <code>{escape(text)}</code> by layer, after <code>…{escape(before)}</code>'
         )

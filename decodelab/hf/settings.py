@@ -488,7 +488,7 @@ def check_value(name: str, value):
 
 
 def _check_tensor(name: str, value: torch.Tensor):
-    "Raise `TypeError` for a tensor in place of a plain value, or of several in place of one."
+    "Raise `TypeError` for a tensor instead of a plain value, or for several values instead of one."
     if name not in TENSOR_NAMES:
         raise TypeError(f'{name} is a tensor {tuple(value.shape)}: give a plain value')
     if name in MIN_INTEGERS and value.numel() != 1:

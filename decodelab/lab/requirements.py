@@ -365,11 +365,11 @@ def shortages(
         cache = existing_parent(os.environ.get('HF_HOME', Path.home() / '.cache'))
         room[cache] = max(room.get(cache, 0), need['memory_gb'])
     warnings = memory_shortages(need, scale)
-    for place, gb in room.items():
-        free = shutil.disk_usage(place).free / 1e9
+    for folder, gb in room.items():
+        free = shutil.disk_usage(folder).free / 1e9
         if free < gb:
             advice = f'{gb:g} GB are needed and {free:.1f} are free: make room, or --anyway'
-            warnings.append(Missing(f'disk at {place}', advice, False))
+            warnings.append(Missing(f'disk at {folder}', advice, False))
     return warnings
 
 # %% ../../nbs/15_lab/03_requirements.ipynb #9c91fa87

@@ -276,7 +276,7 @@ class TokenBatches:
 
 @dataclass
 class RowBatches:
-    "Batches of the rows of an array (n, length), each used once, in this order. Positions are counted in steps."
+    "Batches of the rows of an array (n, length), each used once, in order; positions count steps."
 
     unit = 'step'
     score_lines = 5
