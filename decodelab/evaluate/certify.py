@@ -532,7 +532,7 @@ def certify(
     max_new_tokens: int = 24,  # per sequence of an identity check
     samples: int = 2000,  # of a statistical check
     seed: int = 0,
-    progress: bool = True,  # show bars in a terminal or notebook where a check takes over 3 s
+    progress: bool = True,  # show bars in a terminal or notebook if a check takes over 3 s
 ) -> Certificate:
     """Certify that a strategy keeps its base's distribution.
 
@@ -568,7 +568,7 @@ def check_verifier(verifier, make: Callable):
     """Assert that a verifier keeps the distribution exactly.
 
     `make(verifier, q)` builds a sampling strategy that drafts from the table `q`. Raises
-    `AssertionError`, too, where that strategy drafts nothing, or no draft token is accepted or rejected.
+    `AssertionError`, too, if that strategy drafts nothing, or no draft token is accepted or rejected.
     """
     exercised = Exercised()
     distances = [exact_distance(make, verifier, seed, exercised) for seed in range(4)]
@@ -624,7 +624,7 @@ def check_processor(
     """Assert that a logits processor is pure.
 
     It gives the same answer twice, leaves its inputs untouched, and treats a block of rows as one
-    row at a time. Raises `AssertionError`, too, where it changes no score: nothing was exercised.
+    row at a time. Raises `AssertionError`, too, if it changes no score: nothing was exercised.
     """
     from decodelab.logits.processor_list import LogitsProcessorList
 

@@ -17,7 +17,7 @@ from ..core.driver import Request, Rng
 def kl(p: np.ndarray, q: np.ndarray) -> float:
     """Kullback–Leibler divergence KL(p ‖ q) in nats of two histograms (k,).
 
-    Infinite where `p` has mass and `q` has none.
+    Infinite if `p` has mass where `q` has none.
     """
     mass = p > 0
     with np.errstate(divide='ignore'):

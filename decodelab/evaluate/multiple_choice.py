@@ -104,7 +104,7 @@ def mc1(true: Sequence[float], false: Sequence[float], best: int = 0, ties: bool
 
 
 def mc2(true: Sequence[float], false: Sequence[float]) -> float:
-    "The true answers' fraction of the probability of all answers; NaN where all have none."
+    "The true answers' fraction of the probability of all answers; NaN if all have none."
     true, false = check_scores(true, false)
     return torch.sigmoid(true.logsumexp(0) - false.logsumexp(0)).item()
 
