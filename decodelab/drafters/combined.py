@@ -104,10 +104,6 @@ class CappedDrafter(Drafter):
         "True if the first round of a sequence drafts nothing."
         return self.drafter.needs_history
 
-    def with_model(self, lm) -> 'CappedDrafter':
-        "A copy around a copy of the drafter inside."
-        return CappedDrafter(self.drafter.with_model(lm), self.max_tokens)
-
     def start(self, request: Request, base: Base, target) -> DraftState:
         "The state for one sequence."
         return CappedState(self.drafter.start(request, base, target), self.max_tokens)
