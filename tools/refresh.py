@@ -65,7 +65,8 @@ def status_text(results: list[Freshness]) -> str:
         ]
         for r in results
     ]
-    counts = [f'{sum(r.state == state for r in results)} {state}' for state in STATES]
+    states = [r.state for r in results]
+    counts = [f'{states.count(state)} {state}' for state in STATES]
     lines = text_table(['result', 'state', 'measured at', 'why'], rows)
     return '\n'.join([*lines, f'results: {len(results)}, {", ".join(counts)}'])
 
