@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['UniversalDrafter']
 
-# %% ../../nbs/08_drafters/11_universal.ipynb #a8c44a46
+# %% ../../nbs/08_drafters/11_universal.ipynb #f5bfe1a6
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -13,14 +13,15 @@ from weakref import WeakKeyDictionary
 
 from fastcore.basics import patch
 
-from decodelab.core.driver import Request
-from decodelab.models.session import LM, ModelInputs
-from decodelab.models.tokenizer_bytes import TokenizerBytes, shared_tokens, special_token_map
-from decodelab.models.tokenizer_bytes import tokenizer_bytes_pair
-from decodelab.drafters.assistant import ModelDrafter
-from decodelab.strategies.sampling import Base, Greedy, Scorer
-from decodelab.speculative.protocol import Draft, DraftProbs, DraftState
+from ..core.driver import Request
+from ..models.session import LM, ModelInputs
+from ..models.tokenizer_bytes import TokenizerBytes, shared_tokens, special_token_map
+from ..models.tokenizer_bytes import tokenizer_bytes_pair
+from .assistant import ModelDrafter
+from ..strategies.sampling import Base, Greedy, Scorer
+from ..speculative.protocol import Draft, DraftProbs, DraftState
 
+# %% ../../nbs/08_drafters/11_universal.ipynb #a8c44a46
 WINDOW = 24  # target tokens after which a text without spaces is cut anyway
 PATIENCE = 16  # draft tokens without one more target token, at most
 

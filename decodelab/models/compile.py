@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/02_models/12_compile.ipynb #98d9f6d5
+# %% ../../nbs/02_models/12_compile.ipynb #3a7ec896
 import functools
 import itertools
 import time
@@ -18,15 +18,16 @@ from fastcore.basics import patch
 import torch
 from transformers.cache_utils import Cache
 
-from decodelab.core.checks import check_choice, check_int
-from decodelab.core.driver import synchronize
-from decodelab.models.partial_forward import attention_masks, ROUNDING, PartialForward
-from decodelab.models.transformer import additive, embed, NativeForward, logits as head_logits
-from decodelab.models.transformer import AttentionMask, Matrix, ModelSnapshot, PassInfo
-from decodelab.models.transformer import causal_window
-from decodelab.models.weights import hook_dicts, pack_matrices, cached_native_forward
-from decodelab.models.step_library import StepLibrary, library_reason, compile_step
+from ..core.checks import check_choice, check_int
+from ..core.driver import synchronize
+from .partial_forward import attention_masks, ROUNDING, PartialForward
+from .transformer import additive, embed, NativeForward, logits as head_logits
+from .transformer import AttentionMask, Matrix, ModelSnapshot, PassInfo
+from .transformer import causal_window
+from .weights import hook_dicts, pack_matrices, cached_native_forward
+from .step_library import StepLibrary, library_reason, compile_step
 
+# %% ../../nbs/02_models/12_compile.ipynb #98d9f6d5
 MIN_CAPACITY = 256  # positions of the smallest cache
 MIN_BUCKET = 16  # tokens of the shortest padded prompt
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['embedded_models']
 
-# %% ../../nbs/02_models/01_loading.ipynb #ba0ab3e0
+# %% ../../nbs/02_models/01_loading.ipynb #02f430d5
 import difflib
 import json
 import math
@@ -20,8 +20,9 @@ from pickle import UnpicklingError
 
 import torch
 
-from decodelab.core.checks import check_bool
+from ..core.checks import check_bool
 
+# %% ../../nbs/02_models/01_loading.ipynb #ba0ab3e0
 PACKAGE = Path(find_spec('decodelab').origin).parent
 EMBEDDED = PACKAGE / 'weights'  # one folder for each model that ships with the package
 NANO = 'nano', 'nano-draft', 'nano-small', 'nano-alt'  # trained on a GPU (`zoo.nano`)

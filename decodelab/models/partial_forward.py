@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/02_models/04_partial_forward.ipynb #7150da09
+# %% ../../nbs/02_models/04_partial_forward.ipynb #9e18a82d
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from decodelab.models.transformer import ModelSnapshot
+from .transformer import ModelSnapshot
 
+# %% ../../nbs/02_models/04_partial_forward.ipynb #7150da09
 LAYER_KINDS = {'full_attention', 'sliding_attention'}  # the kinds of layers whose masks are known
 # Rotary tables that depend on the position alone.
 STATIC_ROPES = {'default', 'linear', 'llama3', 'yarn', 'proportional'}

@@ -23,19 +23,9 @@ from .kv_cache import encoder_decoder_cache, preallocated_cache
 from .hidden_states import HiddenStatesMixin
 from .compile import CompileMixin, TransformersGraphs
 from .early_exit import EarlyExitMixin, upcast
-from decodelab.models.loading import (
-    EMBEDDED,  # noqa: F401 - imported from here elsewhere
-    as_name,
-    auto_class,
-    device_of,
-    hub_commit,
-    load_error,
-    locate,
-    n_shards,
-    no_progress_bars,
-    read_weights,
-    resolve_placement,
-)
+from .loading import EMBEDDED  # noqa: F401 - imported from here elsewhere
+from .loading import as_name, auto_class, device_of, hub_commit, load_error, locate
+from .loading import n_shards, no_progress_bars, read_weights, resolve_placement
 from .tree_branches import TreeBranchesMixin
 
 # %% ../../nbs/02_models/13_session.ipynb #648a1f39

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['compile_step', 'greedy_tokens']
 
-# %% ../../nbs/02_models/11_step_library.ipynb #cb2be2ed
+# %% ../../nbs/02_models/11_step_library.ipynb #8e34618f
 import dataclasses
 import hashlib
 import os
@@ -20,12 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from decodelab.core.checks import check_int
-from decodelab.models.kv_cache import preallocated_cache
-from decodelab.models.transformer import AttentionMask, Layer, Matrix, NativeForward, Norm, PassInfo
-from decodelab.models.transformer import Weights, additive, attention, block, causal_window, embed
-from decodelab.models.transformer import logits, mlp, norm, rotate
+from ..core.checks import check_int
+from .kv_cache import preallocated_cache
+from .transformer import AttentionMask, Layer, Matrix, NativeForward, Norm, PassInfo
+from .transformer import Weights, additive, attention, block, causal_window, embed
+from .transformer import logits, mlp, norm, rotate
 
+# %% ../../nbs/02_models/11_step_library.ipynb #cb2be2ed
 STRIDE = 16  # keys are read in multiples of this number
 MAX_POSITIONS = 1 << 15  # of a model whose configuration names no limit
 

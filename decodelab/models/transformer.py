@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/02_models/03_transformer.ipynb #fed5857b
+# %% ../../nbs/02_models/03_transformer.ipynb #fd1e628e
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from decodelab.models.kv_cache import PreallocatedCache
+from .kv_cache import PreallocatedCache
 
-
+# %% ../../nbs/02_models/03_transformer.ipynb #fed5857b
 def onednn_linear():
     "oneDNN's matrix product; None if PyTorch has none."
     if not torch.backends.mkldnn.is_available():

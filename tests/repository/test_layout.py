@@ -3,6 +3,7 @@ demonstrations, claims that can fail, links that lead somewhere."""
 
 import ast
 import base64
+import itertools
 import re
 from collections import Counter
 
@@ -87,11 +88,10 @@ def test_the_audit_finds_nothing_in_scripts(path):
     assert list(audit.compound_assertions(source)) == []
 
 
-def test_few_comprehensions_are_nested():
-    sources = [s for p in EVERY for s in cells(p)] + [
-        p.read_text(encoding='utf-8') for p in SCRIPTS
-    ]
-    nested = [problem for s in sources for problem in audit.nested_comprehensions(s)]
+def test_few_comprehensions_of_notebooks_are_nested():
+    "Those of experiments and scripts: `test_experiments_form`, `test_form_of_tests`."
+    sources = itertools.chain.from_iterable(map(cells, numbered()))
+    nested = list(itertools.chain.from_iterable(map(audit.nested_comprehensions, sources)))
     assert len(nested) <= 30, nested
 
 
