@@ -16,7 +16,7 @@ import decodelab
 from repo import ROOT, exported_names, module_name, module_path, notebooks, project, tracked
 
 MODULES = [module_name(p) for p in notebooks()]
-FORMS = ['lab.panel']  # needs the packages of [lab]; imported when an explorer is shown
+FORMS = ['explorers.panel']  # needs the packages of [lab]; imported when an explorer is shown
 # What a user is promised to find at the top, as far as it exists.
 PROMISED = '''load LM Session decode decode_batch generate Trace Step Stop Request
     Greedy Sample BeamSearch DiverseBeamSearch ConstrainedBeamSearch ContrastiveSearch DoLa ContrastiveDecoding Speculative
