@@ -313,7 +313,8 @@ def run_jobs(
 ) -> list[dict]:
     """Do the missing jobs, shared among the processes; return the rows of all jobs, in their order.
 
-    With `distributed` every error ends the run. Raises `ValueError` for a folder that was made with other settings, or that another run writes to.
+    With `distributed` every error ends the run. Raises `ValueError` for a folder that was made with
+    other settings, or that another run writes to.
     """
     check_jobs(jobs)
     check_choice('on_error', on_error, ('raise', 'keep'))

@@ -324,9 +324,10 @@ class DistributionExplorer(Explorer):
             text = token_text(self.lm, [*result.prompt, *path], child[-1])
             key = path_key(child)
             here = ' class="dx-here"' if child == result.forced else ''
+            odds = f'<small>{probability_text(p)} ({probability_text(before)})</small>'
             items += (
                 f'<li><code{here} data-pick="node-{key}" data-link="{key}" tabindex="0">{text}</code> '
-                f'<small>{probability_text(p)} ({probability_text(before)})</small>{self.branch_html(result, child)}</li>'
+                f'{odds}{self.branch_html(result, child)}</li>'
             )
         return f'<ul>{items}</ul>'
 

@@ -93,7 +93,8 @@ def rule_candidate(
 ) -> Candidate:
     """A candidate for a user's rule.
 
-    Raises `TypeError` for an object that is not a rule, `ValueError` for an unknown argument or an empty grid.
+    Raises `TypeError` for an object that is not a rule, `ValueError` for an unknown argument or an
+    empty grid.
     """
     from sklearn.model_selection import ParameterGrid
 
