@@ -48,10 +48,18 @@ def defined_names(tree):
 
 
 def data_lines(source):
-    "The lines, from 1, of string literals over several lines: tables, prompts, scripts, styles."
-    for n in ast.walk(tree_of(source)):
-        if isinstance(n, (ast.Constant, ast.JoinedStr)) and n.end_lineno > n.lineno:
+    "The lines, from 1, of triple-quoted strings that are no docstrings: tables, prompts, scripts, styles."
+    tree = tree_of(source)
+    docs = {ast.get_docstring(n, clean=False) for n in documented_nodes(source)}
+    for n in ast.walk(tree):
+        if not isinstance(n, (ast.Constant, ast.JoinedStr)) or n.end_lineno == n.lineno:
+            continue
+        quoted = TRIPLE.match(ast.get_source_segment(source, n) or '')
+        if quoted and getattr(n, 'value', None) not in docs:
             yield from range(n.lineno, n.end_lineno + 1)
+
+
+TRIPLE = re.compile(r"[rRbBfFuU]*(?:\"{3}|'{3})")
 
 
 def wide(path):
