@@ -18,7 +18,7 @@ from ..core.checks import check_fraction, check_int
 from .base import TokenScores, Watermark, check_ids_and_prompt
 from .null import BinomialNull, null_distribution
 from .philox import key_words, token_words, vocabulary_words
-from .synthid import contexts_of, scored_flags
+from .synthid import ContextProcessor, contexts_of, scored_flags
 
 # %% ../../nbs/10_watermark/11_dipmark.ipynb #857f5887
 def reweight(
@@ -85,32 +85,11 @@ class DiPmark(Watermark):
         return TokenScores(values, scored, [None] * first + contexts)
 
 # %% ../../nbs/10_watermark/11_dipmark.ipynb #5cd76768
-class BoundDiPmark:
-    """The processor of one request: `(ids, scores (r, V)) → (r, V)`, log-probabilities.
-
-    A function of the ids, without memory; rows that are not watermarked do not change.
-    """
+class BoundDiPmark(ContextProcessor):
+    "DiPmark's processor of one request: the reweighted distribution."
 
     def __init__(self, watermark: DiPmark, prompt: int):
-        self.watermark = watermark
-        self.prompt = prompt
-
-    def __call__(self, ids, scores):
-        rows = []
-        for n, row in enumerate(scores, len(ids) - len(scores) + 1):
-            context = self.context(ids, n)
-            rows.append(row if context is None else self.process_row(row, context))
-        return torch.stack(rows)
-
-    def context(self, ids, n: int) -> tuple[int, ...] | None:
-        "The context of the token after the first `n` ids; None if it is not watermarked."
-        if n < self.prompt:
-            return None
-        width, history = self.watermark.context, self.watermark.history
-        contexts = contexts_of(ids[max(self.prompt, n - width - history) : n], width)
-        if not contexts or contexts[-1] in contexts[:-1]:
-            return None
-        return contexts[-1]
+        super().__init__(watermark, prompt, watermark.context)
 
     def process_row(self, scores: torch.Tensor, context: tuple) -> torch.Tensor:
         "Log-probabilities `(V,)` after the reweighting."

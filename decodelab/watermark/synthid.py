@@ -174,17 +174,18 @@ class SynthID(Watermark):
         return TournamentScores(g.mean(1), scored, [None] * first + contexts, g, self)
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #8433c9d1
-class BoundSynthID:
+class ContextProcessor:
     """The processor of one request: `(ids, scores (r, V)) → (r, V)`, log-probabilities.
 
-    A function of the ids, without memory; rows that are not watermarked do not change.
+    A function of the ids, without memory. Rows of the prompt, and those whose context has occurred
+    among the last `history` ones, do not change; a subclass has `process_row`.
     """
 
-    def __init__(self, watermark: SynthID, prompt: int):
+    def __init__(self, watermark, prompt: int, width: int, padded: bool = False):
         self.watermark = watermark
-        self.g = watermark.g
         self.prompt = prompt
-        self.width = watermark.ngram_len - 1
+        self.width = width  # ids of a context
+        self.padded = padded  # are the first, shorter contexts watermarked, too?
 
     def __call__(self, ids, scores):
         rows = []
@@ -200,11 +201,18 @@ class BoundSynthID:
         history = self.watermark.history
         new = ids[max(self.prompt, n - self.width - history) : n]
         begins = n - self.prompt < self.width + history
-        padded = begins and not self.watermark.skip_first
-        contexts = contexts_of(new, self.width, padded)[-history - 1 :]
+        contexts = contexts_of(new, self.width, begins and self.padded)[-history - 1 :]
         if not contexts or contexts[-1] in contexts[:-1]:
             return None
         return contexts[-1]
+
+
+class BoundSynthID(ContextProcessor):
+    "SynthID's processor of one request: the winner of a tournament."
+
+    def __init__(self, watermark: SynthID, prompt: int):
+        super().__init__(watermark, prompt, watermark.ngram_len - 1, not watermark.skip_first)
+        self.g = watermark.g
 
     def process_row(self, scores: torch.Tensor, context: tuple) -> torch.Tensor:
         "Log-probabilities `(V,)` of the winner."
