@@ -21,6 +21,10 @@ from .host_reads import UniformStock, draw_rows, to_host
 from .trace import detokenize, Step, Trace
 
 # %% ../../nbs/01_core/09_driver.ipynb #145dd70a
+class NoTokenError(ValueError):
+    "Every token of a row is forbidden: an error of the target's row, the end of a draft in the drafter's."
+
+
 class RandomSource:
     "The members of a source of random numbers, with their defaults."
 
@@ -68,14 +72,15 @@ class Rng(RandomSource):
 
         One host read on an accelerator.
 
-        Raises `ValueError` if they have no finite, positive sum.
+        Raises `ValueError` if they have no finite, positive sum, a `NoTokenError` if that is 0.
         """
         if weights.device.type != 'cpu':
             return self.draw_there(weights)
         cumulative = weights.cumsum(0, dtype=torch.float64)
         total = cumulative[-1].item()
         if not 0 < total < math.inf:
-            raise ValueError(
+            error = NoTokenError if total == 0 else ValueError
+            raise error(
                 f'the weights sum to {total}: the model gave no usable logits, '
                 'or the logits processors forbid every token'
             )
@@ -108,7 +113,8 @@ class Stop:
     eos: tuple[int, ...] | None = None  # ids that end it; None: the model's own; (): none
     strings: tuple[str, ...] = ()  # it ends with the token that completes one of these
     seconds: float | None = None  # wall-clock budget
-    when: Callable[[list[int]], bool] | None = None  # called with the new ids after each token
+    # a pure function of the new ids, called after each token; under processors after drafted ones, too
+    when: Callable[[list[int]], bool] | None = None
 
     def __post_init__(self):
         if any(not s for s in self.strings):
@@ -208,12 +214,20 @@ class Request:
     stop: Stop = Stop()
     encoder: Any = None  # inputs of an encoder, for encoder–decoder models
     batcher: Any = None  # opens sessions that share forward passes (`models.batching`)
+    ends: Any = (
+        None  # a `SequenceEnds` if tokens are drafted: processors are not called after an end
+    )
 
     def __post_init__(self):
         start = [] if self.lm is None else list(self.lm.decoder_start_ids)
         if self.encoder is None and start:  # the decoder's sequence begins with its own ids
             self.encoder = dict(input_ids=self.prompt)
             self.prompt = start
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        "The ids that end the sequence: those of `stop`, or else the model's own."
+        return tuple(self.lm.eos if self.stop.eos is None else self.stop.eos)
 
     def session(self):
         "A new session of the request's model, for strategies, drafters and logits processors."
@@ -236,6 +250,42 @@ def synchronize(device):
     "Wait until an accelerator has finished its queue; a CPU has none."
     if torch.device(device).type != 'cpu':
         torch.accelerator.synchronize(device)
+
+# %% ../../nbs/01_core/09_driver.ipynb #b326744d
+class SequenceEnds:
+    "Finds the first new token that ends a sequence; remembers the longest sequence without one."
+
+    def __init__(
+        self,
+        request: Request,
+        ids_only: bool = False,  # look for ids that end it, and not for strings and conditions?
+    ):
+        self.stopper = StopChecker(request.stop, request.lm, request.now)
+        self.ids_only = ids_only
+        self.n_prompt = len(request.prompt)
+        self.open = list(request.prompt)  # ids without an end
+
+    def may_end(self, tokens: list[int]) -> bool:
+        "False if none of these new ids can end the sequence; costs little."
+        return not (self.ids_only and self.stopper.eos.isdisjoint(tokens))
+
+    def open_length(self, ids: list[int]) -> int:
+        "The length of the longest prefix of `ids` without an end: the token after it is the first one."
+        while self.open != ids[: len(self.open)]:
+            self.open.pop()
+        if len(self.open) < self.n_prompt:
+            self.open = ids[: self.n_prompt]
+        for n in range(len(self.open), len(ids)):
+            if self.is_end(ids, n):
+                return n
+            self.open.append(ids[n])
+        return len(ids)
+
+    def is_end(self, ids: list[int], n: int) -> bool:
+        "Does `ids[n]` end the sequence?"
+        if self.ids_only:
+            return ids[n] in self.stopper.eos
+        return bool(self.stopper.check(ids[self.n_prompt : n + 1], check_time=False))
 
 # %% ../../nbs/01_core/09_driver.ipynb #6bd639bf
 class Strategy(Component):

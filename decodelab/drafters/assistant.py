@@ -37,14 +37,12 @@ class PaddedScorer(Scorer):
     def scores(self, ids, last):
         "`(last, width)` after each of the last `last` prefixes of `ids`."
         n_ids = self.session.lm.vocab_size
-        if n_ids < self.width:
-            ids = [i if i < n_ids else 0 for i in ids]
-        scores = self.session.logits(ids, last)[:, : self.width]
+        embedded = [i if i < n_ids else 0 for i in ids] if n_ids < self.width else ids
+        scores = self.session.logits(embedded, last)[:, : self.width]
         gap = self.width - scores.shape[-1]
         if gap > 0:
             scores = torch.nn.functional.pad(scores, (0, gap), value=-torch.inf)
-        scores = self.processors(ids, scores)
-        return scores.softmax(-1) if self.probabilities else scores
+        return self.finalize(self.processors(ids, scores))
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #de7e37e1
 class RoundScorer:

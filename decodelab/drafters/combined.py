@@ -6,14 +6,21 @@
 __all__ = ['FirstOfDrafter', 'ParallelDrafter', 'CascadeDrafter']
 
 # %% ../../nbs/08_drafters/09_combined.ipynb #93b9cb5d
+import math
 from dataclasses import replace
 
 from ..core.checks import check_int
 from ..core.driver import Request
 from .assistant import AssistantDrafter, DraftHeads
-from ..speculative.loop import default_verifier
-from ..speculative.protocol import Draft, Drafter, DraftProbs, DraftState
-from ..strategies.sampling import Base
+from decodelab.speculative.protocol import (
+    Draft,
+    Drafter,
+    DraftProbs,
+    DraftState,
+    ExactMatchVerifier,
+)
+from ..speculative.verifiers import TokenVerifier
+from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/08_drafters/09_combined.ipynb #15189bcd
 class CombinedDrafter(Drafter):
@@ -229,6 +236,15 @@ class CascadeDrafter(AssistantDrafter):
         )
 
 # %% ../../nbs/08_drafters/09_combined.ipynb #59156e4b
+def possible_rows(scorer: Scorer, p) -> int:
+    "The number of leading rows `(V,)` in which the scorer's processors leave a token."
+    if scorer.processors is None or not scorer.processors.reads_ids:
+        return len(p)
+    lowest = 0 if scorer.probabilities else -math.inf
+    impossible = [bool(row.max() == lowest) for row in p]
+    return [*impossible, True].index(True)
+
+
 class CascadeState(DraftState):
     "The draft model and its drafter for one sequence."
 
@@ -236,7 +252,7 @@ class CascadeState(DraftState):
         self.outer = outer
         self.inner = inner
         self.max_draft = max_draft
-        self.verifier = default_verifier(outer.base)
+        self.verifier = TokenVerifier() if outer.sampled else ExactMatchVerifier()
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "A draft of one inner round, then one token per pass, until the lookahead rule stops."
@@ -253,6 +269,8 @@ class CascadeState(DraftState):
                     guess = self.inner.draft(ids, self.within_max_draft, rng)
                     draft.info['inner_passes'] += guess.passes
                 verified = self.verify(ids + draft.tokens, guess, rng)
+            if not verified:  # the processors forbid every token
+                break
             token, row = verified.pop(0)
             probs = DraftProbs(row, scorer.probabilities)
             draft.tokens.append(token)
@@ -268,7 +286,16 @@ class CascadeState(DraftState):
         return n < self.max_draft
 
     def verify(self, ids: list[int], guess: Draft, rng) -> list[tuple]:
-        "The draft model's next tokens, the accepted ones and one more, each with its row `(V,)`."
+        """The draft model's next tokens, the accepted ones and one more, each with its row `(V,)`.
+
+        No token from the first row on of which the processors leave none.
+        """
         p = self.outer.scorer.scores(ids + guess.tokens, len(guess.tokens) + 1)
-        result = self.verifier.verify(p, guess, rng)
-        return list(zip([*guess.tokens[: result.accepted], result.token], p))
+        n = possible_rows(self.outer.scorer, p)
+        if not n:
+            return []
+        guess = guess.keep(list(range(min(n, len(guess.tokens)))))
+        result = self.verifier.verify(
+            [*p[:n], p[0]], guess, rng
+        )  # p[0] stands in for a row of none
+        return list(zip([*guess.tokens[: result.accepted], result.token], p[:n]))

@@ -19,7 +19,7 @@ from .assistant import AssistantDrafter, RoundScorer, begin_round
 from ..models.tree_attention import TokenTree
 from ..models.tree_branches import Branches, supports_tree
 from ..strategies.sampling import Base, Scorer
-from ..speculative.protocol import Draft, DraftProbs, DraftState, as_tensor
+from ..speculative.protocol import Draft, DraftProbs, DraftState, as_tensor, draw_possible
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #e570c10f
 class TreeScorer:
@@ -67,7 +67,7 @@ class TreeScorer:
         if processors.functions:
             rows = [processors(ids, row[None]) for ids, row in zip(sequences, logits)]
             logits = torch.cat(rows)
-        return logits.softmax(-1) if self.scorer.probabilities else logits
+        return self.scorer.finalize(logits)
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #d34e81e3
 def sample_children(
@@ -87,7 +87,10 @@ def sample_children(
             if not q.sum() > 0:
                 break
             q = q / q.sum()
-        tokens.append(rng.categorical(q))
+        token = draw_possible(q, rng)
+        if token is None:
+            break
+        tokens.append(token)
         rows.append(q)
     return tokens, rows
 

@@ -19,7 +19,7 @@ from ..models.tokenizer_bytes import TokenizerBytes, shared_tokens, special_toke
 from ..models.tokenizer_bytes import tokenizer_bytes_pair
 from .assistant import ModelDrafter
 from ..strategies.sampling import Base, Greedy, Scorer
-from ..speculative.protocol import Draft, DraftProbs, DraftState
+from ..speculative.protocol import Draft, DraftProbs, DraftState, draw_possible
 
 # %% ../../nbs/08_drafters/11_universal.ipynb #a8c44a46
 WINDOW = 24  # target tokens after which a text without spaces is cut anyway
@@ -204,7 +204,8 @@ class UniversalDrafter(ModelDrafter):
         Raises `ValueError` without tokenizers, or if the prompt exceeds the draft's context.
         """
         retokenizer = retokenize_prompt(self, request)
-        draft_request = request_of_draft(request, self.lm, prompt=list(retokenizer.draft_ids))
+        prompt = list(retokenizer.draft_ids)
+        draft_request = request_of_draft(request, self.lm, prompt=prompt, ends=None)
         ends = request.lm.eos if request.stop.eos is None else request.stop.eos
         scorer = self.base.bind(draft_request)
         return UniversalState(retokenizer, scorer, self.base, self.lm.max_length, set(ends))
@@ -343,12 +344,14 @@ class UniversalState(DraftState):
     def draw(self, proposal: Proposal, rng) -> tuple | None:
         """Draw one token of the draft model; returns `(distribution, token)` for the lookahead rule.
 
-        None if the target cannot write it. A draft id that equals one of the target's end tokens
+        None if the target cannot write it, or if the processors forbid every token. A draft id that equals one of the target's end tokens
         is returned as None, since the loop would take it for an end.
         """
         probabilities = self.scorer.probabilities
         row = self.scorer.next_scores(proposal.prefix + proposal.drafted)
-        token = rng.categorical(row)
+        token = draw_possible(row, rng)
+        if token is None:
+            return None
         if not proposal.extend(token, token_prob(row, token, probabilities)):
             return None
         if token in self.ends:

@@ -17,7 +17,7 @@ import torch
 from transformers.generation import logits_process as hf
 
 from ..core.checks import check_int, check_number
-from .warpers import HFProcessor, LogitsProcessor, PerRow, Warper
+from .warpers import HFProcessor, LogitsProcessor, PerRow, Warper, per_row
 
 # %% ../../nbs/03_logits/02_processors.ipynb #4b230878
 class HFIdsProcessor(HFProcessor):
@@ -173,6 +173,10 @@ class PrefixConstrained(HFIdsProcessor):
     "Allow only the tokens that `allowed(0, ids)` returns, `ids` a 1-D tensor."
 
     allowed: Callable[[int, torch.Tensor], list[int]]
+
+    def bind(self, request):
+        "If tokens are drafted, `allowed` is called for no sequence that it does not allow itself."
+        return per_row(self.processor(), request)
 
     def processor(self):
         return hf.PrefixConstrainedLogitsProcessor(self.allowed, 1)

@@ -24,7 +24,7 @@ class LogitsProcessor:
 
     def bind(self, request):
         "The function `(ids, scores (r, V)) → (r, V)` of one sequence; here each row with its prefix."
-        return PerRow(self)
+        return per_row(self, request)
 
     def __repr__(self):
         arguments = []
@@ -339,3 +339,22 @@ class PerRow(FromIds):
         if len(scores) == 1:
             return self.processor(prefixes[0], scores)
         return torch.cat([self.processor(p, row) for p, row in zip(prefixes, scores.split(1))])
+
+# %% ../../nbs/03_logits/01_warpers.ipynb #b32ee3d1
+class PerReachableRow(PerRow):
+    "A processor that is defined for the sequences which it allows, and maybe for no others."
+
+    def apply(self, prefixes, scores):
+        "Apply the processor to the rows up to the first drafted token that it forbids."
+        rows = []
+        for prefix, row in zip(prefixes, scores.split(1)):
+            if rows and rows[-1][0, prefix[0, -1]] == -math.inf:
+                break
+            rows.append(self.processor(prefix, row))
+        return torch.cat([*rows, scores[len(rows) :]])
+
+
+def per_row(processor, request) -> PerRow:
+    "A processor row by row: of a request whose tokens are drafted, the rows that can be reached."
+    drafted = request is not None and request.ends is not None
+    return PerReachableRow(processor) if drafted else PerRow(processor)

@@ -119,7 +119,7 @@ class DeviceSequence(SpeculativeSequence):
 
     def __init__(self, strategy: Speculative, request: Request):
         super().__init__(strategy, request)
-        self.ends = torch.tensor(sorted(self.eos), dtype=torch.long, device=request.lm.device)
+        self.end_ids = torch.tensor(sorted(self.eos), dtype=torch.long, device=request.lm.device)
         self.judges = self.verifier.judges_on_device and self.rng.draws_on_device
         self.queues_drafts = self.judges and self.draft_rng is self.rng
 
@@ -139,7 +139,7 @@ class DeviceSequence(SpeculativeSequence):
             return None
         drafted = self.request.now()
         p = self.target.pending_scores(self.ids, queued.tokens, len(queued.tokens) + 1)  # (k+1, V)
-        result = self.judge(queued, judged_length(queued.tokens, self.ends), p)
+        result = self.judge(queued, judged_length(queued.tokens, self.end_ids), p)
         self.target.session.resolve(result.tokens)
         queued.scorer.session.resolve(result.tokens)
         n = result.judged

@@ -7,11 +7,12 @@ __all__ = ['Speculative']
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #e82bcd7d
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
 from ..core.checks import check_instance
-from ..core.driver import Request, Rng, Strategy
+from ..core.driver import Request, Rng, SequenceEnds, Strategy
 from ..core.trace import Step
 from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
 from .protocol import LookaheadRule, Verification, Verifier
@@ -55,8 +56,10 @@ class SpeculativeSequence:
 
     def __init__(self, strategy: Speculative, request: Request):
         base = strategy.base
-        self.request = request
         self.verifier = resolve_verifier(strategy)
+        reads_ids = base.processors.reads_ids or strategy.drafter.reads_ids
+        self.ends = SequenceEnds(request, ids_only=not reads_ids)
+        self.request = request = replace(request, ends=self.ends)
         self.lookahead = strategy.lookahead.start(request)
         self.rng = base.sampler(request.rng)
         self.draft_rng = drafting_rng(strategy, self.rng, request.lm.device)
@@ -65,7 +68,7 @@ class SpeculativeSequence:
         )
         self.draft_state = strategy.drafter.start(request, base, self.target)
         self.ids = list(request.prompt)
-        self.eos = frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
+        self.eos = frozenset(request.eos)
         self.passes = self.target.passes  # before the round
 
     @property
@@ -86,6 +89,7 @@ class SpeculativeSequence:
         draft = Draft([], [])
         if self.keep_drafting(0, None, None):
             draft = self.draft_state.draft(self.ids, self.keep_drafting, self.draft_rng)
+            draft = draft.cut(self.ends, self.ids)
             drafted = now()
         p = self.score(draft)
         result = self.verify(p, draft)
