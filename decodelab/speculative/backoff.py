@@ -30,6 +30,7 @@ class BackoffLookahead(LookaheadRule):
         super().__init__(rule.k)
         self.rule = rule
         self.reads_clock = rule.reads_clock
+        self.carry = rule.carry
         self.price = check_number('price', price, above=0)
         self.credit = check_number('credit', credit, above=0)
         self.trial = check_number('trial', trial, above=0)

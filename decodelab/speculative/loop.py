@@ -194,15 +194,15 @@ def resolve_verifier(strategy: Speculative) -> Verifier:
     """The strategy's verifier, or the default one.
 
     Raises `TypeError` for a part that is none, `ValueError` where the verifier needs probabilities
-    and the base has only scores, or where a clock would choose the tokens of a seed.
+    and the base has only scores, or where a clock or other sequences would choose the tokens of a seed.
     """
     for name, method, example in PARTS:
         part = getattr(strategy, name)
         if part is not None or name != 'verifier':
             check_instance(name, part, method, example)
     verifier = strategy.verifier or default_verifier(strategy.base, strategy.drafter)
-    if strategy.lookahead.reads_clock:
-        verifier = verifier_under_clock(strategy)
+    if not strategy.lookahead.is_repeatable:
+        verifier = verifier_of_any_draft(strategy)
     if strategy.base.greedy and not verifier.greedy:
         raise ValueError(
             f'{verifier!r} weighs probabilities and {strategy.base!r} has none: '
@@ -211,22 +211,27 @@ def resolve_verifier(strategy: Speculative) -> Verifier:
     return verifier
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #4c36d921
-def verifier_under_clock(strategy: Speculative) -> Verifier:
-    """The verifier under a lookahead rule that reads a clock: exact match.
+def verifier_of_any_draft(strategy: Speculative) -> Verifier:
+    """The verifier under a lookahead rule that reads a clock or remembers other sequences: exact match.
 
     It alone emits the same tokens for every draft. Raises `ValueError` for another one.
     """
     verifier = strategy.verifier or ExactMatchVerifier()
-    if not verifier.exact_match:
+    if verifier.exact_match:
+        return verifier
+    if strategy.lookahead.reads_clock:
         raise ValueError(
             f'{strategy.lookahead!r} reads a clock, and with {verifier!r} the tokens of a seed would '
             'depend on it: use ExactMatchVerifier(), or CostAwareLookahead(costs) with measured costs'
         )
-    return verifier
+    raise ValueError(
+        f'{strategy.lookahead!r} remembers earlier sequences, and with {verifier!r} the tokens of a '
+        'seed would depend on them: use ExactMatchVerifier(), or carry=False'
+    )
 
 
 def drafting_rng(strategy: Speculative, rng, device):
-    "The random numbers of the drafter: the target's own, or under a clock a stream of their own."
-    if strategy.lookahead.reads_clock and isinstance(rng, Rng):
+    "The random numbers of the drafter: the target's own, or for drafts that vary a stream of their own."
+    if not strategy.lookahead.is_repeatable and isinstance(rng, Rng):
         return Rng(rng.seed + 1, device)
     return rng

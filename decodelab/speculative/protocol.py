@@ -340,9 +340,15 @@ class LookaheadRule(Component):
 
     k = 20  # the default for rules without an `__init__` of their own
     reads_clock = False  # does it depend on measured times? Then the loop verifies by exact match
+    carry = False  # does it keep what it learned for the next sequence? Then, too
 
     def __init__(self, k: int = 20):
         self.k = check_int('k', k)
+
+    @property
+    def is_repeatable(self) -> bool:
+        "Is a draft as long every time that its sequence is decoded?"
+        return not (self.reads_clock or self.carry)
 
     def start(self, request: Request | None = None) -> 'LookaheadRule':
         "A copy for one sequence, with nothing learned."
