@@ -180,15 +180,20 @@ def steps(
     self: Draws,
     winner: Candidate,
     info: dict,  # further facts about the choice
+    n_counted: int | None = None,  # the winner is one of the first so many; None: of all
 ) -> Iterator[Step]:
-    "The cost of all sequences, then the winner's steps."
+    """The cost of all sequences, then the winner's steps.
+
+    Sequences after those that were counted were ended at some token, which depends on what else runs
+    beside them; the record leaves them out.
+    """
     losers = [c for c in self.candidates if c is not winner]
     others = list(chain.from_iterable(c.trace.steps for c in losers))
     # a choice inside another one has read the prompt for both: it is counted once
     passes = self.shared.extra_passes.pop(self.request.lm.name, 0)
     passes += sum(s.target_passes for s in others)
     passes += sum(c.extra_passes for c in self.candidates)
-    drawn = [c for c in self.candidates if c.trace.steps or c.number in self.ended]
+    drawn = [c for c in self.candidates[:n_counted] if c.trace.steps or c.number in self.ended]
     info = dict(sequences=[c.as_dict() for c in drawn], winner=winner.number) | info
     info['tokens_read'] = dict(self.shared.tokens)
     draft_passes = sum(s.draft_passes for s in others)

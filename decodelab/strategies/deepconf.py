@@ -208,7 +208,7 @@ class DeepConf(Strategy, Component):
             confidences=[poll.confidences[i] for i in range(n)],
             threshold=poll.threshold,
         )
-        yield from draws.steps(winner, info)
+        yield from draws.steps(winner, info, n)
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #85b3c71d
 def check_online(strategy: DeepConf):

@@ -124,7 +124,7 @@ class SelfConsistency(Strategy, Component):
         answers = [poll.answers[c.number] for c in voters]
         weights = None if poll.weights is None else [poll.weights[c.number] for c in voters]
         winner, counted = elect(answers, voters, weights)
-        yield from draws.steps(winner, vote_info(answers, weights, counted))
+        yield from draws.steps(winner, vote_info(answers, weights, counted), poll.n_counted)
 
 # %% ../../nbs/04_strategies/20_self_consistency.ipynb #a94546bf
 def check_reader(answer) -> Callable:
