@@ -7,9 +7,11 @@ __all__ = ['Rng', 'Stop', 'Request', 'Strategy', 'decode']
 
 # %% ../../nbs/01_core/09_driver.ipynb #1aea03dc
 import math
+import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from fastcore.basics import patch
@@ -48,8 +50,8 @@ class Rng(RandomSource):
         seed: int = 0,  # the same seed gives the same tokens
         device: str = 'cpu',  # the device of the weights
     ):
-        self.seed = seed
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.seed = check_int('seed', seed, -(2**63), 2**64 - 1)
+        self.generator = torch.Generator(device).manual_seed(self.seed)
         self.on_cpu = self.generator.device.type == 'cpu'
         self.stock = UniformStock(self.generator)
 
@@ -105,6 +107,13 @@ def draw_there(self: Rng, weights: torch.Tensor) -> int:
     [index] = to_host(torch.where(usable, index, -1).double())
     return int(index) if index >= 0 else self.categorical(weights.cpu())
 
+# %% ../../nbs/01_core/09_driver.ipynb #f09c39fe
+def check_end_ids(eos):
+    "Raise `TypeError` unless `eos` has integers; one that no token has, such as -1, ends nothing."
+    ids = list(eos) if isinstance(eos, Iterable) and not isinstance(eos, str) else [None]
+    if not all(isinstance(i, Integral) and not isinstance(i, bool) for i in ids):
+        raise TypeError(f'eos is {eos!r}: give the ids that end a sequence, as in Stop(eos=(2,))')
+
 # %% ../../nbs/01_core/09_driver.ipynb #6b559017
 @dataclass(frozen=True)
 class Stop:
@@ -117,8 +126,16 @@ class Stop:
     when: Callable[[list[int]], bool] | None = None
 
     def __post_init__(self):
-        if any(not s for s in self.strings):
+        if self.eos is not None:
+            check_end_ids(self.eos)
+        if isinstance(self.strings, str) or not all(isinstance(s, str) for s in self.strings):
+            raise TypeError(
+                f'strings is {self.strings!r}: give several strings, as in Stop(strings=("end",))'
+            )
+        if not all(self.strings):
             raise ValueError('a stop string is empty: it would end every text before it starts')
+        if self.when is not None and not callable(self.when):
+            raise TypeError(f'when is {self.when!r}: give a function of the new ids')
         if self.seconds is not None:
             check_number('seconds', self.seconds, minimum=0)
 
@@ -319,6 +336,13 @@ def check_lm(
     return lm
 
 
+def is_fractional(item) -> bool:
+    "Is an item one number that is no integer?"
+    if torch.is_tensor(item):
+        return item.ndim == 0 and item.is_floating_point()
+    return isinstance(item, Real) and not isinstance(item, Integral)
+
+
 def prompt_ids(lm, prompt) -> list[int]:
     "The ids of a prompt; raises `TypeError` for anything that is not one prompt."
     if isinstance(prompt, str):
@@ -326,14 +350,16 @@ def prompt_ids(lm, prompt) -> list[int]:
     kind = type(prompt).__name__
     if isinstance(prompt, Mapping):
         raise TypeError(f'prompt is a {kind}: give its ids, as in inputs["input_ids"][0]')
-    if not isinstance(prompt, Iterable):
+    if not isinstance(prompt, Iterable) or isinstance(prompt, Set):
         raise TypeError(f'prompt is a {kind}: give a string, a list of ids or a 1-D tensor')
     items = list(prompt)
     try:
-        if not any(isinstance(item, str) for item in items):
-            return [int(item) for item in items]
-    except (TypeError, ValueError, RuntimeError):  # a list or a tensor of several ids
+        return [operator.index(item) for item in items]
+    except (TypeError, ValueError, RuntimeError):  # a string, a fraction, a list or tensor of ids
         pass
+    fraction = next((i for i in items if is_fractional(i)), None)
+    if fraction is not None:
+        raise TypeError(f'prompt has the number {fraction}: give ids, which are integers')
     raise TypeError(
         f'prompt is a {kind} of {len(items)} prompts: decode takes one, a string or a list of ids; '
         'for several use decode_batch(lm, prompts, strategy)'
