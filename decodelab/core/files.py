@@ -61,7 +61,7 @@ def read_rows(path) -> tuple[list[dict], int]:
     for n, line in enumerate(data[:size].splitlines(), 1):
         try:
             rows.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(
                 f'line {n} of {path} is damaged: delete that line to measure that run again'
             ) from None
@@ -236,6 +236,22 @@ def parse_json(
         ) from None
     except (TypeError, ValueError) as error:
         raise ValueError(f'this is not JSON, so it is not {name}: {error}') from None
+
+# %% ../../nbs/01_core/02_files.ipynb #8aec05a2
+def read_json(
+    path,
+    name: str,  # what it should hold, as in 'the configuration of heads'
+    kind: type = dict,  # of the value
+):
+    "The value in a file of JSON; raises `ValueError` for another kind, and for what is not JSON."
+    try:
+        value = parse_json(Path(path).read_text(encoding='utf-8'), name)
+    except ValueError as error:  # a text in another encoding is one, too
+        raise ValueError(f'{path}: {error}') from error
+    if not isinstance(value, kind):
+        found = 'null' if value is None else f'a {type(value).__name__}'
+        raise ValueError(f'{path}: this is {found}, so it is not {name}: copy the file again')
+    return value
 
 # %% ../../nbs/01_core/02_files.ipynb #a65bf049
 def short_hash(data: str) -> str:

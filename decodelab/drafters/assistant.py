@@ -12,7 +12,8 @@ from weakref import WeakSet
 from fastcore.basics import patch
 import torch
 
-from ..core.driver import Request
+from ..core.checks import check_instance
+from ..core.driver import Request, check_lm
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
 from ..strategies.sampling import Base, Scorer
@@ -73,6 +74,15 @@ class DraftHeads:
         return self
 
 
+def check_draft_model(lm) -> object:
+    "`lm`, if it is a model or heads; raises `TypeError` with what to give instead."
+    if isinstance(lm, DraftHeads):
+        return lm
+    if isinstance(lm, (str, type, torch.nn.Module)) or not hasattr(lm, 'vocab_size'):
+        check_lm('lm', lm)
+    return lm
+
+
 class ModelDrafter(Drafter):
     "A drafter with a draft model `lm`, which its repr shows by name."
 
@@ -91,8 +101,8 @@ class AssistantDrafter(ModelDrafter):
         lm: LM | DraftHeads,  # the draft model, or heads that were trained on the target
         base: Base | None = None,  # the draft's base; None: the target's
     ):
-        self.lm = lm
-        self.base = base
+        self.lm = check_draft_model(lm)
+        self.base = base if base is None else check_instance('base', base, 'bind', 'Greedy()')
         self.checked_ = WeakSet()  # targets whose tokenizer is the draft's
 
     def with_model(self, lm) -> 'AssistantDrafter':

@@ -13,6 +13,7 @@ from ..core.checks import check_int, check_number
 from ..core.driver import Request
 from .prompt_lookup import END, check_vocabulary
 from .suffix import ROOT, MatchState, SuffixAutomaton, SuffixCache, SuffixState
+from ..models.tree_attention import MAX_NODES
 from ..speculative.protocol import Draft, Drafter, KeepDrafting
 from ..strategies.sampling import Base
 
@@ -133,7 +134,7 @@ class SuffixAutomatonDrafter(Drafter):
     ):
         check_number('factor', factor, above=0)
         self.cache = cache
-        self.nodes = check_int('nodes', nodes)
+        self.nodes = check_int('nodes', nodes, maximum=MAX_NODES)
         self.factor = factor
         self.width = check_int('width', width)
         self.min_match = check_int('min_match', min_match)

@@ -20,7 +20,7 @@ from transformers.generation import logits_process as hf
 from .warpers import FromIds, PerRow, EpsilonCutoff, EtaCutoff, MinP
 from .warpers import RemoveInvalidValues, LogitNormalization, LogitsProcessor
 from .warpers import Temperature, TopH, TopK, TopNSigma, TopP, TypicalP, XTC
-from .warpers import Warper, per_row, prefixes
+from .warpers import Warper, check_scores, per_row, prefixes
 from .processors import NoBadWords, SuppressTokensAtBegin, DRY, EncoderNoRepeatNGram
 from .processors import EncoderRepetitionPenalty, ExponentialLengthPenalty
 from .processors import ForcedBOS, ForcedEOS, MinLength, MinNewTokens, NoRepeatNGram
@@ -134,7 +134,7 @@ class BoundProcessors:
                 shared = prefixes(ids, scores) if shared is None else shared
                 scores = function.apply(shared, scores)
             else:
-                scores = function(ids, scores)
+                scores = check_scores(function(ids, scores), scores)
         return scores
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #ded8b40d

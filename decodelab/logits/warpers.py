@@ -8,11 +8,15 @@ __all__ = ['Temperature', 'TopK', 'MinP', 'TypicalP', 'EpsilonCutoff', 'TopH', '
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #57cc772b
 import math
+import sys
 from dataclasses import MISSING, dataclass, fields
+from numbers import Real
 
 import numpy as np
 import torch
 from transformers.generation import logits_process as hf
+
+from ..core.checks import check_number
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #f7404aea
 class LogitsProcessor:
@@ -41,7 +45,11 @@ class HFProcessor(LogitsProcessor):
     "One of transformers' own processors under a short name."
 
     def __post_init__(self):
-        self.processor()  # transformers checks the arguments
+        self.processor()  # transformers checks the arguments, except for numbers that are none
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, float):
+                check_number(f.name, value)
 
     def __call__(self, input_ids, scores):
         return self.processor()(input_ids, scores)
@@ -73,7 +81,8 @@ class Temperature(Warper):
     temperature: float
 
     def __post_init__(self):
-        if not self.temperature > 0:
+        good = isinstance(self.temperature, Real) and 0 < self.temperature <= sys.float_info.max
+        if not good:
             message = f'temperature is {self.temperature}: give a number above 0, or use Greedy()'
             raise ValueError(message)
 
@@ -325,6 +334,21 @@ def prefixes(ids: list[int], scores: torch.Tensor) -> list[torch.Tensor]:
     return [whole[:, : first + j] for j in range(len(scores))]
 
 
+def check_scores(result, scores: torch.Tensor) -> torch.Tensor:
+    "What a processor returned, if it is as wide as its `scores`; raises `TypeError` or `ValueError`."
+    if not torch.is_tensor(result):
+        raise TypeError(
+            f'a logits processor returned {type(result).__name__}: return a tensor of scores, of the '
+            'shape of those that it got'
+        )
+    if result.shape != scores.shape:
+        raise ValueError(
+            f'a logits processor returned scores of shape {tuple(result.shape)} for '
+            f'{tuple(scores.shape)}: return one score for each token'
+        )
+    return result
+
+
 class PerRow(FromIds):
     "A pure processor `(1, n), (1, V) → (1, V)` as a function of `(ids, scores (r, V))`, row by row."
 
@@ -337,8 +361,12 @@ class PerRow(FromIds):
     def apply(self, prefixes, scores):
         "Apply the processor to rows whose prefixes exist already."
         if len(scores) == 1:
-            return self.processor(prefixes[0], scores)
-        return torch.cat([self.processor(p, row) for p, row in zip(prefixes, scores.split(1))])
+            return self.row(prefixes[0], scores)
+        return torch.cat([self.row(p, row) for p, row in zip(prefixes, scores.split(1))])
+
+    def row(self, prefix, row):
+        "One row `(1, V)` after the processor; raises an error for a result of another shape."
+        return check_scores(self.processor(prefix, row), row)
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #b32ee3d1
 class PerReachableRow(PerRow):
@@ -350,7 +378,7 @@ class PerReachableRow(PerRow):
         for prefix, row in zip(prefixes, scores.split(1)):
             if rows and rows[-1][0, prefix[0, -1]] == -math.inf:
                 break
-            rows.append(self.processor(prefix, row))
+            rows.append(self.row(prefix, row))
         return torch.cat([*rows, scores[len(rows) :]])
 
 

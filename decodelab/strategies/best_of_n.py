@@ -129,6 +129,9 @@ def add_steps(candidate: Candidate, strategy):
         candidate.trace.stopped = reason
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #9419b059
+MAX_SEQUENCES = 1 << 16  # of one choice; each is kept until it is made
+
+
 class Draws:
     "The sequences of one request, which are decoded side by side."
 
@@ -303,7 +306,7 @@ class BestOfN(Strategy, Component):
         at_once: int | None = None,  # sequences side by side; None: all of them
     ):
         self.base = check_draws(base)
-        self.n = check_int('n', n)
+        self.n = check_int('n', n, maximum=MAX_SEQUENCES)
         self.score = score
         self.at_once = at_once if at_once is None else check_int('at_once', at_once)
         to_scorer('score', score)

@@ -14,7 +14,7 @@ from fastcore.basics import patch
 import torch
 
 from ..core.checks import check_choice, check_fraction, check_int, check_number
-from ..core.driver import Request
+from ..core.driver import Request, check_lm
 from ..models.session import LM, tokenizer_difference
 from ..logits.warpers import LogitsProcessor
 from ..logits.processor_list import LogitsProcessorList
@@ -40,6 +40,7 @@ class ContrastiveProcessor(LogitsProcessor):
     min_tokens_to_keep: int = 1  # that are plausible at least (2 in the authors' beams)
 
     def __post_init__(self):
+        check_lm('amateur', self.amateur)
         check_fraction('alpha', self.alpha)
         check_number('strength', self.strength, minimum=0)
         check_number('amateur_temperature', self.amateur_temperature, above=0)
