@@ -263,6 +263,11 @@ class Request:
         return time.perf_counter()
 
 # %% ../../nbs/01_core/09_driver.ipynb #a8e4d5c5
+def elapsed(start: float, end: float) -> float:
+    "Seconds between two readings of a clock; 0, which no run takes, if it went backwards or is NaN."
+    return max(0.0, end - start)
+
+
 def synchronize(device):
     "Wait until an accelerator has finished its queue; a CPU has none."
     if torch.device(device).type != 'cpu':
@@ -414,7 +419,7 @@ def iter_steps(request: Request, strategy: Strategy) -> Iterator[tuple[Step, str
         reason, n = end_of_step(step, tokens, stopper, request.max_new_tokens)
         now = request.now()
         step = step.truncate(n)
-        step.seconds, last = now - last, now
+        step.seconds, last = elapsed(last, now), now
         yield step, reason
         if reason:
             return
@@ -485,7 +490,7 @@ def trace_request(request: Request, strategy: Strategy) -> Trace:
     for step, reason in iter_steps(request, strategy):
         trace.steps.append(step)
         trace.stopped = reason
-    trace.seconds = request.clock() - start
+    trace.seconds = elapsed(start, request.clock())
     return add_token_texts(trace, request.lm.decode)
 
 

@@ -9,7 +9,7 @@ __all__ = ['FirstOfDrafter', 'ParallelDrafter', 'CascadeDrafter']
 import math
 from dataclasses import replace
 
-from ..core.checks import check_int
+from ..core.checks import check_instance, check_int
 from ..core.driver import Request
 from .assistant import AssistantDrafter, DraftHeads
 from decodelab.speculative.protocol import (
@@ -34,6 +34,8 @@ class CombinedDrafter(Drafter):
     ):
         if len(drafters) < 2:
             raise ValueError(f'{len(drafters)} drafters: give two or more')
+        for i, drafter in enumerate(drafters):
+            check_instance(f'drafter {i}', drafter, 'start', 'PromptLookupDrafter()')
         self.drafters = drafters
 
     def start(self, request: Request, base: Base, target) -> DraftState:
@@ -98,7 +100,7 @@ class CappedDrafter(Drafter):
         drafter: Drafter,
         max_tokens: int,  # of a draft
     ):
-        self.drafter = drafter
+        self.drafter = check_instance('drafter', drafter, 'start', 'PromptLookupDrafter()')
         self.max_tokens = check_int('max_tokens', max_tokens)
 
     @property
@@ -214,6 +216,7 @@ class CascadeDrafter(AssistantDrafter):
                 f'{lm!r} are heads, which draft one token at a time: a cascade needs a model, '
                 'and heads go into AssistantDrafter, TreeDrafter or DynamicTreeDrafter'
             )
+        check_instance('drafter', drafter, 'start', 'PromptLookupDrafter()')
         if drafter.trees:
             raise ValueError(f'{drafter!r} makes trees: the inner draft of a cascade is a chain')
         check_int('max_draft', max_draft)
@@ -227,7 +230,7 @@ class CascadeDrafter(AssistantDrafter):
         """
         outer = super().start(request, base, target)
         inner = self.drafter.start(replace(request, lm=self.lm), outer.base, outer.scorer)
-        return CascadeState(outer, inner, self.max_draft)
+        return CascadeState(outer, inner, min(self.max_draft, request.max_new_tokens))
 
     def __repr__(self):
         base = f', base={self.base!r}' if self.base else ''

@@ -48,7 +48,7 @@ def flatten(processors) -> Iterator[LogitsProcessor | Callable]:
     for kind, message in REPLACEMENTS.items():
         if isinstance(processors, kind):
             raise TypeError(message)
-    if not callable(processors) and not has_bind(processors):
+    if isinstance(processors, type) or not (callable(processors) or has_bind(processors)):
         raise TypeError(
             f'{processors!r} is no logits processor: give Temperature(0.7), for instance, '
             'or a function (input_ids, scores) -> scores'

@@ -18,7 +18,8 @@ import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..core.checks import check_choice, check_instance, check_int
-from ..core.driver import Request, Rng, check_lm, encode_prompt, to_stop, trace_request
+from ..core.driver import Request, Rng, check_lm, elapsed, encode_prompt, to_stop
+from ..core.driver import trace_request
 from ..core.host_reads import SHARED_TRANSFER, join_transfers
 from ..core.trace import Trace
 from .capabilities import SEQUENCE
@@ -666,6 +667,6 @@ def decode_batch(
     with torch.inference_mode():
         traces, max_bytes = run_batch(batcher, queue, strategy, on_error)
     batch = to_batch(traces, failed, batcher)
-    batch.seconds = clock() - start
+    batch.seconds = elapsed(start, clock())
     batch.cache_bytes = max_bytes
     return batch

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.driver import RandomSource, Request
+from ..core.driver import RandomSource, Request, elapsed
 from ..core.host_reads import copy_to_host, to_host
 from ..core.trace import Step
 from .loop import Speculative, SpeculativeSequence, round_step
@@ -145,8 +145,8 @@ class DeviceSequence(SpeculativeSequence):
         n = result.judged
         draft = Draft(result.tokens[:n], None, result.probs[:n], queued.passes)
         step = round_step(draft, result.verification)
-        step.draft_seconds = drafted - start
-        step.verify_seconds = self.request.now() - drafted
+        step.draft_seconds = elapsed(start, drafted)
+        step.verify_seconds = elapsed(drafted, self.request.now())
         return self.commit(step)
 
     def judge(self, draft: DeviceDraft, n: torch.Tensor, p: torch.Tensor) -> RoundResult:

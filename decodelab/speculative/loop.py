@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from ..core.checks import check_instance
-from ..core.driver import Request, Rng, SequenceEnds, Strategy
+from ..core.driver import Request, Rng, SequenceEnds, Strategy, elapsed
 from ..core.trace import Step
 from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
 from .protocol import LookaheadRule, Verification, Verifier
@@ -97,8 +97,8 @@ class SpeculativeSequence:
         step = round_step(draft, result)
         if draft.parents is not None:
             self.target.accept_path(result.path)
-        step.draft_seconds = drafted - start
-        step.verify_seconds = now() - drafted
+        step.draft_seconds = elapsed(start, drafted)
+        step.verify_seconds = elapsed(drafted, now())
         return self.commit(step)
 
     def score(self, draft: Draft):
