@@ -14,7 +14,7 @@ from itertools import accumulate
 from fastcore.basics import patch
 import torch
 
-from ..core.checks import check_int
+from ..core.checks import check_bool, check_int
 from ..core.component import fast_form_holds
 from ..core.driver import Request
 from ..core.host_reads import lists_to_host
@@ -212,7 +212,7 @@ class TreeDrafter(AssistantDrafter):
     ):
         super().__init__(lm, base)
         self.shape = shape if isinstance(shape, TreeShape) else TreeShape.of(shape)
-        self.replace = replace
+        self.replace = check_bool('replace', replace)
 
     def start(self, request: Request, base: Base, target) -> 'TreeState':
         "The state for one sequence; raises `ValueError` if the two models do not fit."

@@ -13,11 +13,12 @@ from weakref import WeakKeyDictionary
 
 from fastcore.basics import patch
 
+from ..core.checks import check_instance
 from ..core.driver import Request
 from ..models.session import LM, ModelInputs
 from ..models.tokenizer_bytes import TokenizerBytes, shared_tokens, special_token_map
 from ..models.tokenizer_bytes import tokenizer_bytes_pair
-from .assistant import ModelDrafter
+from .assistant import ModelDrafter, check_draft_model
 from ..strategies.sampling import Base, Greedy, Scorer
 from ..speculative.protocol import Draft, DraftProbs, DraftState, draw_possible
 
@@ -188,8 +189,8 @@ class UniversalDrafter(ModelDrafter):
         lm: LM,  # the draft model, with its tokenizer
         base: Base = Greedy(),  # the draft's base; its processors work on the draft's ids
     ):
-        self.lm = lm
-        self.base = base
+        self.lm = check_draft_model(lm)
+        self.base = check_instance('base', base, 'bind', 'Greedy()')
         self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 
     def with_model(self, lm) -> 'UniversalDrafter':

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers.generation import logits_process as hf
 
-from ..core.checks import check_number
+from ..core.checks import check_fraction, check_ids, check_int, check_number
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #f7404aea
 class LogitsProcessor:
@@ -45,11 +45,12 @@ class HFProcessor(LogitsProcessor):
     "One of transformers' own processors under a short name."
 
     def __post_init__(self):
-        self.processor()  # transformers checks the arguments, except for numbers that are none
         for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, float):
-                check_number(f.name, value)
+            if f.type is float:
+                check_number(f.name, getattr(self, f.name))
+            if f.type is int:
+                check_int(f.name, getattr(self, f.name), minimum=None)
+        self.processor()  # transformers checks the range
 
     def __call__(self, input_ids, scores):
         return self.processor()(input_ids, scores)
@@ -272,8 +273,7 @@ class TopNSigma(Warper):
     n: float
 
     def __post_init__(self):
-        if not self.n > 0:
-            raise ValueError(f'n is {self.n}: give a number of standard deviations above 0')
+        check_number('n', self.n, above=0)  # standard deviations
 
     def __call__(self, input_ids, scores):
         finite = scores.isfinite()
@@ -294,10 +294,9 @@ class XTC(Warper):
     spare: tuple[int, ...] = ()  # if one of these ids would be removed, nothing is
 
     def __post_init__(self):
-        if not 0 < self.threshold < 1:
-            raise ValueError(f'threshold is {self.threshold}: give a probability between 0 and 1')
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f'probability is {self.probability}: give a number from 0 to 1')
+        check_fraction('threshold', self.threshold, zero=False, one=False)
+        check_fraction('probability', self.probability)
+        check_ids('spare', self.spare)
 
     def __call__(self, input_ids, scores):
         logp = scores.log_softmax(-1)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from ..core.checks import check_instance
+from ..core.checks import check_bool, check_instance
 from ..core.driver import Request, Rng, SequenceEnds, Strategy, elapsed
 from ..core.trace import Step
 from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
@@ -39,7 +39,7 @@ class Speculative(Strategy):
         self.base = base
         self.verifier = verifier
         self.lookahead = lookahead
-        self.deterministic = deterministic
+        self.deterministic = check_bool('deterministic', deterministic)
 
     def decode(self, request: Request) -> Iterator[Step]:
         """One step per round, usually of one target pass.

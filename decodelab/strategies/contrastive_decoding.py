@@ -13,7 +13,7 @@ from weakref import WeakSet
 from fastcore.basics import patch
 import torch
 
-from ..core.checks import check_choice, check_fraction, check_int, check_number
+from ..core.checks import check_bool, check_choice, check_fraction, check_int, check_number
 from ..core.driver import Request, check_lm
 from ..models.session import LM, tokenizer_difference
 from ..logits.warpers import LogitsProcessor
@@ -46,6 +46,7 @@ class ContrastiveProcessor(LogitsProcessor):
         check_number('amateur_temperature', self.amateur_temperature, above=0)
         check_choice('mode', self.mode, MODES)
         check_int('min_tokens_to_keep', self.min_tokens_to_keep)
+        check_bool('ignore_prefix', self.ignore_prefix)
         object.__setattr__(self, 'agreed_', WeakSet())  # experts whose tokenizer is the amateur's
 
     def __repr__(self):
