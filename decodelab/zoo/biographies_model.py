@@ -16,6 +16,7 @@ import torch
 
 from .biographies import KINDS, WORDINGS, FactQuestion, Person, corpus, lexicon, people
 from .biographies import questions
+from .corpus import wrap_tokenizer
 from .training import RowBatches, cross_entropy, fit, forward, save_files
 from .training import train_command
 
@@ -23,7 +24,6 @@ from .training import train_command
 def new_tokenizer():
     "One token for each word of the world, with the space before it; other text becomes bytes."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     split = pre_tokenizers.ByteLevel(add_prefix_space=False)
     letters = set(split.alphabet())
@@ -36,14 +36,7 @@ def new_tokenizer():
     tok.pre_tokenizer = split
     tok.decoder = decoders.ByteLevel()
     tok.add_special_tokens(['<|end|>', '<|pad|>'])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tok,
-        bos_token='<|end|>',
-        eos_token='<|end|>',
-        pad_token='<|pad|>',
-        clean_up_tokenization_spaces=False,
-        model_max_length=512,
-    )
+    return wrap_tokenizer(tok, 512)
 
 
 def word_texts() -> list[str]:

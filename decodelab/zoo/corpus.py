@@ -155,7 +155,6 @@ def train_tokenizer(
     Raises `ValueError` for a vocabulary that is too small.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
 
     if vocab_size < 258:
         raise ValueError(f'vocab_size is {vocab_size}: 256 bytes and 2 special tokens need 258')
@@ -171,13 +170,23 @@ def train_tokenizer(
             show_progress=False,
         ),
     )
+    return wrap_tokenizer(tok, 1024)
+
+
+def wrap_tokenizer(
+    tok,  # of the library tokenizers
+    length: int,  # of the longest sequence, in tokens
+):
+    "A tokenizer of transformers, in which `<|end|>` begins and ends a text."
+    from transformers import PreTrainedTokenizerFast
+
     return PreTrainedTokenizerFast(
         tokenizer_object=tok,
         bos_token='<|end|>',
         eos_token='<|end|>',
         pad_token='<|pad|>',
         clean_up_tokenization_spaces=False,
-        model_max_length=1024,
+        model_max_length=length,
     )
 
 # %% ../../nbs/05_zoo/01_corpus.ipynb #dc7d9b39

@@ -213,7 +213,7 @@ def test_the_cache_of_an_output_and_prompts_in_pieces(llama):
         (dict(cache_implementation='offloaded'), 'decode_batch'),
         (dict(prefill_chunk_size=0), '1 or more'),
         (dict(compile_config=transformers.CompileConfig()), 'LM.compile'),
-        (dict(num_beams=4, num_beam_groups=2), 'say diversity_penalty'),
+        (dict(num_beams=4, num_beam_groups=2), 'set diversity_penalty'),
     ],
     ids=lambda x: str(x)[:30],
 )
