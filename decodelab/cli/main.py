@@ -265,13 +265,18 @@ def save_trace(trace, path: str):
 
 
 def strategy_from_file(args, lm):
-    "The strategy of a file; raises `ValueError` beside options that it would not take."
-    from decodelab.hf.config_files import strategy_file
+    """The strategy of a file, with the draft model of `--draft` in place of the file's.
 
-    for option in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer', 'temperature'):
+    Raises `ValueError` beside options that it would not take.
+    """
+    from decodelab.hf.config_files import strategy_file
+    from decodelab.models.session import load
+
+    for option in ('strategy', 'lookahead', 'verifier', 'exit_layer', 'temperature'):
         if getattr(args, option) is not None:
             raise ValueError(f'--config holds the whole strategy: leave {flag(option)} out')
-    return strategy_file(args.config, lm)
+    draft = None if args.draft is None else load(args.draft, device=str(lm.device))
+    return strategy_file(args.config, lm, assistant_model=draft)
 
 # %% ../../nbs/16_cli/07_main.ipynb #98268048
 def check_certify(args):

@@ -503,6 +503,10 @@ class Queue:
     max_positions: int | None = None  # None: no bound
     n_started: int = 0
 
+    def __post_init__(self):
+        if self.max_positions is not None:
+            check_int('cache_tokens', self.max_positions)
+
     def check_room(self, request: Request):
         "Raises `ValueError` if a request does not fit alone."
         n_positions = positions_needed(request)
