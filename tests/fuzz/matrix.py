@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
+from transformers import GenerationConfig
 
 from decodelab.speculative.protocol import Drafter
 from tests.fuzz import greedy
@@ -49,16 +50,20 @@ def try_drafter(architecture: str, drafter: str) -> tuple[str, str]:
 
 
 def transformers_differs(lm) -> bool:
-    "Are the greedy tokens of transformers' `generate` others than those of the model's full forward pass?"
+    """Are the greedy tokens of transformers' `generate` others than those of the model's full forward pass?
+
+    Without the settings of the model's own generation configuration, such as a forced end.
+    """
+    lm.model.generation_config = GenerationConfig(pad_token_id=0)
     for prompt in PROMPTS:
         case = Case('', '', '', '', (), (prompt,), 10)
         expected = greedy.plain_greedy(case, lm, (), prompt)
         if expected is None:
             continue
         ids = torch.tensor([prompt])
-        options = dict(attention_mask=torch.ones_like(ids), pad_token_id=0, do_sample=False)
         try:
-            output = lm.model.generate(ids, max_new_tokens=case.n, **options)
+            mask = torch.ones_like(ids)
+            output = lm.model.generate(ids, attention_mask=mask, max_new_tokens=case.n)
         except Exception:  # no tokens are no other tokens
             return False
         if output[0, len(prompt) :].tolist() != expected:
