@@ -73,7 +73,8 @@ def format_speedup(row) -> str:
 def format_cell(column: str, row, sampled: bool) -> str:
     "One figure of a summary, as a person reads it."
     value = row[column]
-    if (column == 'identical' and sampled) or math.isnan(value):
+    untimed = column == 'slowdowns' and math.isnan(row.speedup)
+    if (column == 'identical' and sampled) or math.isnan(value) or untimed:
         return '–'
     if column == 'speedup':
         return format_speedup(row)
@@ -116,22 +117,40 @@ def speed_sentence(name: str, row, plain: str) -> str:
     return ' '.join(sentences)
 
 
+def clock_sentences(summary) -> list[str]:
+    "A sentence on runs without a time, if there are any."
+    n = summary.attrs.get('untimed', 0)
+    if not n:
+        return []
+    runs = 'one run' if n == 1 else f'{n} runs'
+    return [
+        f'The clock stood still or ran backwards in {runs}: the times of these count for nothing.'
+    ]
+
+
+def fastest_sentence(summary, others, plain: str) -> str:
+    "Which of the other strategies is faster than the strategy `plain`, and by how much."
+    if others.speedup.isna().all():
+        return 'Nothing is known of the speed.'
+    best = others.speedup.idxmax()
+    if not others.speedup[best] > 1:
+        return f'Nothing was faster than {plain} here.'
+    variant = summary.attrs.get('speedup', '')
+    fastest = f'Fastest here: {best}, {others.speedup[best]:.2f} times the speed of {plain}'
+    return fastest + (f' ({variant}).' if variant else '.')
+
+
 def summary_sentences(
     summary,  # from `bench.summary`; the first row is the baseline
     sampled: bool = False,  # texts differ by design
 ) -> list[str]:
     "A summary in sentences."
     plain, others = summary.index[0], summary.iloc[1:]
+    sentences = clock_sentences(summary)
     if others.empty:
-        return [f'{plain}: {summary.tokens_per_second.iloc[0]:.1f} tokens/s.']
-    best = others.speedup.idxmax()
-    sentences = [f'Nothing was faster than {plain} here.']
-    if others.speedup[best] > 1:
-        variant = summary.attrs.get('speedup', '')
-        sentences = [
-            f'Fastest here: {best}, {others.speedup[best]:.2f} times the speed of {plain}'
-            + (f' ({variant}).' if variant else '.')
-        ]
+        speed = summary.tokens_per_second.iloc[0]
+        return sentences if math.isnan(speed) else [*sentences, f'{plain}: {speed:.1f} tokens/s.']
+    sentences.append(fastest_sentence(summary, others, plain))
     if sampled:
         sentences.append(
             'Sampled texts differ from run to run by design; `decodelab certify` checks that '

@@ -8,12 +8,14 @@ __all__ = []
 # %% ../../nbs/16_cli/07_main.ipynb #d2d2b511
 import argparse
 import json
+import os
 import sys
 import time
 import warnings
 from importlib import import_module
 from pathlib import Path
 
+from ..core.files import os_sentence
 from .detect_command import add_detect_arguments, detect_command
 from .experiment_command import add_experiment, experiment_command
 from .completion import SHELLS, completion_script
@@ -121,9 +123,15 @@ def strategies_for(
 
 # %% ../../nbs/16_cli/07_main.ipynb #f4dd1bef
 def check_folder_exists(path):
-    "Raises `ValueError` if a file was asked for in a folder that does not exist; None is no file."
-    if path and not Path(path).absolute().parent.is_dir():
+    """Raises `ValueError` for a file in a folder that does not exist or cannot be written to.
+
+    None is no file.
+    """
+    folder = path and Path(path).absolute().parent
+    if folder and not folder.is_dir():
         raise ValueError(f'{path} is in a folder that does not exist: make it first')
+    if folder and not os.access(folder, os.W_OK):
+        raise ValueError(f'{path} is in a folder that cannot be written to: give another one')
 
 
 def shows_progress(args) -> bool:
@@ -231,6 +239,7 @@ def generate_command(args) -> int:
 
     if args.trace and Path(args.trace).suffix not in ('.json', '.html'):
         raise ValueError(f'{args.trace} is neither .json nor .html: choose one for the trace')
+    check_folder_exists(args.trace)
     prompt = sys.stdin.read() if args.prompt == '-' else args.prompt
     lm = load(args.target, device=args.device)
     if args.config:
@@ -256,13 +265,18 @@ def save_trace(trace, path: str):
 
 
 def strategy_from_file(args, lm):
-    "The strategy of a file; raises `ValueError` beside options that it would not take."
-    from decodelab.hf.config_files import strategy_file
+    """The strategy of a file, with the draft model of `--draft` in place of the file's.
 
-    for option in ('strategy', 'draft', 'lookahead', 'verifier', 'exit_layer', 'temperature'):
+    Raises `ValueError` beside options that it would not take.
+    """
+    from decodelab.hf.config_files import strategy_file
+    from decodelab.models.session import load
+
+    for option in ('strategy', 'lookahead', 'verifier', 'exit_layer', 'temperature'):
         if getattr(args, option) is not None:
             raise ValueError(f'--config holds the whole strategy: leave {flag(option)} out')
-    return strategy_file(args.config, lm)
+    draft = None if args.draft is None else load(args.draft, device=str(lm.device))
+    return strategy_file(args.config, lm, assistant_model=draft)
 
 # %% ../../nbs/16_cli/07_main.ipynb #98268048
 def check_certify(args):
@@ -804,7 +818,8 @@ def main(argv=None) -> int:
         print(f'\nStopped.{advice}', file=sys.stderr)
         return 130
     except (ValueError, OSError) as error:
-        print(f'decodelab: {" ".join(str(error).split())}', file=sys.stderr)
+        words = os_sentence(error) if isinstance(error, OSError) else str(error)
+        print(f'decodelab: {" ".join(words.split())}', file=sys.stderr)
         return 2
 
 

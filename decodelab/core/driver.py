@@ -7,9 +7,11 @@ __all__ = ['Rng', 'Stop', 'Request', 'Strategy', 'decode']
 
 # %% ../../nbs/01_core/09_driver.ipynb #1aea03dc
 import math
+import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 from fastcore.basics import patch
@@ -21,6 +23,10 @@ from .host_reads import UniformStock, draw_rows, to_host
 from .trace import detokenize, Step, Trace
 
 # %% ../../nbs/01_core/09_driver.ipynb #145dd70a
+class NoTokenError(ValueError):
+    "Every token of a row is forbidden: an error of the target's row, the end of a draft in the drafter's."
+
+
 class RandomSource:
     "The members of a source of random numbers, with their defaults."
 
@@ -44,8 +50,8 @@ class Rng(RandomSource):
         seed: int = 0,  # the same seed gives the same tokens
         device: str = 'cpu',  # the device of the weights
     ):
-        self.seed = seed
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.seed = check_int('seed', seed, -(2**63), 2**64 - 1)
+        self.generator = torch.Generator(device).manual_seed(self.seed)
         self.on_cpu = self.generator.device.type == 'cpu'
         self.stock = UniformStock(self.generator)
 
@@ -68,14 +74,15 @@ class Rng(RandomSource):
 
         One host read on an accelerator.
 
-        Raises `ValueError` if they have no finite, positive sum.
+        Raises `ValueError` if they have no finite, positive sum, a `NoTokenError` if that is 0.
         """
         if weights.device.type != 'cpu':
             return self.draw_there(weights)
         cumulative = weights.cumsum(0, dtype=torch.float64)
         total = cumulative[-1].item()
         if not 0 < total < math.inf:
-            raise ValueError(
+            error = NoTokenError if total == 0 else ValueError
+            raise error(
                 f'the weights sum to {total}: the model gave no usable logits, '
                 'or the logits processors forbid every token'
             )
@@ -100,6 +107,13 @@ def draw_there(self: Rng, weights: torch.Tensor) -> int:
     [index] = to_host(torch.where(usable, index, -1).double())
     return int(index) if index >= 0 else self.categorical(weights.cpu())
 
+# %% ../../nbs/01_core/09_driver.ipynb #f09c39fe
+def check_end_ids(eos):
+    "Raise `TypeError` unless `eos` has integers; one that no token has, such as -1, ends nothing."
+    ids = list(eos) if isinstance(eos, Iterable) and not isinstance(eos, str) else [None]
+    if not all(isinstance(i, Integral) and not isinstance(i, bool) for i in ids):
+        raise TypeError(f'eos is {eos!r}: give the ids that end a sequence, as in Stop(eos=(2,))')
+
 # %% ../../nbs/01_core/09_driver.ipynb #6b559017
 @dataclass(frozen=True)
 class Stop:
@@ -108,11 +122,20 @@ class Stop:
     eos: tuple[int, ...] | None = None  # ids that end it; None: the model's own; (): none
     strings: tuple[str, ...] = ()  # it ends with the token that completes one of these
     seconds: float | None = None  # wall-clock budget
-    when: Callable[[list[int]], bool] | None = None  # called with the new ids after each token
+    # a pure function of the new ids, called after each token; under processors after drafted ones, too
+    when: Callable[[list[int]], bool] | None = None
 
     def __post_init__(self):
-        if any(not s for s in self.strings):
+        if self.eos is not None:
+            check_end_ids(self.eos)
+        if isinstance(self.strings, str) or not all(isinstance(s, str) for s in self.strings):
+            raise TypeError(
+                f'strings is {self.strings!r}: give several strings, as in Stop(strings=("end",))'
+            )
+        if not all(self.strings):
             raise ValueError('a stop string is empty: it would end every text before it starts')
+        if self.when is not None and not callable(self.when):
+            raise TypeError(f'when is {self.when!r}: give a function of the new ids')
         if self.seconds is not None:
             check_number('seconds', self.seconds, minimum=0)
 
@@ -208,12 +231,20 @@ class Request:
     stop: Stop = Stop()
     encoder: Any = None  # inputs of an encoder, for encoder–decoder models
     batcher: Any = None  # opens sessions that share forward passes (`models.batching`)
+    ends: Any = (
+        None  # a `SequenceEnds` if tokens are drafted: processors are not called after an end
+    )
 
     def __post_init__(self):
         start = [] if self.lm is None else list(self.lm.decoder_start_ids)
         if self.encoder is None and start:  # the decoder's sequence begins with its own ids
             self.encoder = dict(input_ids=self.prompt)
             self.prompt = start
+
+    @property
+    def eos(self) -> tuple[int, ...]:
+        "The ids that end the sequence: those of `stop`, or else the model's own."
+        return tuple(self.lm.eos if self.stop.eos is None else self.stop.eos)
 
     def session(self):
         "A new session of the request's model, for strategies, drafters and logits processors."
@@ -232,10 +263,51 @@ class Request:
         return time.perf_counter()
 
 # %% ../../nbs/01_core/09_driver.ipynb #a8e4d5c5
+def elapsed(start: float, end: float) -> float:
+    "Seconds between two readings of a clock; 0, which no run takes, if it went backwards or is NaN."
+    return max(0.0, end - start)
+
+
 def synchronize(device):
     "Wait until an accelerator has finished its queue; a CPU has none."
     if torch.device(device).type != 'cpu':
         torch.accelerator.synchronize(device)
+
+# %% ../../nbs/01_core/09_driver.ipynb #b326744d
+class SequenceEnds:
+    "Finds the first new token that ends a sequence; remembers the longest sequence without one."
+
+    def __init__(
+        self,
+        request: Request,
+        ids_only: bool = False,  # look for ids that end it, and not for strings and conditions?
+    ):
+        self.stopper = StopChecker(request.stop, request.lm, request.now)
+        self.ids_only = ids_only
+        self.n_prompt = len(request.prompt)
+        self.open = list(request.prompt)  # ids without an end
+
+    def may_end(self, tokens: list[int]) -> bool:
+        "False if none of these new ids can end the sequence; costs little."
+        return not (self.ids_only and self.stopper.eos.isdisjoint(tokens))
+
+    def open_length(self, ids: list[int]) -> int:
+        "The length of the longest prefix of `ids` without an end: the token after it is the first one."
+        while self.open != ids[: len(self.open)]:
+            self.open.pop()
+        if len(self.open) < self.n_prompt:
+            self.open = ids[: self.n_prompt]
+        for n in range(len(self.open), len(ids)):
+            if self.is_end(ids, n):
+                return n
+            self.open.append(ids[n])
+        return len(ids)
+
+    def is_end(self, ids: list[int], n: int) -> bool:
+        "Does `ids[n]` end the sequence?"
+        if self.ids_only:
+            return ids[n] in self.stopper.eos
+        return bool(self.stopper.check(ids[self.n_prompt : n + 1], check_time=False))
 
 # %% ../../nbs/01_core/09_driver.ipynb #6bd639bf
 class Strategy(Component):
@@ -269,6 +341,13 @@ def check_lm(
     return lm
 
 
+def is_fractional(item) -> bool:
+    "Is an item one number that is no integer?"
+    if torch.is_tensor(item):
+        return item.ndim == 0 and item.is_floating_point()
+    return isinstance(item, Real) and not isinstance(item, Integral)
+
+
 def prompt_ids(lm, prompt) -> list[int]:
     "The ids of a prompt; raises `TypeError` for anything that is not one prompt."
     if isinstance(prompt, str):
@@ -276,14 +355,16 @@ def prompt_ids(lm, prompt) -> list[int]:
     kind = type(prompt).__name__
     if isinstance(prompt, Mapping):
         raise TypeError(f'prompt is a {kind}: give its ids, as in inputs["input_ids"][0]')
-    if not isinstance(prompt, Iterable):
+    if not isinstance(prompt, Iterable) or isinstance(prompt, Set):
         raise TypeError(f'prompt is a {kind}: give a string, a list of ids or a 1-D tensor')
     items = list(prompt)
     try:
-        if not any(isinstance(item, str) for item in items):
-            return [int(item) for item in items]
-    except (TypeError, ValueError, RuntimeError):  # a list or a tensor of several ids
+        return [operator.index(item) for item in items]
+    except (TypeError, ValueError, RuntimeError):  # a string, a fraction, a list or tensor of ids
         pass
+    fraction = next((i for i in items if is_fractional(i)), None)
+    if fraction is not None:
+        raise TypeError(f'prompt has the number {fraction}: give ids, which are integers')
     raise TypeError(
         f'prompt is a {kind} of {len(items)} prompts: decode takes one, a string or a list of ids; '
         'for several use decode_batch(lm, prompts, strategy)'
@@ -338,7 +419,7 @@ def iter_steps(request: Request, strategy: Strategy) -> Iterator[tuple[Step, str
         reason, n = end_of_step(step, tokens, stopper, request.max_new_tokens)
         now = request.now()
         step = step.truncate(n)
-        step.seconds, last = now - last, now
+        step.seconds, last = elapsed(last, now), now
         yield step, reason
         if reason:
             return
@@ -409,7 +490,7 @@ def trace_request(request: Request, strategy: Strategy) -> Trace:
     for step, reason in iter_steps(request, strategy):
         trace.steps.append(step)
         trace.stopped = reason
-    trace.seconds = request.clock() - start
+    trace.seconds = elapsed(start, request.clock())
     return add_token_texts(trace, request.lm.decode)
 
 

@@ -6,18 +6,23 @@
 __all__ = []
 
 # %% ../../nbs/01_core/02_files.ipynb #a46d3029
+import errno
 import hashlib
 import json
 import os
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 
 # %% ../../nbs/01_core/02_files.ipynb #662872a7
 def write_atomic(path, content: str | bytes):
-    "Write a file whole or not at all: a temporary file beside it, then one rename."
+    """Write a file whole or not at all: a temporary file beside it, then one rename.
+
+    Raises `OSError` with the name of the file itself.
+    """
     path = Path(path)
     temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
     try:
@@ -26,8 +31,32 @@ def write_atomic(path, content: str | bytes):
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a folder that cannot be written to holds none
+            temporary.unlink(missing_ok=True)
+
+# %% ../../nbs/01_core/02_files.ipynb #c56cff70
+ADVICE = dict(
+    ENOSPC='free some space, then give the same command again',
+    EDQUOT='free some space, then give the same command again',
+    EROFS='give a folder that can be written to',
+    EACCES='give a file or a folder that this user may read and write',
+    EPERM='give a file or a folder that this user may read and write',
+    ENOENT='make its folder first, or give another path',
+    EISDIR='give a file, not a folder',
+    ENOTDIR='give a path below a folder',
+)
+
+
+def os_sentence(error: OSError) -> str:
+    "An error of the operating system with its file and some advice; other errors as they are."
+    if error.errno is None or not error.strerror:
+        return str(error)
+    file = f'{error.filename}: ' if error.filename else ''
+    advice = ADVICE.get(errno.errorcode.get(error.errno))
+    return f'{file}{error.strerror}' + (f': {advice}' if advice else '')
 
 # %% ../../nbs/01_core/02_files.ipynb #a9ef3fcd
 def append_row(path, record: dict):
@@ -60,11 +89,14 @@ def read_rows(path) -> tuple[list[dict], int]:
     rows = []
     for n, line in enumerate(data[:size].splitlines(), 1):
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict):
             raise ValueError(
                 f'line {n} of {path} is damaged: delete that line to measure that run again'
-            ) from None
+            )
+        rows.append(row)
     return rows, size
 
 
@@ -236,6 +268,22 @@ def parse_json(
         ) from None
     except (TypeError, ValueError) as error:
         raise ValueError(f'this is not JSON, so it is not {name}: {error}') from None
+
+# %% ../../nbs/01_core/02_files.ipynb #8aec05a2
+def read_json(
+    path,
+    name: str,  # what it should hold, as in 'the configuration of heads'
+    kind: type = dict,  # of the value
+):
+    "The value in a file of JSON; raises `ValueError` for another kind, and for what is not JSON."
+    try:
+        value = parse_json(Path(path).read_text(encoding='utf-8'), name)
+    except ValueError as error:  # a text in another encoding is one, too
+        raise ValueError(f'{path}: {error}') from error
+    if not isinstance(value, kind):
+        found = 'null' if value is None else f'a {type(value).__name__}'
+        raise ValueError(f'{path}: this is {found}, so it is not {name}: copy the file again')
+    return value
 
 # %% ../../nbs/01_core/02_files.ipynb #a65bf049
 def short_hash(data: str) -> str:

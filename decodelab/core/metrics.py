@@ -55,7 +55,7 @@ def draft_cost(steps: Sequence[Step]) -> float:
     timed = [s for s in steps[1:] if _is_timed(s)]
     draft = mean(sum(s.draft_seconds for s in timed), sum(s.draft_passes for s in timed))
     target = mean(sum(s.verify_seconds for s in timed), sum(s.target_passes for s in timed))
-    return draft / target
+    return mean(draft, target)
 
 
 def _is_timed(step: Step) -> bool:
@@ -183,6 +183,11 @@ def pair_runs(
     return pairs.reset_index()
 
 
+def timed_pairs(pairs):
+    "The pairs of runs that both took time: for the others the clock stood still or ran backwards."
+    return pairs[(pairs.seconds > 0) & (pairs.seconds_baseline > 0)]
+
+
 class Interval(NamedTuple):
     "An estimate with the ends of its interval; the ends are NaN if there is only one prompt."
 
@@ -205,9 +210,12 @@ def speedup(
 ) -> Interval:
     """How many times faster `strategy` is than `baseline`, over paired runs.
 
-    The interval is a percentile bootstrap over prompts. Raises `ValueError` if no runs pair.
+    The interval is a percentile bootstrap over prompts. NaN if no pair of runs took time.
+    Raises `ValueError` if no runs pair.
     """
-    pairs = pair_runs(frame, strategy, baseline)
+    pairs = timed_pairs(pair_runs(frame, strategy, baseline)).reset_index(drop=True)
+    if pairs.empty:
+        return Interval(math.nan)
     ours = pairs[['new_tokens', 'seconds']].to_numpy(float).T
     theirs = pairs[['new_tokens_baseline', 'seconds_baseline']].to_numpy(float).T
     value = float(variant(ours, theirs))
@@ -243,7 +251,7 @@ def identical(
 
 def prompt_ratios(frame, strategy: str, baseline: str):
     "Series by prompt: median tokens per second over its repeats, ours over the baseline's."
-    pairs = pair_runs(frame, strategy, baseline)
+    pairs = timed_pairs(pair_runs(frame, strategy, baseline)).copy()
     pairs['speed'] = pairs.new_tokens / pairs.seconds
     pairs['speed_baseline'] = pairs.new_tokens_baseline / pairs.seconds_baseline
     medians = pairs.groupby('prompt')[['speed', 'speed_baseline']].median()

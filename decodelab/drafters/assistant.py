@@ -12,7 +12,8 @@ from weakref import WeakSet
 from fastcore.basics import patch
 import torch
 
-from ..core.driver import Request
+from ..core.checks import check_instance
+from ..core.driver import Request, check_lm
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
 from ..strategies.sampling import Base, Scorer
@@ -37,14 +38,12 @@ class PaddedScorer(Scorer):
     def scores(self, ids, last):
         "`(last, width)` after each of the last `last` prefixes of `ids`."
         n_ids = self.session.lm.vocab_size
-        if n_ids < self.width:
-            ids = [i if i < n_ids else 0 for i in ids]
-        scores = self.session.logits(ids, last)[:, : self.width]
+        embedded = [i if i < n_ids else 0 for i in ids] if n_ids < self.width else ids
+        scores = self.session.logits(embedded, last)[:, : self.width]
         gap = self.width - scores.shape[-1]
         if gap > 0:
             scores = torch.nn.functional.pad(scores, (0, gap), value=-torch.inf)
-        scores = self.processors(ids, scores)
-        return scores.softmax(-1) if self.probabilities else scores
+        return self.finalize(self.processors(ids, scores))
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #de7e37e1
 class RoundScorer:
@@ -75,6 +74,15 @@ class DraftHeads:
         return self
 
 
+def check_draft_model(lm) -> object:
+    "`lm`, if it is a model or heads; raises `TypeError` with what to give instead."
+    if isinstance(lm, DraftHeads):
+        return lm
+    if isinstance(lm, (str, type, torch.nn.Module)) or not hasattr(lm, 'vocab_size'):
+        check_lm('lm', lm)
+    return lm
+
+
 class ModelDrafter(Drafter):
     "A drafter with a draft model `lm`, which its repr shows by name."
 
@@ -93,8 +101,8 @@ class AssistantDrafter(ModelDrafter):
         lm: LM | DraftHeads,  # the draft model, or heads that were trained on the target
         base: Base | None = None,  # the draft's base; None: the target's
     ):
-        self.lm = lm
-        self.base = base
+        self.lm = check_draft_model(lm)
+        self.base = base if base is None else check_instance('base', base, 'bind', 'Greedy()')
         self.checked_ = WeakSet()  # targets whose tokenizer is the draft's
 
     def with_model(self, lm) -> 'AssistantDrafter':

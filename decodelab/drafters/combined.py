@@ -6,14 +6,21 @@
 __all__ = ['FirstOfDrafter', 'ParallelDrafter', 'CascadeDrafter']
 
 # %% ../../nbs/08_drafters/09_combined.ipynb #93b9cb5d
+import math
 from dataclasses import replace
 
-from ..core.checks import check_int
+from ..core.checks import check_instance, check_int
 from ..core.driver import Request
 from .assistant import AssistantDrafter, DraftHeads
-from ..speculative.loop import default_verifier
-from ..speculative.protocol import Draft, Drafter, DraftProbs, DraftState
-from ..strategies.sampling import Base
+from decodelab.speculative.protocol import (
+    Draft,
+    Drafter,
+    DraftProbs,
+    DraftState,
+    ExactMatchVerifier,
+)
+from ..speculative.verifiers import TokenVerifier
+from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/08_drafters/09_combined.ipynb #15189bcd
 class CombinedDrafter(Drafter):
@@ -27,6 +34,8 @@ class CombinedDrafter(Drafter):
     ):
         if len(drafters) < 2:
             raise ValueError(f'{len(drafters)} drafters: give two or more')
+        for i, drafter in enumerate(drafters):
+            check_instance(f'drafter {i}', drafter, 'start', 'PromptLookupDrafter()')
         self.drafters = drafters
 
     def start(self, request: Request, base: Base, target) -> DraftState:
@@ -91,7 +100,7 @@ class CappedDrafter(Drafter):
         drafter: Drafter,
         max_tokens: int,  # of a draft
     ):
-        self.drafter = drafter
+        self.drafter = check_instance('drafter', drafter, 'start', 'PromptLookupDrafter()')
         self.max_tokens = check_int('max_tokens', max_tokens)
 
     @property
@@ -207,6 +216,7 @@ class CascadeDrafter(AssistantDrafter):
                 f'{lm!r} are heads, which draft one token at a time: a cascade needs a model, '
                 'and heads go into AssistantDrafter, TreeDrafter or DynamicTreeDrafter'
             )
+        check_instance('drafter', drafter, 'start', 'PromptLookupDrafter()')
         if drafter.trees:
             raise ValueError(f'{drafter!r} makes trees: the inner draft of a cascade is a chain')
         check_int('max_draft', max_draft)
@@ -220,7 +230,7 @@ class CascadeDrafter(AssistantDrafter):
         """
         outer = super().start(request, base, target)
         inner = self.drafter.start(replace(request, lm=self.lm), outer.base, outer.scorer)
-        return CascadeState(outer, inner, self.max_draft)
+        return CascadeState(outer, inner, min(self.max_draft, request.max_new_tokens))
 
     def __repr__(self):
         base = f', base={self.base!r}' if self.base else ''
@@ -229,6 +239,15 @@ class CascadeDrafter(AssistantDrafter):
         )
 
 # %% ../../nbs/08_drafters/09_combined.ipynb #59156e4b
+def possible_rows(scorer: Scorer, p) -> int:
+    "The number of leading rows `(V,)` in which the scorer's processors leave a token."
+    if scorer.processors is None or not scorer.processors.reads_ids:
+        return len(p)
+    lowest = 0 if scorer.probabilities else -math.inf
+    impossible = [bool(row.max() == lowest) for row in p]
+    return [*impossible, True].index(True)
+
+
 class CascadeState(DraftState):
     "The draft model and its drafter for one sequence."
 
@@ -236,7 +255,7 @@ class CascadeState(DraftState):
         self.outer = outer
         self.inner = inner
         self.max_draft = max_draft
-        self.verifier = default_verifier(outer.base)
+        self.verifier = TokenVerifier() if outer.sampled else ExactMatchVerifier()
 
     def draft(self, ids, keep_drafting, rng) -> Draft:
         "A draft of one inner round, then one token per pass, until the lookahead rule stops."
@@ -253,6 +272,8 @@ class CascadeState(DraftState):
                     guess = self.inner.draft(ids, self.within_max_draft, rng)
                     draft.info['inner_passes'] += guess.passes
                 verified = self.verify(ids + draft.tokens, guess, rng)
+            if not verified:  # the processors forbid every token
+                break
             token, row = verified.pop(0)
             probs = DraftProbs(row, scorer.probabilities)
             draft.tokens.append(token)
@@ -268,7 +289,16 @@ class CascadeState(DraftState):
         return n < self.max_draft
 
     def verify(self, ids: list[int], guess: Draft, rng) -> list[tuple]:
-        "The draft model's next tokens, the accepted ones and one more, each with its row `(V,)`."
+        """The draft model's next tokens, the accepted ones and one more, each with its row `(V,)`.
+
+        No token from the first row on of which the processors leave none.
+        """
         p = self.outer.scorer.scores(ids + guess.tokens, len(guess.tokens) + 1)
-        result = self.verifier.verify(p, guess, rng)
-        return list(zip([*guess.tokens[: result.accepted], result.token], p))
+        n = possible_rows(self.outer.scorer, p)
+        if not n:
+            return []
+        guess = guess.keep(list(range(min(n, len(guess.tokens)))))
+        result = self.verifier.verify(
+            [*p[:n], p[0]], guess, rng
+        )  # p[0] stands in for a row of none
+        return list(zip([*guess.tokens[: result.accepted], result.token], p[:n]))

@@ -19,10 +19,11 @@ from torch import nn
 
 from .. import drafters
 from ..core.driver import Request
+from ..core.files import read_json
 from .assistant import DraftHeads, RoundScorer
 from ..models.early_exit import upcast
 from ..models.kv_cache import common_prefix
-from ..models.loading import EMBEDDED, as_name, is_cached
+from ..models.loading import EMBEDDED, as_name, is_cached, read_tensors
 from ..models.session import LM
 from ..strategies.sampling import Base
 
@@ -300,20 +301,59 @@ def heads_folder(name_or_folder) -> Path:
     return folder
 
 
+MAX_SIZE = 1 << 12  # of a number in heads.json that is no size of a tensor
+MAX_VOCABULARY = 1 << 24
+
+
+def make_heads(
+    kind: type[Heads],
+    config: dict,  # the arguments of its `__init__`
+    weights: dict[str, torch.Tensor],  # of the file beside it
+    problem: str,  # the beginning of the error message
+) -> Heads:
+    """Heads with weights still to be set; raises `ValueError` for arguments that `kind` cannot have.
+
+    They are made without memory first: the sizes of a damaged file could ask for all there is.
+    """
+    check_numbers(config, weights, problem)
+    try:
+        with torch.device('meta'):
+            check_shapes(kind(**config), weights, problem)
+        return kind(**config)
+    except (TypeError, RuntimeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(f'{problem} ({str(error).splitlines()[0]}): copy both again') from error
+
+
+def check_numbers(config: dict, weights: dict[str, torch.Tensor], problem: str):
+    "Raise `ValueError` for an integer that is negative, or larger than everything in the file."
+    sizes = [n for weight in weights.values() for n in weight.shape]
+    largest = max([MAX_SIZE, len(weights), *sizes])
+    for name, value in config.items():
+        maximum = MAX_VOCABULARY if name == 'vocab_size' else largest
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not 0 <= number <= maximum:
+                raise ValueError(f'{problem} ({name} is {number}): copy both again')
+
+
 def set_weights(
     heads: Heads,
     weights: dict[str, torch.Tensor],  # by the names of the heads' own tensors
     problem: str,  # the beginning of the error message
 ):
     "Give heads their weights, in float32; raises `ValueError` for a missing tensor or a wrong shape."
+    check_shapes(heads, weights, problem)
+    weights = {n: w.float() if w.is_floating_point() else w for n, w in weights.items()}
+    heads.load_state_dict(weights, assign=True)
+
+
+def check_shapes(heads: Heads, weights: dict[str, torch.Tensor], problem: str):
+    "Raise `ValueError` unless the weights are those of the heads, by name and shape."
     expected = {name: tuple(weight.shape) for name, weight in heads.state_dict().items()}
     shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
     if shapes != expected:
         wrong = sorted(n for n in expected | shapes if expected.get(n) != shapes.get(n))
         about = [f'{n} is {shapes.get(n, "missing")} for {expected.get(n, "none")}' for n in wrong]
         raise ValueError(f'{problem} ({about[0]}, {len(wrong)} in all); train or copy them again')
-    weights = {n: w.float() if w.is_floating_point() else w for n, w in weights.items()}
-    heads.load_state_dict(weights, assign=True)
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #f62cdb14
 def load_heads(
@@ -326,13 +366,11 @@ def load_heads(
 
     Raises `ValueError` if there are none, their kind is unknown, or the files do not fit together.
     """
-    from safetensors.torch import load_file
-
     name = as_name('name_or_folder', name_or_folder)
     if is_published(name, revision):
         return drafters.read_published(name, revision, safetensors_only)
     folder = heads_folder(name)
-    config = json.loads((folder / 'heads.json').read_text(encoding='utf-8'))
+    config = read_json(folder / 'heads.json', 'the configuration of heads')
     name = config.pop('kind', None)
     kinds = kinds_of_heads()
     if kind is not None:
@@ -342,7 +380,8 @@ def load_heads(
             f'{folder} holds heads of the kind {name!r}, which is none of {", ".join(sorted(kinds))}: '
             'import the module that defines their class, or give it as kind'
         )
-    heads = kinds[name](**config)
+    weights = read_tensors(str(folder), folder / 'heads.safetensors')
     problem = f'{folder}: the weights are not those that its heads.json describes'
-    set_weights(heads, load_file(folder / 'heads.safetensors'), problem)
+    heads = make_heads(kinds[name], config, weights, problem)
+    set_weights(heads, weights, problem)
     return heads.eval()

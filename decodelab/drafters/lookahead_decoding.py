@@ -8,6 +8,7 @@ __all__ = ['LookaheadDecodingDrafter']
 # %% ../../nbs/08_drafters/04_lookahead_decoding.ipynb #a96b9dcb
 from ..core.checks import check_int
 from ..core.driver import Request
+from ..models.tree_attention import check_size
 from ..speculative.protocol import Draft, Drafter, DraftState, as_tensor
 from ..strategies.sampling import Base
 
@@ -80,6 +81,7 @@ class LookaheadDecodingDrafter(Drafter):
         check_int('window', window)
         check_int('ngram', ngram, minimum=2)
         check_int('guesses', guesses)
+        check_size((window + guesses) * (ngram - 1))
         self.window = window
         self.ngram = ngram
         self.guesses = guesses

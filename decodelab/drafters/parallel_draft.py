@@ -68,7 +68,8 @@ class PardDrafter(AssistantDrafter):
         """
         chain = super().start(request, base, target)
         # a certificate's stand-in for the draft model may have fewer tokens
-        masks = [min(self.mask, self.lm.vocab_size - 1)] * (self.max_draft - 1)
+        n_masks = min(self.max_draft, request.max_new_tokens) - 1
+        masks = [min(self.mask, self.lm.vocab_size - 1)] * n_masks
         return PardState(chain, masks, len(request.prompt) + request.max_new_tokens)
 
 # %% ../../nbs/08_drafters/08_parallel_draft.ipynb #e7488b20

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from ..core.checks import check_int
+from ..core.checks import check_instance, check_int
 from ..core.component import Component
 from ..core.driver import Request
 from ..strategies.sampling import Base
@@ -75,10 +75,13 @@ class NgramIndex:
         return 0, 0
 
 
+MAX_NGRAM = 1024  # each token is indexed once for each size
+
+
 def check_ngram_sizes(min_ngram: int, max_ngram: int):
-    "Raise `ValueError` unless both are integers and 1 <= min_ngram <= max_ngram."
+    "Raise `ValueError` unless both are integers and 1 <= min_ngram <= max_ngram <= `MAX_NGRAM`."
     check_int('min_ngram', min_ngram)
-    check_int('max_ngram', max_ngram, minimum=min_ngram)
+    check_int('max_ngram', max_ngram, minimum=min_ngram, maximum=MAX_NGRAM)
 
 # %% ../../nbs/08_drafters/01_prompt_lookup.ipynb #4bd65a01
 class Datastore:
@@ -96,6 +99,7 @@ class Datastore:
         match=MostFrequentMatch(),
     ):
         check_ngram_sizes(min_ngram, max_ngram)
+        check_instance('match', match, 'insert', 'MostFrequentMatch()')
         if isinstance(documents, str):
             documents = [documents]
         sequences = [document_ids(d, lm) for d in documents]
@@ -176,9 +180,11 @@ class PromptLookupDrafter(Drafter):
         datastore: Datastore | None = None,  # other documents, used if they match more tokens
     ):
         check_ngram_sizes(min_ngram, max_ngram)
+        if datastore is not None:
+            check_instance('datastore', datastore, 'find', 'Datastore(documents, lm)')
         self.max_ngram = max_ngram
         self.min_ngram = min_ngram
-        self.match = match
+        self.match = check_instance('match', match, 'insert', 'MostRecentMatch()')
         self.datastore = datastore
 
     def start(self, request: Request, base: Base, target) -> 'PromptLookupState':

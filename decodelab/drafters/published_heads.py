@@ -6,13 +6,13 @@
 __all__ = ['Eagle1Heads', 'Eagle3Heads', 'read_published']
 
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #0db7ebca
-import json
 import re
 
 import torch
 from fastcore.basics import patch
 from torch import nn
 
+from ..core.files import read_json
 from .eagle import EagleScorer
 from .heads import Heads, heads_classes, set_weights, vocab_scores
 from .medusa import MedusaHeads
@@ -416,10 +416,17 @@ def read_published(
         raise ValueError(load_error(name, error)) from error
     if path is None:
         raise ValueError(load_error(name, FileNotFoundError('it is not in the cache of the Hub')))
-    config = json.loads(path.read_text(encoding='utf-8'))
+    config = read_json(path, 'the configuration of heads')
     kind = kind_of_published(config, name)
     path = repository_file(name, HEADS_FILES, revision)
     if path is None:
         raise ValueError(f'{name} has no {" and no ".join(HEADS_FILES)}: copy its weights again')
     weights = read_tensors(name, path, safetensors_only)
-    return kind.from_published(config, weights, name).eval()
+    try:
+        return kind.from_published(config, weights, name).eval()
+    except (TypeError, KeyError, AttributeError, RuntimeError, ArithmeticError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(
+            f'{name}: its config.json does not describe the weights of {kind.__name__} ({reason}): '
+            'copy both again'
+        ) from error

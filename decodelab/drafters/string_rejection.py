@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from ..core.checks import check_int
+from ..core.checks import check_instance, check_int
 from ..core.driver import Request
 from ..models.session import LM
 from ..strategies.sampling import Base
-from .assistant import ModelDrafter
+from .assistant import ModelDrafter, check_draft_model
 from .token_intersection import MappedState, start_mapped
 
 # %% ../../nbs/08_drafters/13_string_rejection.ipynb #1a317302
@@ -106,8 +106,8 @@ class StringRejectionDrafter(ModelDrafter):
         base: Base | None = None,  # the draft's base; None: the target's
         limit: int = 64,  # ids of a vocabulary, at most: passes grow exponentially with a token's length
     ):
-        self.lm = lm
-        self.base = base
+        self.lm = check_draft_model(lm)
+        self.base = base if base is None else check_instance('base', base, 'bind', 'Greedy()')
         self.limit = check_int('limit', limit)
         self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from fastcore.basics import patch
 
-from ..core.checks import check_fraction, check_int, check_number
+from ..core.checks import check_fraction, check_instance, check_int, check_number
 from ..core.driver import Request
 from .prompt_lookup import END, check_vocabulary, document_ids
 from ..strategies.sampling import Base
@@ -251,7 +251,9 @@ class SuffixDrafter(Drafter):
     ):
         check_number('factor', factor, above=0)
         check_fraction('min_probability', min_probability)
-        self.cache = cache
+        self.cache = (
+            cache if cache is None else check_instance('cache', cache, 'add', 'SuffixCache()')
+        )
         self.factor = factor
         self.min_probability = min_probability
         self.depth = check_int('depth', depth)
@@ -279,7 +281,9 @@ class SuffixState(DraftState):
         floor: float,  # the smallest probability of a path
     ):
         self.automaton = automaton
-        self.cache = cache
+        self.cache = (
+            cache if cache is None else check_instance('cache', cache, 'add', 'SuffixCache()')
+        )
         self.factor = factor
         self.floor = floor
         self.version = cache and cache.version

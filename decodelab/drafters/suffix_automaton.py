@@ -9,10 +9,11 @@ __all__ = ['SuffixAutomatonDrafter']
 import heapq
 from typing import NamedTuple
 
-from ..core.checks import check_int, check_number
+from ..core.checks import check_instance, check_int, check_number
 from ..core.driver import Request
 from .prompt_lookup import END, check_vocabulary
 from .suffix import ROOT, MatchState, SuffixAutomaton, SuffixCache, SuffixState
+from ..models.tree_attention import MAX_NODES
 from ..speculative.protocol import Draft, Drafter, KeepDrafting
 from ..strategies.sampling import Base
 
@@ -132,8 +133,10 @@ class SuffixAutomatonDrafter(Drafter):
         depth: int = 24,  # the longest match
     ):
         check_number('factor', factor, above=0)
-        self.cache = cache
-        self.nodes = check_int('nodes', nodes)
+        self.cache = (
+            cache if cache is None else check_instance('cache', cache, 'add', 'SuffixCache()')
+        )
+        self.nodes = check_int('nodes', nodes, maximum=MAX_NODES)
         self.factor = factor
         self.width = check_int('width', width)
         self.min_match = check_int('min_match', min_match)

@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from .assistant import ModelDrafter, token_probs
+from ..core.checks import check_instance
+from .assistant import ModelDrafter, check_draft_model, token_probs
 from ..core.driver import Request
 from ..models.session import LM
 from ..strategies.sampling import Base
@@ -141,8 +142,8 @@ class TokenIntersectionDrafter(ModelDrafter):
         lm: LM,  # the draft model, with its tokenizer
         base: Base | None = None,  # the draft's base; None: the target's
     ):
-        self.lm = lm
-        self.base = base
+        self.lm = check_draft_model(lm)
+        self.base = base if base is None else check_instance('base', base, 'bind', 'Greedy()')
         self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 
     def with_model(self, lm) -> 'TokenIntersectionDrafter':

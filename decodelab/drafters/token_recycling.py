@@ -11,7 +11,7 @@ import hashlib
 from fastcore.basics import patch
 import torch
 
-from ..core.checks import check_int
+from ..core.checks import check_instance, check_int
 from ..core.driver import Request
 from ..core.host_reads import lists_to_host
 from .prompt_lookup import check_vocabulary
@@ -129,6 +129,8 @@ class TokenRecyclingDrafter(Drafter):
         matrix: CandidateMatrix | None = None,  # to begin with; None: an empty one
     ):
         self.shape = shape if isinstance(shape, TreeShape) else TreeShape.of(shape)
+        if matrix is not None:
+            check_instance('matrix', matrix, 'add', 'CandidateMatrix()')
         self.matrix = matrix
 
     def start(self, request: Request, base: Base, target) -> 'TokenRecyclingState':

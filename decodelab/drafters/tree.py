@@ -7,19 +7,22 @@ __all__ = ['TreeShape', 'TreeDrafter']
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #188bcc8c
 import math
+import operator
+from collections.abc import Iterable
+from itertools import accumulate
 
 from fastcore.basics import patch
 import torch
 
-from ..core.checks import check_int
+from ..core.checks import check_bool, check_int
 from ..core.component import fast_form_holds
 from ..core.driver import Request
 from ..core.host_reads import lists_to_host
 from .assistant import AssistantDrafter, RoundScorer, begin_round
-from ..models.tree_attention import TokenTree
+from ..models.tree_attention import TokenTree, check_size
 from ..models.tree_branches import Branches, supports_tree
 from ..strategies.sampling import Base, Scorer
-from ..speculative.protocol import Draft, DraftProbs, DraftState, as_tensor
+from ..speculative.protocol import Draft, DraftProbs, DraftState, as_tensor, draw_possible
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #e570c10f
 class TreeScorer:
@@ -67,7 +70,7 @@ class TreeScorer:
         if processors.functions:
             rows = [processors(ids, row[None]) for ids, row in zip(sequences, logits)]
             logits = torch.cat(rows)
-        return logits.softmax(-1) if self.scorer.probabilities else logits
+        return self.scorer.finalize(logits)
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #d34e81e3
 def sample_children(
@@ -87,7 +90,10 @@ def sample_children(
             if not q.sum() > 0:
                 break
             q = q / q.sum()
-        tokens.append(rng.categorical(q))
+        token = draw_possible(q, rng)
+        if token is None:
+            break
+        tokens.append(token)
         rows.append(q)
     return tokens, rows
 
@@ -119,6 +125,13 @@ def top_tokens(row, n: int, scores: bool = False) -> list[int]:
     values, index = row.topk(min(n, len(row)))
     return index[values > (-float('inf') if scores else 0)].tolist()
 
+# %% ../../nbs/08_drafters/14_tree.ipynb #c1c6c584
+def to_list(numbers) -> list[int]:
+    "Numbers as a list; raises `TypeError` for anything else."
+    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
+        raise TypeError(f'shape is {numbers!r}: give the children after each node, as in (3, 2, 1)')
+    return list(numbers)
+
 # %% ../../nbs/08_drafters/14_tree.ipynb #c16c73eb
 class TreeShape:
     "The number of tokens after each node of a tree; `children[j]` lists the nodes after node j."
@@ -127,7 +140,8 @@ class TreeShape:
         self,
         parents: list[int],  # of each node: the node that it follows, -1 for the committed ids
     ):
-        if not len(parents):
+        parents = to_list(parents)
+        if not parents:
             raise ValueError('an empty shape drafts nothing: give at least one node')
         tree = TokenTree([0] * len(parents), parents)
         self.parents = list(tree.parents)
@@ -138,16 +152,20 @@ class TreeShape:
 
     @classmethod
     def of(cls, widths) -> 'TreeShape':
-        "The shape with `widths[d]` children after each node of depth d; raises `ValueError` for none."
-        widths = list(widths)
+        """The shape with `widths[d]` children after each node of depth d.
+
+        Raises `ValueError` for no widths, and for more nodes than a tree may have.
+        """
+        widths = [check_int(f'widths[{d}]', width) for d, width in enumerate(to_list(widths))]
         if not widths:
             raise ValueError('widths are empty: give the number of children for each depth')
+        check_size(sum(accumulate(widths, operator.mul)))
         parents = []
         level = [-1]
-        for d, width in enumerate(widths):
+        for width in widths:
             begin = len(parents)
             for parent in level:
-                parents += [parent] * check_int(f'widths[{d}]', width)
+                parents += [parent] * width
             level = list(range(begin, len(parents)))
         return cls(parents)
 
@@ -194,7 +212,7 @@ class TreeDrafter(AssistantDrafter):
     ):
         super().__init__(lm, base)
         self.shape = shape if isinstance(shape, TreeShape) else TreeShape.of(shape)
-        self.replace = replace
+        self.replace = check_bool('replace', replace)
 
     def start(self, request: Request, base: Base, target) -> 'TreeState':
         "The state for one sequence; raises `ValueError` if the two models do not fit."

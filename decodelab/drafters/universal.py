@@ -13,13 +13,14 @@ from weakref import WeakKeyDictionary
 
 from fastcore.basics import patch
 
+from ..core.checks import check_instance
 from ..core.driver import Request
 from ..models.session import LM, ModelInputs
 from ..models.tokenizer_bytes import TokenizerBytes, shared_tokens, special_token_map
 from ..models.tokenizer_bytes import tokenizer_bytes_pair
-from .assistant import ModelDrafter
+from .assistant import ModelDrafter, check_draft_model
 from ..strategies.sampling import Base, Greedy, Scorer
-from ..speculative.protocol import Draft, DraftProbs, DraftState
+from ..speculative.protocol import Draft, DraftProbs, DraftState, draw_possible
 
 # %% ../../nbs/08_drafters/11_universal.ipynb #a8c44a46
 WINDOW = 24  # target tokens after which a text without spaces is cut anyway
@@ -188,8 +189,8 @@ class UniversalDrafter(ModelDrafter):
         lm: LM,  # the draft model, with its tokenizer
         base: Base = Greedy(),  # the draft's base; its processors work on the draft's ids
     ):
-        self.lm = lm
-        self.base = base
+        self.lm = check_draft_model(lm)
+        self.base = check_instance('base', base, 'bind', 'Greedy()')
         self.vocab_maps_ = WeakKeyDictionary()  # target → `VocabMap`
 
     def with_model(self, lm) -> 'UniversalDrafter':
@@ -204,7 +205,8 @@ class UniversalDrafter(ModelDrafter):
         Raises `ValueError` without tokenizers, or if the prompt exceeds the draft's context.
         """
         retokenizer = retokenize_prompt(self, request)
-        draft_request = request_of_draft(request, self.lm, prompt=list(retokenizer.draft_ids))
+        prompt = list(retokenizer.draft_ids)
+        draft_request = request_of_draft(request, self.lm, prompt=prompt, ends=None)
         ends = request.lm.eos if request.stop.eos is None else request.stop.eos
         scorer = self.base.bind(draft_request)
         return UniversalState(retokenizer, scorer, self.base, self.lm.max_length, set(ends))
@@ -343,12 +345,14 @@ class UniversalState(DraftState):
     def draw(self, proposal: Proposal, rng) -> tuple | None:
         """Draw one token of the draft model; returns `(distribution, token)` for the lookahead rule.
 
-        None if the target cannot write it. A draft id that equals one of the target's end tokens
+        None if the target cannot write it, or if the processors forbid every token. A draft id that equals one of the target's end tokens
         is returned as None, since the loop would take it for an end.
         """
         probabilities = self.scorer.probabilities
         row = self.scorer.next_scores(proposal.prefix + proposal.drafted)
-        token = rng.categorical(row)
+        token = draw_possible(row, rng)
+        if token is None:
+            return None
         if not proposal.extend(token, token_prob(row, token, probabilities)):
             return None
         if token in self.ends:

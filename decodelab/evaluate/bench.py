@@ -17,7 +17,7 @@ import torch
 
 from ..core.checks import check_choice, check_int
 from ..core.driver import decode, encode_prompt, to_stop
-from ..core.files import read_run_rows, short_hash
+from ..core.files import read_json, read_run_rows, short_hash
 from ..core.metrics import counts, good_runs, identical, rates, ratio_of_medians
 from ..core.metrics import ratio_of_totals, slowdowns, speedup, variant_name
 from ..core.trace import Trace
@@ -124,8 +124,17 @@ def to_frame(rows: list[dict], about: dict):
     return frame.assign(**{k: v for k, v in scalars.items() if k not in frame})
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #47d43e92
+ROW_KEYS = dict(repeat=int, prompt=int, strategy=str, order=int)  # that every row has
+
+
 def run_key(record: dict) -> tuple:
-    "The identity of a run: (repeat, prompt, strategy)."
+    "The identity of a run: (repeat, prompt, strategy); raises `ValueError` for a row of something else."
+    for name, kind in ROW_KEYS.items():
+        if not isinstance(record.get(name), kind):
+            raise ValueError(
+                f'a row has no {name}, so bench did not write it: give a folder of bench(output_dir=…) '
+                'or of decodelab compare'
+            )
     return record['repeat'], record['prompt'], record['strategy']
 
 
@@ -137,7 +146,7 @@ def in_order(records: dict) -> list[dict]:
 def load_run(folder):
     """The runs of a folder as a DataFrame, as `bench` returns it.
 
-    Raises `ValueError` if there are none.
+    Raises `ValueError` if there are none, or rows that `bench` did not write.
     """
     about = Path(folder) / 'provenance.json'
     rows = {run_key(r): r for r in read_run_rows(folder, run_key)}
@@ -145,7 +154,14 @@ def load_run(folder):
         raise ValueError(
             f'there are no runs in {folder}: give a folder that bench(output_dir=…) wrote to'
         )
-    return to_frame(in_order(rows), json.loads(about.read_text(encoding='utf-8')))
+    provenance = read_json(about, 'the provenance of a bench')
+    try:
+        return to_frame(in_order(rows), provenance)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f'{folder} holds rows that bench did not write ({error}): give a folder of '
+            'bench(output_dir=…) or of decodelab compare'
+        ) from error
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #c14ff8f2
 def bench(
@@ -283,7 +299,8 @@ def summary(
     """A DataFrame with a row per strategy.
 
     Speed, speedup with interval, acceptance, identical texts and slowdowns. `attrs['speedup']` names
-    the variant of the speedup, by default the ratio of median speeds. If runs failed,
+    the variant of the speedup, by default the ratio of median speeds, and `attrs['untimed']` has the
+    number of runs that took no time by a clock that stood still or ran backwards. If runs failed,
     column `failed` has their number, and the figures are those of the others.
 
     Raises `ValueError` if all runs of a strategy failed.
@@ -300,6 +317,7 @@ def summary(
     if failed.any():
         table = table.assign(failed=failed)
     table.attrs['speedup'] = variant_name(variant)
+    table.attrs['untimed'] = int((~(frame.seconds > 0)).sum())
     return table
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #2449a8f1

@@ -24,8 +24,8 @@ import torch
 
 from .. import __version__
 from ..core.checks import check_choice
-from ..core.files import WriterLock, append_row, merge_rows, read_rows, read_run_rows
-from ..core.files import write_atomic
+from ..core.files import WriterLock, append_row, merge_rows, read_json, read_rows
+from ..core.files import read_run_rows, write_atomic
 from ..core.trace import Trace
 from ..models.loading import process_rank
 
@@ -111,7 +111,7 @@ def resume(
         write_atomic(about_file, json.dumps(about, indent=1, ensure_ascii=False) + '\n')
     stored = about
     if about_file.exists():
-        stored = json.loads(about_file.read_text(encoding='utf-8'))
+        stored = read_json(about_file, 'the provenance of a run')
     changes = list(differences(stored, about))
     if changes:
         raise ValueError(

@@ -17,7 +17,7 @@ from transformers import GenerationConfig
 from ..core.checks import check_int, check_number
 from .generation_config import from_generation_config, to_generation_config
 from .settings import NUMBERS, check_unknown_fields, config_names, short_repr
-from ..models.loading import as_name
+from ..models.loading import as_name, is_cached
 from ..models.session import LM, load
 from ..watermark.base import Watermark
 from ..watermark.transformers_green_list import watermark_from_config
@@ -391,6 +391,22 @@ def strategy_file(
     except (TypeError, ValueError) as error:
         raise ValueError(f'{path}: {error}') from error
 
+# %% ../../nbs/12_hf/11_config_files.ipynb #87ac3829
+def load_assistant(
+    name: str,  # 'pico-draft', a folder, or a name on the Hub whose files are in the local cache
+    device: str,
+) -> LM:
+    """The assistant that a file names; the file fetches nothing.
+
+    Raises `ValueError` for a model that is not on this machine.
+    """
+    if '/' in name and not Path(name).is_dir() and not is_cached(name, None):
+        raise ValueError(
+            f'assistant_model is {name!r}, which is not on this machine, and a file fetches nothing: load it '
+            f'yourself, as in assistant_model=load({name!r}), or --draft {name} of decodelab generate'
+        )
+    return load(name, device=device, local_files_only=True)
+
 # %% ../../nbs/12_hf/11_config_files.ipynb #ee01b18a
 def strategy_of(fields: dict, lm: LM, models: dict):
     """The strategy of a file's settings.
@@ -405,7 +421,7 @@ def strategy_of(fields: dict, lm: LM, models: dict):
         if key not in ('strategy', 'assistant_model') and value is not None:
             settings[key] = value
     if name is not None and models.get('assistant_model') is None:
-        models = models | dict(assistant_model=load(name, device=str(lm.device)))
+        models = models | dict(assistant_model=load_assistant(name, str(lm.device)))
     drafters = 'assistant_model', 'prompt_lookup_num_tokens', 'assistant_early_exit'
     if kind == 'Speculative' and not any((models | settings).get(d) for d in drafters):
         words = f'give {", ".join(drafters[:2])} or {drafters[2]}'

@@ -130,6 +130,8 @@ class AllOf(LookaheadRule):
     def __init__(self, one: LookaheadRule, other: LookaheadRule):
         self.one = one
         self.other = other
+        self.reads_clock = one.reads_clock or other.reads_clock
+        self.carry = one.carry or other.carry
 
     def start(self, request=None) -> 'AllOf':
         "A copy for one sequence."

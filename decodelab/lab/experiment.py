@@ -461,9 +461,17 @@ def check_verdict(row: dict):
 
 
 def read_verdicts(path):
-    "Stored verdicts, as `Experiment.verdicts` returned them."
+    "Stored verdicts, as `Experiment.verdicts` returned them; raises `ValueError` for another table."
     import pandas as pd
 
-    frame = pd.read_csv(path, keep_default_na=False, dtype=str)
+    try:
+        frame = pd.read_csv(path, keep_default_na=False, dtype=str)
+    except (ValueError, OverflowError) as error:  # of another encoding, or no table
+        raise ValueError(f'{path} cannot be read: {" ".join(str(error).split())}') from error
+    missing = [name for name in VERDICT_FIELDS if name not in frame]
+    if missing:
+        raise ValueError(
+            f'{path} has no column {missing[0]}, so it holds no verdicts: run it again'
+        )
     decided = frame.agrees.map({'True': True, 'False': False, '': None})
     return frame.assign(agrees=decided.astype('boolean'))

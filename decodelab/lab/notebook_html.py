@@ -160,6 +160,10 @@ def html_exporter():
     return exporter
 
 
+# what nbformat raises for a file of any content
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+
+
 def read_notebook(path):
     "A notebook from a file; raises `ValueError` if it is none."
     check_installed('a page from a notebook', 'nbformat')
@@ -167,8 +171,9 @@ def read_notebook(path):
 
     try:
         return nbformat.read(path, 4)
-    except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
-        raise ValueError(f'{path} is no notebook ({error})') from None
+    except (*UNREADABLE, nbformat.ValidationError) as error:
+        reason = ' '.join(str(error).split())[:200]
+        raise ValueError(f'{path} is no notebook ({reason})') from None
 
 
 def notebook_html(path) -> str:

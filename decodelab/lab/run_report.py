@@ -39,7 +39,7 @@ def read_json(path: Path) -> dict:
     "An object from a JSON file; empty where there is none."
     try:
         value = json.loads(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 
@@ -74,8 +74,10 @@ def run_metadata(folder: Path, name: str, scale: str, quick: bool) -> dict:
     stem = f'{name}.{scale}'
     record = read_json(folder / f'{stem}{".quick" if quick else ""}.run.json')
     times = {key: record[key] for key in ('begun', 'finished', 'seconds') if key in record}
-    parts = record.get('parts') or [{}]
-    return times | parts[-1] | read_json(results_in(folder, quick) / f'{stem}.json')
+    parts = record.get('parts')
+    last = parts[-1] if isinstance(parts, list) and parts else {}
+    last = last if isinstance(last, dict) else {}
+    return times | last | read_json(results_in(folder, quick) / f'{stem}.json')
 
 
 def runs_in(folder) -> list[Run]:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -225,6 +226,8 @@ def duplicate_problem(frame, stored) -> str | None:
 def missing_runs(frame) -> int:
     "Rows that are missing for every strategy to have every prompt in every repeat."
     axes = [name for name in AXES if name in frame]
+    if not axes:
+        return 0
     others = [name for name in key_columns(frame) if name not in AXES]
     groups = [group for _, group in frame.groupby(others, dropna=False)] if others else [frame]
     missing = 0
@@ -379,9 +382,9 @@ def record_problems(records: dict[tuple[str, str, str], dict]) -> list[str]:
             if not metadata:
                 continue  # reported as no provenance
             file = '.'.join(filter(None, (name, scale, part, 'json')))
-            problems = provenance_problems(metadata, name, scale)
+            problems = as_problems(provenance_problems, metadata, name, scale)
             root = roots[str(metadata.get('commit'))]
-            problems += fingerprint_problems(metadata, name, scale, root)
+            problems += as_problems(fingerprint_problems, metadata, name, scale, root)
             lines += [f'results/{file}: {problem}' for problem in problems]
     return lines
 
@@ -391,8 +394,18 @@ def result_problems(folder: Path) -> list[str]:
     records, lines = read_records(folder)
     lines += record_problems(records)
     for path in result_files(folder, '.csv'):
-        lines += [f'results/{path.name}: {problem}' for problem in csv_problems(path, records)]
+        problems = as_problems(csv_problems, path, records)
+        lines += [f'results/{path.name}: {problem}' for problem in problems]
     return lines
+
+
+def as_problems(check: Callable[..., list[str]], *args) -> list[str]:
+    "The problems that a check finds; its own error, about a file of any content, is one of them."
+    try:
+        return check(*args)
+    except Exception as error:
+        words = ' '.join(str(error).split())[:200]
+        return [f'this cannot be compared with our rows ({type(error).__name__}: {words})']
 
 
 def csv_problems(

@@ -20,7 +20,7 @@ from transformers.generation import logits_process as hf
 from .warpers import FromIds, PerRow, EpsilonCutoff, EtaCutoff, MinP
 from .warpers import RemoveInvalidValues, LogitNormalization, LogitsProcessor
 from .warpers import Temperature, TopH, TopK, TopNSigma, TopP, TypicalP, XTC
-from .warpers import prefixes
+from .warpers import Warper, check_scores, per_row, prefixes
 from .processors import NoBadWords, SuppressTokensAtBegin, DRY, EncoderNoRepeatNGram
 from .processors import EncoderRepetitionPenalty, ExponentialLengthPenalty
 from .processors import ForcedBOS, ForcedEOS, MinLength, MinNewTokens, NoRepeatNGram
@@ -28,7 +28,7 @@ from .processors import PrefixConstrained, RepetitionPenalty, SequenceBias
 from .processors import SuppressTokens
 from .stateful import ClassifierFreeGuidance, Mirostat
 from ..models.session import ModelInputs
-from ..core.driver import Request
+from ..core.driver import Request, SequenceEnds
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #3fcec2be
 REPLACEMENTS = {
@@ -48,7 +48,7 @@ def flatten(processors) -> Iterator[LogitsProcessor | Callable]:
     for kind, message in REPLACEMENTS.items():
         if isinstance(processors, kind):
             raise TypeError(message)
-    if not callable(processors) and not has_bind(processors):
+    if isinstance(processors, type) or not (callable(processors) or has_bind(processors)):
         raise TypeError(
             f'{processors!r} is no logits processor: give Temperature(0.7), for instance, '
             'or a function (input_ids, scores) -> scores'
@@ -61,9 +61,9 @@ def has_bind(processor) -> bool:
     return isinstance(processor, LogitsProcessor) or hasattr(processor, 'bind')
 
 
-def bind_function(function: Callable) -> PerRow:
+def bind_function(function: Callable, request: Request) -> PerRow:
     "A plain function, bound: it gets a copy of each row, since it may write into it."
-    return PerRow(lambda input_ids, row: function(input_ids, row.clone()))
+    return per_row(lambda input_ids, row: function(input_ids, row.clone()), request)
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #01c0d32a
 class LogitsProcessorList(tuple):
@@ -74,6 +74,11 @@ class LogitsProcessorList(tuple):
 
     def __repr__(self):
         return f'LogitsProcessorList({list(self)!r})'
+
+    @property
+    def reads_ids(self) -> bool:
+        "Does one of them depend on more than the scores of its row?"
+        return not all(isinstance(processor, Warper) for processor in self)
 
     def bind(self, request: Request) -> 'BoundProcessors':
         """The processors for one sequence, with fresh memory.
@@ -86,8 +91,8 @@ class LogitsProcessorList(tuple):
         if visible_ids is not None:
             n_hidden = len(request.prompt)
             request = replace(request, prompt=visible_ids, encoder=None)
-        bound = [p.bind(request) if has_bind(p) else bind_function(p) for p in self]
-        return BoundProcessors(bound, visible_ids or (), n_hidden)
+        bound = [p.bind(request) if has_bind(p) else bind_function(p, request) for p in self]
+        return BoundProcessors(bound, visible_ids or (), n_hidden, request.ends)
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #8bdc57ce
 class BoundProcessors:
@@ -101,12 +106,26 @@ class BoundProcessors:
         functions: list,  # each `(ids, scores (r, V)) → (r, V)`
         visible_ids: Sequence[int] = (),  # what the processors see …
         n_hidden: int = 0,  # … in place of the first `n_hidden` ids
+        ends: SequenceEnds | None = None,  # they are not called after an end; None: they are
     ):
         self.functions = functions
         self.visible_ids = list(visible_ids)
         self.n_hidden = n_hidden
+        self.reads_ids = not all(isinstance(function, Warper) for function in functions)
+        self.ends = ends if self.reads_ids else None
 
     def __call__(self, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
+        if self.ends is None:
+            return self.apply(ids, scores)
+        n_ended = min(len(ids) - self.ends.open_length(ids), len(scores))
+        if not n_ended:
+            return self.apply(ids, scores)
+        n = len(scores) - n_ended
+        processed = self.apply(ids[: len(ids) - n_ended], scores[:n]) if n else scores[:0]
+        return torch.cat([processed, scores[n:]])
+
+    def apply(self, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
+        "The scores `(r, V)` after all processors, each row with its own prefix."
         if self.n_hidden:
             ids = self.visible_ids + ids[self.n_hidden :]
         shared = None  # the prefixes of all rows, made once for all processors
@@ -115,7 +134,7 @@ class BoundProcessors:
                 shared = prefixes(ids, scores) if shared is None else shared
                 scores = function.apply(shared, scores)
             else:
-                scores = function(ids, scores)
+                scores = check_scores(function(ids, scores), scores)
         return scores
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #ded8b40d

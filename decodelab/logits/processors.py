@@ -9,15 +9,18 @@ __all__ = ['RepetitionPenalty', 'NoRepeatNGram', 'EncoderRepetitionPenalty', 'En
 
 # %% ../../nbs/03_logits/02_processors.ipynb #b1aba3fe
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Integral
 
 import torch
 from transformers.generation import logits_process as hf
 
-from ..core.checks import check_int, check_number
-from .warpers import HFProcessor, LogitsProcessor, PerRow, Warper
+from ..core.checks import check_bool, check_ids
+from ..core.checks import check_in_vocabulary, check_int, check_number
+from ..core.driver import check_end_ids
+from .warpers import HFProcessor, LogitsProcessor, PerRow, Warper, per_row
 
 # %% ../../nbs/03_logits/02_processors.ipynb #4b230878
 class HFIdsProcessor(HFProcessor):
@@ -64,7 +67,8 @@ class EncoderRepetitionPenalty(LogitsProcessor):
     encoder_repetition_penalty: float
 
     def __post_init__(self):
-        hf.EncoderRepetitionPenaltyLogitsProcessor(float(self.encoder_repetition_penalty), None)
+        penalty = check_number('encoder_repetition_penalty', self.encoder_repetition_penalty)
+        hf.EncoderRepetitionPenaltyLogitsProcessor(penalty, None)
 
     def bind(self, request):
         penalty = float(self.encoder_repetition_penalty)
@@ -79,7 +83,8 @@ class EncoderNoRepeatNGram(LogitsProcessor):
     encoder_no_repeat_ngram_size: int
 
     def __post_init__(self):
-        hf.EncoderNoRepeatNGramLogitsProcessor(self.encoder_no_repeat_ngram_size, torch.zeros(1, 1))
+        size = check_int('encoder_no_repeat_ngram_size', self.encoder_no_repeat_ngram_size)
+        hf.EncoderNoRepeatNGramLogitsProcessor(min(size, 1), torch.zeros(1, 1))
 
     def bind(self, request):
         size = self.encoder_no_repeat_ngram_size
@@ -126,6 +131,7 @@ class DRY(LogitsProcessor):
         check_number('multiplier', self.multiplier, minimum=0)
         check_number('base', self.base, minimum=1)
         check_int('allowed_length', self.allowed_length)
+        check_ids('breakers', self.breakers)
 
     def max_match(self) -> int:
         "The longest match that is counted; longer ones have the same penalty."
@@ -143,16 +149,15 @@ class DRY(LogitsProcessor):
         return scores
 
 # %% ../../nbs/03_logits/02_processors.ipynb #4d7810f4
-def check_ids(name: str, ids: Sequence[int]):
-    "Raise `ValueError` unless `ids` are token ids."
-    if not all(isinstance(i, int) and i >= 0 for i in ids):
-        raise ValueError(f'{name} is {ids!r}: give token ids, integers of 0 or more')
+def with_score(tokens: Sequence[int], scores: torch.Tensor) -> list[int]:
+    "The ids that have a score: not -1, for an end that never comes, and none beyond the vocabulary."
+    return [t for t in tokens if 0 <= t < scores.shape[-1]]
 
 
 def ban(tokens: Sequence[int], scores: torch.Tensor, rows) -> torch.Tensor:
-    "`scores` with minus infinity for `tokens` in `rows`; ids beyond the vocabulary have no score."
+    "`scores` with minus infinity for `tokens` in `rows`, if they have a score."
     scores = scores.clone()
-    columns = [t for t in tokens if t < scores.shape[-1]]
+    columns = with_score(tokens, scores)
     if columns:
         scores[rows, columns] = -math.inf
     return scores
@@ -173,6 +178,14 @@ class PrefixConstrained(HFIdsProcessor):
     "Allow only the tokens that `allowed(0, ids)` returns, `ids` a 1-D tensor."
 
     allowed: Callable[[int, torch.Tensor], list[int]]
+
+    def __post_init__(self):
+        if not callable(self.allowed):
+            raise TypeError(f'allowed is {self.allowed!r}: give a function (0, ids) -> allowed ids')
+
+    def bind(self, request):
+        "If tokens are drafted, `allowed` is called for no sequence that it does not allow itself."
+        return per_row(self.processor(), request)
 
     def processor(self):
         return hf.PrefixConstrainedLogitsProcessor(self.allowed, 1)
@@ -197,8 +210,14 @@ def resolve_eos(
 ) -> tuple[int, ...]:
     "The ids that end the sequence: the processor's, else the request's, else the model's."
     if eos is None:
-        eos = request.lm.eos if request.stop.eos is None else request.stop.eos
+        return request.eos
     return (eos,) if isinstance(eos, int) else tuple(eos)
+
+
+def check_eos(eos):
+    "Raise `TypeError` unless `eos` is an id, several ids, or None."
+    if eos is not None:
+        check_end_ids((eos,) if isinstance(eos, Integral) else eos)
 
 # %% ../../nbs/03_logits/02_processors.ipynb #b5db2b38
 @dataclass(frozen=True, repr=False)
@@ -207,6 +226,10 @@ class NoBadWords(HFIdsProcessor):
 
     bad_words_ids: list[list[int]]
     eos: int | Sequence[int] | None = None  # None: the request's
+
+    def __post_init__(self):
+        check_eos(self.eos)
+        super().__post_init__()
 
     def processor(self, eos=None):
         return hf.NoBadWordsLogitsProcessor(self.bad_words_ids, eos)
@@ -239,6 +262,7 @@ class MinLength(LogitsProcessor):
 
     def __post_init__(self):
         check_int('min_length', self.min_length, 0)
+        check_eos(self.eos)
 
     def bind(self, request):
         return partial(forbid_eos_before, self.min_length, resolve_eos(self.eos, request))
@@ -253,6 +277,7 @@ class MinNewTokens(LogitsProcessor):
 
     def __post_init__(self):
         check_int('min_new_tokens', self.min_new_tokens, 0)
+        check_eos(self.eos)
 
     def bind(self, request):
         length = len(request.prompt) + self.min_new_tokens
@@ -283,6 +308,7 @@ class ForcedBOS(LogitsProcessor):
         check_ids('forced_bos_token_id', [self.forced_bos_token_id])
 
     def bind(self, request):
+        check_in_vocabulary('forced_bos_token_id', [self.forced_bos_token_id], request.lm)
         return partial(apply_at, 1, partial(force, [self.forced_bos_token_id]))
 
 
@@ -295,12 +321,13 @@ class ForcedEOS(LogitsProcessor):
     def tokens(self) -> list[int]:
         "The ids as a list."
         ids = self.forced_eos_token_id
-        return [ids] if isinstance(ids, int) else list(ids)
+        return list(ids) if isinstance(ids, Iterable) else [ids]
 
     def __post_init__(self):
         check_ids('forced_eos_token_id', self.tokens())
 
     def bind(self, request):
+        check_in_vocabulary('forced_eos_token_id', self.tokens(), request.lm)
         last = len(request.prompt) + request.max_new_tokens - 1
         return partial(apply_at, last, partial(force, self.tokens()))
 
@@ -314,6 +341,7 @@ class SuppressTokensAtBegin(LogitsProcessor):
 
     def __post_init__(self):
         check_ids('begin_suppress_tokens', self.begin_suppress_tokens)
+        check_bool('after_forced_bos', self.after_forced_bos)
 
     def bind(self, request):
         first = len(request.prompt)
@@ -333,6 +361,7 @@ class ExponentialLengthPenalty(LogitsProcessor):
     def __post_init__(self):
         check_int('after', self.after, 0)
         check_number('factor', self.factor, above=0)  # above 1 makes the end more probable
+        check_eos(self.eos)
 
     def bind(self, request):
         eos = list(resolve_eos(self.eos, request))
@@ -340,6 +369,7 @@ class ExponentialLengthPenalty(LogitsProcessor):
 
     def raise_eos(self, start: int, eos: list[int], ids: list[int], scores: torch.Tensor):
         "`scores` `(r, V)` with the ends raised in the rows whose prefix is longer than `start`."
+        eos = with_score(eos, scores)
         if not eos or len(ids) <= start:
             return scores
         scores = scores.clone()

@@ -7,7 +7,7 @@ __all__ = ['ClassifierFreeGuidance', 'Mirostat']
 
 # %% ../../nbs/03_logits/03_stateful.ipynb #e221af2b
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +57,9 @@ class ClassifierFreeGuidance(LogitsProcessor):
 
     def __post_init__(self):
         check_number('scale', self.scale)  # above 1 for guidance
+        prompt = self.unconditional
+        if prompt is not None and not isinstance(prompt, Iterable):
+            raise TypeError(f'unconditional is {prompt!r}: give a text or ids, or leave it out')
 
     def bind(self, request) -> GuidanceState:
         """The guidance of one sequence.

@@ -8,11 +8,15 @@ __all__ = ['Temperature', 'TopK', 'MinP', 'TypicalP', 'EpsilonCutoff', 'TopH', '
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #57cc772b
 import math
+import sys
 from dataclasses import MISSING, dataclass, fields
+from numbers import Real
 
 import numpy as np
 import torch
 from transformers.generation import logits_process as hf
+
+from ..core.checks import check_fraction, check_ids, check_int, check_number
 
 # %% ../../nbs/03_logits/01_warpers.ipynb #f7404aea
 class LogitsProcessor:
@@ -24,7 +28,7 @@ class LogitsProcessor:
 
     def bind(self, request):
         "The function `(ids, scores (r, V)) → (r, V)` of one sequence; here each row with its prefix."
-        return PerRow(self)
+        return per_row(self, request)
 
     def __repr__(self):
         arguments = []
@@ -41,7 +45,12 @@ class HFProcessor(LogitsProcessor):
     "One of transformers' own processors under a short name."
 
     def __post_init__(self):
-        self.processor()  # transformers checks the arguments
+        for f in fields(self):
+            if f.type is float:
+                check_number(f.name, getattr(self, f.name))
+            if f.type is int:
+                check_int(f.name, getattr(self, f.name), minimum=None)
+        self.processor()  # transformers checks the range
 
     def __call__(self, input_ids, scores):
         return self.processor()(input_ids, scores)
@@ -73,7 +82,8 @@ class Temperature(Warper):
     temperature: float
 
     def __post_init__(self):
-        if not self.temperature > 0:
+        good = isinstance(self.temperature, Real) and 0 < self.temperature <= sys.float_info.max
+        if not good:
             message = f'temperature is {self.temperature}: give a number above 0, or use Greedy()'
             raise ValueError(message)
 
@@ -263,8 +273,7 @@ class TopNSigma(Warper):
     n: float
 
     def __post_init__(self):
-        if not self.n > 0:
-            raise ValueError(f'n is {self.n}: give a number of standard deviations above 0')
+        check_number('n', self.n, above=0)  # standard deviations
 
     def __call__(self, input_ids, scores):
         finite = scores.isfinite()
@@ -285,10 +294,9 @@ class XTC(Warper):
     spare: tuple[int, ...] = ()  # if one of these ids would be removed, nothing is
 
     def __post_init__(self):
-        if not 0 < self.threshold < 1:
-            raise ValueError(f'threshold is {self.threshold}: give a probability between 0 and 1')
-        if not 0 <= self.probability <= 1:
-            raise ValueError(f'probability is {self.probability}: give a number from 0 to 1')
+        check_fraction('threshold', self.threshold, zero=False, one=False)
+        check_fraction('probability', self.probability)
+        check_ids('spare', self.spare)
 
     def __call__(self, input_ids, scores):
         logp = scores.log_softmax(-1)
@@ -325,6 +333,21 @@ def prefixes(ids: list[int], scores: torch.Tensor) -> list[torch.Tensor]:
     return [whole[:, : first + j] for j in range(len(scores))]
 
 
+def check_scores(result, scores: torch.Tensor) -> torch.Tensor:
+    "What a processor returned, if it is as wide as its `scores`; raises `TypeError` or `ValueError`."
+    if not torch.is_tensor(result):
+        raise TypeError(
+            f'a logits processor returned {type(result).__name__}: return a tensor of scores, of the '
+            'shape of those that it got'
+        )
+    if result.shape != scores.shape:
+        raise ValueError(
+            f'a logits processor returned scores of shape {tuple(result.shape)} for '
+            f'{tuple(scores.shape)}: return one score for each token'
+        )
+    return result
+
+
 class PerRow(FromIds):
     "A pure processor `(1, n), (1, V) → (1, V)` as a function of `(ids, scores (r, V))`, row by row."
 
@@ -337,5 +360,28 @@ class PerRow(FromIds):
     def apply(self, prefixes, scores):
         "Apply the processor to rows whose prefixes exist already."
         if len(scores) == 1:
-            return self.processor(prefixes[0], scores)
-        return torch.cat([self.processor(p, row) for p, row in zip(prefixes, scores.split(1))])
+            return self.row(prefixes[0], scores)
+        return torch.cat([self.row(p, row) for p, row in zip(prefixes, scores.split(1))])
+
+    def row(self, prefix, row):
+        "One row `(1, V)` after the processor; raises an error for a result of another shape."
+        return check_scores(self.processor(prefix, row), row)
+
+# %% ../../nbs/03_logits/01_warpers.ipynb #b32ee3d1
+class PerReachableRow(PerRow):
+    "A processor that is defined for the sequences which it allows, and maybe for no others."
+
+    def apply(self, prefixes, scores):
+        "Apply the processor to the rows up to the first drafted token that it forbids."
+        rows = []
+        for prefix, row in zip(prefixes, scores.split(1)):
+            if rows and rows[-1][0, prefix[0, -1]] == -math.inf:
+                break
+            rows.append(self.row(prefix, row))
+        return torch.cat([*rows, scores[len(rows) :]])
+
+
+def per_row(processor, request) -> PerRow:
+    "A processor row by row: of a request whose tokens are drafted, the rows that can be reached."
+    drafted = request is not None and request.ends is not None
+    return PerReachableRow(processor) if drafted else PerRow(processor)

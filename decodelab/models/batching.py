@@ -18,7 +18,8 @@ import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..core.checks import check_choice, check_instance, check_int
-from ..core.driver import Request, Rng, check_lm, encode_prompt, to_stop, trace_request
+from ..core.driver import Request, Rng, check_lm, elapsed, encode_prompt, to_stop
+from ..core.driver import trace_request
 from ..core.host_reads import SHARED_TRANSFER, join_transfers
 from ..core.trace import Trace
 from .capabilities import SEQUENCE
@@ -502,6 +503,10 @@ class Queue:
     max_positions: int | None = None  # None: no bound
     n_started: int = 0
 
+    def __post_init__(self):
+        if self.max_positions is not None:
+            check_int('cache_tokens', self.max_positions)
+
     def check_room(self, request: Request):
         "Raises `ValueError` if a request does not fit alone."
         n_positions = positions_needed(request)
@@ -666,6 +671,6 @@ def decode_batch(
     with torch.inference_mode():
         traces, max_bytes = run_batch(batcher, queue, strategy, on_error)
     batch = to_batch(traces, failed, batcher)
-    batch.seconds = clock() - start
+    batch.seconds = elapsed(start, clock())
     batch.cache_bytes = max_bytes
     return batch

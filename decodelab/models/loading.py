@@ -21,6 +21,7 @@ from pickle import UnpicklingError
 import torch
 
 from ..core.checks import check_bool
+from ..core.files import read_json
 
 # %% ../../nbs/02_models/01_loading.ipynb #ba0ab3e0
 PACKAGE = Path(find_spec('decodelab').origin).parent
@@ -93,7 +94,7 @@ def load_error(name: str, error: Exception) -> str:
     heads = [p.parent.name for p in EMBEDDED.glob('*/heads.json')]
     near = difflib.get_close_matches(name, [*names, *heads, *NANO], n=3)
     help_ = f'did you mean {" or ".join(map(repr, near))}? Or ' if near else ''
-    reason = str(error).strip().splitlines()[0]
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return (
         f'cannot load {name!r} ({reason}): {help_}'
         f'give an embedded model ({", ".join(names)}), a local folder or a Hub name'
@@ -176,13 +177,14 @@ def auto_class(config):
     return AutoModelForSeq2SeqLM
 
 
-def hub_commit(name: str, revision: str | None) -> str | None:
+def hub_commit(name: str, revision: str | None, local_files_only: bool = False) -> str | None:
     "The commit of a Hub model in the local cache; None for a folder."
     from transformers.utils.hub import cached_file
 
     if os.path.isdir(name):
         return None
-    path = cached_file(name, 'config.json', revision=revision)
+    options = dict(revision=revision, local_files_only=local_files_only)
+    path = cached_file(name, 'config.json', **options)
     match = re.search('snapshots.([0-9a-f]{40})', path)
     return match and match[1]
 
@@ -194,6 +196,7 @@ def repository_file(
     name: str,  # a folder, or a name on the Hub
     files,  # in the order in which they are looked for
     revision: str | None = None,
+    local_files_only: bool = False,  # of the Hub's, look in the local cache alone
 ) -> Path | None:
     "The first of some files that a folder or a repository of the Hub holds; None without any of them."
     from transformers.utils.hub import cached_file
@@ -201,7 +204,8 @@ def repository_file(
     if os.path.isdir(name):
         paths = [Path(name) / file for file in files]
         return next((path for path in paths if path.is_file()), None)
-    options = dict(revision=revision, _raise_exceptions_for_gated_repo=False)
+    options = dict(revision=revision, local_files_only=local_files_only)
+    options |= dict(_raise_exceptions_for_gated_repo=False)
     options |= dict(_raise_exceptions_for_missing_entries=False)
     options |= dict(_raise_exceptions_for_connection_errors=False)
     paths = (cached_file(name, file, **options) for file in files)
@@ -210,10 +214,10 @@ def repository_file(
 
 def has_pickled_weights(
     name: str,  # a folder, or a name on the Hub
-    revision: str | None = None,
+    **hub,  # arguments of `repository_file`
 ) -> bool:
     "Does a repository hold its weights as pytorch_model.bin, in one file or in several?"
-    return repository_file(name, PICKLED, revision) is not None
+    return repository_file(name, PICKLED, **hub) is not None
 
 
 MORE_THAN_TENSORS = (
@@ -245,13 +249,17 @@ def read_weights(
 ):
     """A model from safetensors, or from pytorch_model.bin, by torch.load with `weights_only=True`.
 
-    Raises `OSError` without either, `ValueError` for a pickle that holds more than tensors.
+    Raises `OSError` without either, `ValueError` for a pickle that holds more than tensors and for
+    an index that leads out of its folder.
     """
+    hub = {k: options[k] for k in ('revision', 'local_files_only') if k in options}
+    check_index(folder, INDEXES['safetensors'], **hub)
     try:
         return model_class.from_pretrained(folder, use_safetensors=True, **options)
     except OSError:
-        if not has_pickled_weights(folder, options.get('revision')):
+        if not has_pickled_weights(folder, **hub):
             raise
+    check_index(folder, INDEXES['pickle'], **hub)
     allow_pickle(folder, 'pytorch_model.bin', safetensors_only)
     try:
         return model_class.from_pretrained(
@@ -259,6 +267,50 @@ def read_weights(
         )
     except UnpicklingError as error:
         raise ValueError(MORE_THAN_TENSORS.format('pytorch_model.bin')) from error
+
+# %% ../../nbs/02_models/01_loading.ipynb #85dba255
+ATTENTION_KEYS = ('attn_implementation', '_attn_implementation', '_attn_implementation_internal')
+INDEXES = dict(safetensors='model.safetensors.index.json', pickle='pytorch_model.bin.index.json')
+
+
+def named_kernels(config) -> Iterator[str]:
+    "The kernels of the Hub that a configuration, or one inside, names: `org/name`, `org/name@rev:f`."
+    if not isinstance(config, dict):
+        return
+    for key, value in config.items():
+        if key in ATTENTION_KEYS:
+            values = value.values() if isinstance(value, dict) else [value]
+            yield from (name for name in values if isinstance(name, str) and '/' in name)
+        else:
+            yield from named_kernels(value)
+
+
+def check_configuration(config: dict, trust_remote_code: bool):
+    "Raise `ValueError` for a configuration that names native code, unless code is trusted."
+    kernel = next(named_kernels(config), None)
+    if kernel is not None and not trust_remote_code:
+        raise ValueError(
+            f'its config.json names the kernel {kernel} of the Hub, which is native code: read it, then '
+            'load with trust_remote_code=True, or take attn_implementation out of the file'
+        )
+
+
+def check_index(
+    folder: str,  # or a name on the Hub
+    index: str,  # the name of a file that lists the files of the weights
+    **hub,  # arguments of `repository_file`
+):
+    "Raise `ValueError` if an index of weights names a file outside its folder."
+    path = repository_file(folder, [index], **hub)
+    weights = {} if path is None else read_json(path, 'an index of weights').get('weight_map')
+    for file in weights.values() if isinstance(weights, dict) else ():
+        inside = (
+            isinstance(file, str) and not Path(file).is_absolute() and '..' not in Path(file).parts
+        )
+        if not inside:
+            raise ValueError(
+                f'{index} names {file!r}, which is no file of its folder: copy it again'
+            )
 
 # %% ../../nbs/02_models/01_loading.ipynb #ae60f4d1
 def read_tensors(
@@ -321,6 +373,27 @@ def process_rank() -> tuple[int, int, int]:
     return rank, size, local
 
 
+def check_device(device) -> torch.device:
+    "The device of a name; raises `ValueError` for what is none."
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"device is {device!r}: give 'cpu', or an accelerator as in 'cuda:0'"
+        ) from error
+
+
+def check_present(device: torch.device):
+    "Raise `ValueError` for a device that this machine does not have."
+    try:
+        torch.empty(1, device=device)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"device is {str(device)!r}, which does not work here ({reason}): give 'cpu', or leave it out"
+        ) from error
+
+
 def default_device(device: str | None) -> torch.device:
     """The given device, by default an accelerator if there is one.
 
@@ -328,7 +401,7 @@ def default_device(device: str | None) -> torch.device:
     """
     if device is None and torch.accelerator.is_available():
         device = torch.accelerator.current_accelerator()
-    device = torch.device(device or 'cpu')
+    device = check_device('cpu' if device is None else device)
     if device.type == 'cpu' or device.index is not None or process_rank()[1] == 1:
         return device
     return torch.device(device.type, process_rank()[2] % torch.accelerator.device_count())

@@ -16,10 +16,19 @@ from .transformer import CHUNK
 from .kv_cache import common_prefix
 from .early_exit import upcast
 
+# %% ../../nbs/02_models/08_tree_attention.ipynb #85dea5c8
+MAX_NODES = 4096  # of a tree
+
+
+def check_size(n: int):
+    "Raise `ValueError` for a tree of more than `MAX_NODES` nodes."
+    if n > MAX_NODES:
+        raise ValueError(f'the tree has {n} nodes: give a smaller one, of at most {MAX_NODES}')
+
 # %% ../../nbs/02_models/08_tree_attention.ipynb #e2ae077e
 @dataclass
 class TokenTree:
-    "Draft tokens in a tree; raises `ValueError` if the parents are no tree in order."
+    "Draft tokens in a tree, at most `MAX_NODES`; raises `ValueError` if the parents are no tree in order."
 
     tokens: list[int]
     parents: list[int]  # of each token an earlier node, or -1 if it follows the sequence
@@ -32,6 +41,7 @@ class TokenTree:
                 f'{n} tokens and {len(self.parents)} parents: give one parent for each token, '
                 '-1 for those that follow the sequence'
             )
+        check_size(n)
         self.depths = []  # 0 for those that follow the sequence
         self.ancestor_mask = []  # (n, n): itself and its ancestors
         for j, parent in enumerate(self.parents):

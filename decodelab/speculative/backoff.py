@@ -9,7 +9,7 @@ __all__ = ['BackoffLookahead']
 import math
 
 
-from ..core.checks import check_number
+from ..core.checks import check_instance, check_number
 from ..core.trace import Step
 from .protocol import FixedLookahead, LookaheadRule
 
@@ -27,9 +27,11 @@ class BackoffLookahead(LookaheadRule):
         credit: float = 0.3,  # C: plain rounds that may be lost for each doubling of the sequence
         trial: float = 0.02,  # ℓ: the cost of a trial, in plain rounds
     ):
+        check_instance('rule', rule, 'keep_drafting', 'FixedLookahead(5)')
         super().__init__(rule.k)
         self.rule = rule
         self.reads_clock = rule.reads_clock
+        self.carry = rule.carry
         self.price = check_number('price', price, above=0)
         self.credit = check_number('credit', credit, above=0)
         self.trial = check_number('trial', trial, above=0)

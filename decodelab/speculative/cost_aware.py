@@ -7,12 +7,12 @@ __all__ = ['RoundCosts', 'BanditLookahead', 'CostAwareLookahead']
 
 # %% ../../nbs/07_speculative/08_cost_aware.ipynb #067ecd19
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
 from ..core.trace import Step
-from ..core.checks import check_fraction, check_int, check_number
+from ..core.checks import check_fraction, check_instance, check_int, check_number
 from .protocol import LookaheadRule, check_finite
 
 # %% ../../nbs/07_speculative/08_cost_aware.ipynb #e4e719f9
@@ -98,7 +98,8 @@ class BanditLookahead(LookaheadRule):
         arms: tuple[int, ...] = (0, 2, 4, 8),  # the lengths; 0 is plain decoding
         bonus: float = 0.2,  # b, in tokens per T(1)
     ):
-        if not arms or len(set(arms)) < len(arms):
+        check_instance('costs', costs, 'round', 'RoundCosts.from_ratio(0.1)')
+        if not isinstance(arms, Sequence) or not arms or len(set(arms)) < len(arms):
             raise ValueError(f'arms are {arms!r}: give different lengths, at least one')
         super().__init__(max(1, *(check_int('an arm', a, 0) for a in arms)))
         self.costs = costs
@@ -201,7 +202,7 @@ class CostAwareLookahead(LookaheadRule):
         ahead: int = 6,  # further tokens that may have to pay together
     ):
         super().__init__(k)
-        self.costs = costs
+        self.costs = check_instance('costs', costs, 'round', 'RoundCosts.from_ratio(0.1)')
         self.probe = check_fraction('probe', probe)
         self.weight = check_number('weight', weight, above=0)
         self.ahead = check_int('ahead', ahead)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..core.driver import RandomSource, Request
+from ..core.driver import RandomSource, Request, elapsed
 from ..core.host_reads import copy_to_host, to_host
 from ..core.trace import Step
 from .loop import Speculative, SpeculativeSequence, round_step
@@ -119,7 +119,7 @@ class DeviceSequence(SpeculativeSequence):
 
     def __init__(self, strategy: Speculative, request: Request):
         super().__init__(strategy, request)
-        self.ends = torch.tensor(sorted(self.eos), dtype=torch.long, device=request.lm.device)
+        self.end_ids = torch.tensor(sorted(self.eos), dtype=torch.long, device=request.lm.device)
         self.judges = self.verifier.judges_on_device and self.rng.draws_on_device
         self.queues_drafts = self.judges and self.draft_rng is self.rng
 
@@ -139,14 +139,14 @@ class DeviceSequence(SpeculativeSequence):
             return None
         drafted = self.request.now()
         p = self.target.pending_scores(self.ids, queued.tokens, len(queued.tokens) + 1)  # (k+1, V)
-        result = self.judge(queued, judged_length(queued.tokens, self.ends), p)
+        result = self.judge(queued, judged_length(queued.tokens, self.end_ids), p)
         self.target.session.resolve(result.tokens)
         queued.scorer.session.resolve(result.tokens)
         n = result.judged
         draft = Draft(result.tokens[:n], None, result.probs[:n], queued.passes)
         step = round_step(draft, result.verification)
-        step.draft_seconds = drafted - start
-        step.verify_seconds = self.request.now() - drafted
+        step.draft_seconds = elapsed(start, drafted)
+        step.verify_seconds = elapsed(drafted, self.request.now())
         return self.commit(step)
 
     def judge(self, draft: DeviceDraft, n: torch.Tensor, p: torch.Tensor) -> RoundResult:

@@ -9,12 +9,12 @@ __all__ = ['HeuristicLookahead', 'ConfidenceLookahead', 'RocLookahead', 'Entropy
 # %% ../../nbs/07_speculative/07_lookahead.ipynb #ed09e058
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 import torch
 
-from ..core.checks import check_fraction, check_int, check_number
+from ..core.checks import check_bool, check_fraction, check_int, check_number
 from ..core.component import fast_form_holds
 from ..core.driver import Request, Rng, Stop
 from ..core.trace import Step
@@ -48,7 +48,7 @@ class HeuristicLookahead(LookaheadRule):
         self.up = check_int('up', up, 0)
         self.down = check_int('down', down, 0)
         self.max_k = max_k
-        self.carry = carry
+        self.carry = check_bool('carry', carry)
         self.reached_ = [k]  # a list, since `carry` shares it with the copies
 
     def reset(self, request):
@@ -159,6 +159,8 @@ class EntropyLookahead(LookaheadRule):
         self.gamma = check_number('gamma', gamma, above=0)
         self.target_rate = check_fraction('target_rate', target_rate)
         self.step = check_fraction('step', step)
+        if not isinstance(betas, Sequence) or len(betas) != 2:
+            raise ValueError(f'betas is {betas!r}: give two numbers from 0 to 1, as in (0.5, 0.9)')
         self.betas = tuple(check_fraction('betas', b) for b in betas)
 
     def reset(self, request):

@@ -7,11 +7,12 @@ __all__ = ['Speculative']
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #e82bcd7d
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
-from ..core.checks import check_instance
-from ..core.driver import Request, Rng, Strategy
+from ..core.checks import check_bool, check_instance
+from ..core.driver import Request, Rng, SequenceEnds, Strategy, elapsed
 from ..core.trace import Step
 from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
 from .protocol import LookaheadRule, Verification, Verifier
@@ -38,7 +39,7 @@ class Speculative(Strategy):
         self.base = base
         self.verifier = verifier
         self.lookahead = lookahead
-        self.deterministic = deterministic
+        self.deterministic = check_bool('deterministic', deterministic)
 
     def decode(self, request: Request) -> Iterator[Step]:
         """One step per round, usually of one target pass.
@@ -55,8 +56,10 @@ class SpeculativeSequence:
 
     def __init__(self, strategy: Speculative, request: Request):
         base = strategy.base
-        self.request = request
         self.verifier = resolve_verifier(strategy)
+        reads_ids = base.processors.reads_ids or strategy.drafter.reads_ids
+        self.ends = SequenceEnds(request, ids_only=not reads_ids)
+        self.request = request = replace(request, ends=self.ends)
         self.lookahead = strategy.lookahead.start(request)
         self.rng = base.sampler(request.rng)
         self.draft_rng = drafting_rng(strategy, self.rng, request.lm.device)
@@ -65,7 +68,7 @@ class SpeculativeSequence:
         )
         self.draft_state = strategy.drafter.start(request, base, self.target)
         self.ids = list(request.prompt)
-        self.eos = frozenset(request.lm.eos if request.stop.eos is None else request.stop.eos)
+        self.eos = frozenset(request.eos)
         self.passes = self.target.passes  # before the round
 
     @property
@@ -86,6 +89,7 @@ class SpeculativeSequence:
         draft = Draft([], [])
         if self.keep_drafting(0, None, None):
             draft = self.draft_state.draft(self.ids, self.keep_drafting, self.draft_rng)
+            draft = draft.cut(self.ends, self.ids)
             drafted = now()
         p = self.score(draft)
         result = self.verify(p, draft)
@@ -93,8 +97,8 @@ class SpeculativeSequence:
         step = round_step(draft, result)
         if draft.parents is not None:
             self.target.accept_path(result.path)
-        step.draft_seconds = drafted - start
-        step.verify_seconds = now() - drafted
+        step.draft_seconds = elapsed(start, drafted)
+        step.verify_seconds = elapsed(drafted, now())
         return self.commit(step)
 
     def score(self, draft: Draft):
@@ -190,15 +194,15 @@ def resolve_verifier(strategy: Speculative) -> Verifier:
     """The strategy's verifier, or the default one.
 
     Raises `TypeError` for a part that is none, `ValueError` where the verifier needs probabilities
-    and the base has only scores, or where a clock would choose the tokens of a seed.
+    and the base has only scores, or where a clock or other sequences would choose the tokens of a seed.
     """
     for name, method, example in PARTS:
         part = getattr(strategy, name)
         if part is not None or name != 'verifier':
             check_instance(name, part, method, example)
     verifier = strategy.verifier or default_verifier(strategy.base, strategy.drafter)
-    if strategy.lookahead.reads_clock:
-        verifier = verifier_under_clock(strategy)
+    if not strategy.lookahead.is_repeatable:
+        verifier = verifier_of_any_draft(strategy)
     if strategy.base.greedy and not verifier.greedy:
         raise ValueError(
             f'{verifier!r} weighs probabilities and {strategy.base!r} has none: '
@@ -207,22 +211,27 @@ def resolve_verifier(strategy: Speculative) -> Verifier:
     return verifier
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #4c36d921
-def verifier_under_clock(strategy: Speculative) -> Verifier:
-    """The verifier under a lookahead rule that reads a clock: exact match.
+def verifier_of_any_draft(strategy: Speculative) -> Verifier:
+    """The verifier under a lookahead rule that reads a clock or remembers other sequences: exact match.
 
     It alone emits the same tokens for every draft. Raises `ValueError` for another one.
     """
     verifier = strategy.verifier or ExactMatchVerifier()
-    if not verifier.exact_match:
+    if verifier.exact_match:
+        return verifier
+    if strategy.lookahead.reads_clock:
         raise ValueError(
             f'{strategy.lookahead!r} reads a clock, and with {verifier!r} the tokens of a seed would '
             'depend on it: use ExactMatchVerifier(), or CostAwareLookahead(costs) with measured costs'
         )
-    return verifier
+    raise ValueError(
+        f'{strategy.lookahead!r} remembers earlier sequences, and with {verifier!r} the tokens of a '
+        'seed would depend on them: use ExactMatchVerifier(), or carry=False'
+    )
 
 
 def drafting_rng(strategy: Speculative, rng, device):
-    "The random numbers of the drafter: the target's own, or under a clock a stream of their own."
-    if strategy.lookahead.reads_clock and isinstance(rng, Rng):
+    "The random numbers of the drafter: the target's own, or for drafts that vary a stream of their own."
+    if not strategy.lookahead.is_repeatable and isinstance(rng, Rng):
         return Rng(rng.seed + 1, device)
     return rng

@@ -10,14 +10,15 @@ __all__ = ['Draft', 'Verification', 'DraftProbs', 'DraftState', 'Drafter', 'Veri
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ..core.checks import check_int
 from ..core.component import Component, fast_form_holds
-from ..core.driver import RandomSource, Request, Rng
+from ..core.driver import NoTokenError, RandomSource, Request, Rng
+from ..core.driver import SequenceEnds
 from ..core.host_reads import lists_to_host
 from ..core.trace import Step
 from ..strategies.sampling import Base
@@ -56,6 +57,33 @@ class Draft:
         for parent in self.parents[: len(self.tokens) - self.window_nodes]:
             depths.append(1 if parent < 0 else depths[parent] + 1)
         return depths
+
+    def cut(self, ends: SequenceEnds, ids: list[int]) -> 'Draft':
+        "The draft that follows the committed `ids`, without what follows a token that ends them."
+        if not ends.may_end(self.tokens):
+            return self
+        parents = range(-1, len(self.tokens) - 1) if self.parents is None else self.parents
+        n = len(self.tokens) - self.window_nodes
+        sequences = {-1: ids}  # up to each node without an end
+        nodes = []
+        for j in range(n):
+            if parents[j] in sequences:
+                nodes.append(j)
+                sequence = [*sequences[parents[j]], self.tokens[j]]
+                if ends.open_length(sequence) == len(sequence):
+                    sequences[j] = sequence
+        return self if len(nodes) == n else self.keep([*nodes, *range(n, len(self.tokens))])
+
+    def keep(self, nodes: list[int]) -> 'Draft':
+        "The draft with these nodes alone, in ascending order, each with the node before it."
+        number = {-1: -1} | {j: i for i, j in enumerate(nodes)}
+        return replace(
+            self,
+            tokens=[self.tokens[j] for j in nodes],
+            q=None if self.q is None else [self.q[j] for j in nodes],
+            draft_probs=[self.draft_probs[j] for j in nodes] if self.draft_probs else [],
+            parents=self.parents and [number[self.parents[j]] for j in nodes],
+        )
 
     def first_branch(self, nodes: list[int]) -> list[int]:
         "The first of these nodes, its first child, and so on to a leaf."
@@ -192,6 +220,14 @@ class Drafter(Component):
             twin.drafters = tuple(drafter.with_model(lm) for drafter in self.drafters)
         return twin
 
+    @property
+    def reads_ids(self) -> bool:
+        "Does a logits processor of its own base, or of a drafter inside, depend on ids?"
+        if self.base is not None and self.base.processors.reads_ids:
+            return True
+        inside = [d for d in (self.drafter, *self.drafters) if d is not None]
+        return any(d.reads_ids for d in inside)
+
     def small(self) -> 'Drafter':
         "A drafter of this kind that certificates can enumerate, drafting from the second round on."
         return self
@@ -304,9 +340,15 @@ class LookaheadRule(Component):
 
     k = 20  # the default for rules without an `__init__` of their own
     reads_clock = False  # does it depend on measured times? Then the loop verifies by exact match
+    carry = False  # does it keep what it learned for the next sequence? Then, too
 
     def __init__(self, k: int = 20):
         self.k = check_int('k', k)
+
+    @property
+    def is_repeatable(self) -> bool:
+        "Is a draft as long every time that its sequence is decoded?"
+        return not (self.reads_clock or self.carry)
 
     def start(self, request: Request | None = None) -> 'LookaheadRule':
         "A copy for one sequence, with nothing learned."
@@ -396,10 +438,21 @@ class ExactMatchVerifier(Verifier):
         return DeviceVerdict(accepted, select(choices, accepted), all_usable, used)
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #41005fe3
-def draw_token(row, rng: Rng, probabilities: bool) -> tuple[int, DraftProbs]:
-    "A token drawn from a row `(V,)`, and its distribution; on an accelerator in one host read."
+def draw_possible(row, rng: Rng) -> int | None:
+    "A token drawn from a drafter's row `(V,)`; None if the processors forbid every token."
+    try:
+        return rng.categorical(row)
+    except NoTokenError:
+        return None
+
+
+def draw_token(row, rng: Rng, probabilities: bool) -> tuple[int | None, DraftProbs]:
+    """A token drawn from a row `(V,)`, and its distribution; on an accelerator in one host read.
+
+    The token is None if the processors forbid every token.
+    """
     if not torch.is_tensor(row) or row.device.type == 'cpu' or not rng.draws_on_device:
-        return rng.categorical(row), DraftProbs(row, probabilities)
+        return draw_possible(row, rng), DraftProbs(row, probabilities)
     index, usable = rng.draw(row[None], rng.stock.peek(1) if rng.draws else None)
     if rng.draws:
         rng.stock.skip(1)
@@ -407,7 +460,7 @@ def draw_token(row, rng: Rng, probabilities: bool) -> tuple[int, DraftProbs]:
     prob = probs.p.gather(0, index)
     [token], [prob] = lists_to_host(torch.where(usable, index, -1), prob)
     if token < 0:
-        return rng.categorical(row.cpu()), probs  # raises the error of such a row
+        return draw_possible(row.cpu(), rng), probs  # or the error of such a row
     probs.known[token] = prob
     return token, probs
 
@@ -421,6 +474,7 @@ def draft_chain(
 ) -> tuple[list[int], list]:
     """`(tokens, rows)`: draw tokens while `keep_drafting` agrees. A token once drawn stays.
 
+    Processors that forbid every token of the drafter's vocabulary end the draft.
     Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1, the first loop.
     """
     tokens = []
@@ -429,6 +483,8 @@ def draft_chain(
     while keep_drafting(len(tokens), probs, token):
         row = next_probs(ids + tokens)
         token, probs = draw_token(row, rng, probabilities)
+        if token is None:
+            break
         rows.append(row)
         tokens.append(token)
     return tokens, rows

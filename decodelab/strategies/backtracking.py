@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from fastcore.basics import patch
 
-from ..core.checks import check_int
+from ..core.checks import check_ids, check_instance, check_int
 from ..core.component import Component
 from ..core.driver import Request, StopChecker, Strategy
 from ..core.trace import Step
@@ -75,10 +75,12 @@ class Phrases(StuckRule):
     "The sequence ends with one of some phrases, as ids."
 
     def __init__(self, phrases: Sequence[Sequence[int]]):
-        if not phrases or not all(phrases):
+        if not isinstance(phrases, Sequence) or not phrases or not all(phrases):
             raise ValueError(
                 'phrases has none, or an empty one: give ids, as in [lm.encode("Wow")]'
             )
+        for i, phrase in enumerate(phrases):
+            check_ids(f'phrases[{i}]', phrase)
         self.phrases = phrases
         self.window = max(map(len, phrases))
 
@@ -97,8 +99,8 @@ class Backtracking(Strategy, Component):
         base: Base = Greedy(),  # chooses the tokens
         max_rollbacks: int = 64,  # of a sequence; afterwards the base continues alone
     ):
-        self.stuck = stuck
-        self.base = base
+        self.stuck = check_instance('stuck', stuck, 'take_back', 'RepeatedNGram(3)')
+        self.base = check_instance('base', base, 'bind', 'Greedy()')
         self.max_rollbacks = check_int('max_rollbacks', max_rollbacks, minimum=0)
 
     def decode(self, request: Request) -> Iterator[Step]:

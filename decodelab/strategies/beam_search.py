@@ -345,9 +345,12 @@ class BeamSearch(Strategy, Component):
         return candidates
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #6a3e558c
+MAX_BEAMS = 4096  # each has a cache of its own
+
+
 def check_beams(num_beams: int, length_penalty: float, early_stopping, num_return_sequences: int):
     "Raise `ValueError` for settings that no beam search has."
-    check_int('num_beams', num_beams)
+    check_int('num_beams', num_beams, maximum=MAX_BEAMS)
     check_choice('early_stopping', early_stopping, (True, False, 'never'))
     check_number('length_penalty', length_penalty)
     check_int('num_return_sequences', num_return_sequences, 1, num_beams)

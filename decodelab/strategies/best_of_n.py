@@ -129,6 +129,9 @@ def add_steps(candidate: Candidate, strategy):
         candidate.trace.stopped = reason
 
 # %% ../../nbs/04_strategies/19_best_of_n.ipynb #9419b059
+MAX_SEQUENCES = 1 << 16  # of one choice; each is kept until it is made
+
+
 class Draws:
     "The sequences of one request, which are decoded side by side."
 
@@ -180,15 +183,20 @@ def steps(
     self: Draws,
     winner: Candidate,
     info: dict,  # further facts about the choice
+    n_counted: int | None = None,  # the winner is one of the first so many; None: of all
 ) -> Iterator[Step]:
-    "The cost of all sequences, then the winner's steps."
+    """The cost of all sequences, then the winner's steps.
+
+    Sequences after those that were counted were ended at some token, which depends on what else runs
+    beside them; the record leaves them out.
+    """
     losers = [c for c in self.candidates if c is not winner]
     others = list(chain.from_iterable(c.trace.steps for c in losers))
     # a choice inside another one has read the prompt for both: it is counted once
     passes = self.shared.extra_passes.pop(self.request.lm.name, 0)
     passes += sum(s.target_passes for s in others)
     passes += sum(c.extra_passes for c in self.candidates)
-    drawn = [c for c in self.candidates if c.trace.steps or c.number in self.ended]
+    drawn = [c for c in self.candidates[:n_counted] if c.trace.steps or c.number in self.ended]
     info = dict(sequences=[c.as_dict() for c in drawn], winner=winner.number) | info
     info['tokens_read'] = dict(self.shared.tokens)
     draft_passes = sum(s.draft_passes for s in others)
@@ -298,7 +306,7 @@ class BestOfN(Strategy, Component):
         at_once: int | None = None,  # sequences side by side; None: all of them
     ):
         self.base = check_draws(base)
-        self.n = check_int('n', n)
+        self.n = check_int('n', n, maximum=MAX_SEQUENCES)
         self.score = score
         self.at_once = at_once if at_once is None else check_int('at_once', at_once)
         to_scorer('score', score)

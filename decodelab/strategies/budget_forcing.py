@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from fastcore.basics import patch
 
-from ..core.checks import check_fraction, check_int
+from ..core.checks import check_bool, check_fraction, check_ids, check_in_vocabulary
+from ..core.checks import check_instance, check_int
 from ..core.component import Component
 from ..core.driver import Request, Strategy, encode_prompt
 from ..core.trace import Step
@@ -38,11 +39,11 @@ class BudgetForcing(Strategy, Component):
         self.end = check_int('end', end, minimum=0)
         self.min_tokens = check_int('min_tokens', min_tokens, minimum=0)
         self.max_tokens = max_tokens
-        self.wait = wait
+        self.wait = check_ids('wait', wait)
         self.confidence = check_fraction('confidence', confidence)
         self.trial_tokens = check_int('trial_tokens', trial_tokens)
-        self.hidden = hidden
-        self.base = base
+        self.hidden = check_bool('hidden', hidden)
+        self.base = check_instance('base', base, 'bind', 'Greedy()')
         check_budget(self)
 
 # %% ../../nbs/04_strategies/15_budget_forcing.ipynb #965d43cc
@@ -140,10 +141,13 @@ class Thinking:
 def decode(self: BudgetForcing, request: Request) -> Iterator[Step]:
     """One step a token, or a forced wait; `info['thinking']` has the ids of a thought.
 
-    Raises `ValueError` if a hidden thought and the answer do not fit in the context.
+    Raises `ValueError` if a hidden thought and the answer do not fit in the context, and for ids
+    that the model does not have.
     """
     if self.hidden:
         encode_prompt(request.lm, request.prompt, request.max_new_tokens + self.max_tokens + 1)
+    check_in_vocabulary('end', [self.end], request.lm)
+    check_in_vocabulary('wait', self.wait, request.lm)
     thinking = Thinking(self, request)
     while not thinking.is_over:
         passes = thinking.passes

@@ -13,8 +13,8 @@ from weakref import WeakSet
 from fastcore.basics import patch
 import torch
 
-from ..core.checks import check_choice, check_fraction, check_int, check_number
-from ..core.driver import Request
+from ..core.checks import check_bool, check_choice, check_fraction, check_int, check_number
+from ..core.driver import Request, check_lm
 from ..models.session import LM, tokenizer_difference
 from ..logits.warpers import LogitsProcessor
 from ..logits.processor_list import LogitsProcessorList
@@ -40,11 +40,13 @@ class ContrastiveProcessor(LogitsProcessor):
     min_tokens_to_keep: int = 1  # that are plausible at least (2 in the authors' beams)
 
     def __post_init__(self):
+        check_lm('amateur', self.amateur)
         check_fraction('alpha', self.alpha)
         check_number('strength', self.strength, minimum=0)
         check_number('amateur_temperature', self.amateur_temperature, above=0)
         check_choice('mode', self.mode, MODES)
         check_int('min_tokens_to_keep', self.min_tokens_to_keep)
+        check_bool('ignore_prefix', self.ignore_prefix)
         object.__setattr__(self, 'agreed_', WeakSet())  # experts whose tokenizer is the amateur's
 
     def __repr__(self):

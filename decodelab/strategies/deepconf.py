@@ -18,6 +18,7 @@ from ..core.driver import Request, Strategy
 from ..core.host_reads import to_host
 from ..core.plot import axes, ink, legend, series_style
 from ..core.trace import Step
+from .best_of_n import MAX_SEQUENCES
 from .best_of_n import Candidate, Draws, LoggedBase, add_steps, check_draws
 from .best_of_n import read_rows
 from .sampling import Base, Sample
@@ -178,7 +179,7 @@ class DeepConf(Strategy, Component):
     ):
         self.answer = check_reader(answer)
         self.base = check_draws(base)
-        self.n = check_int('n', n)
+        self.n = check_int('n', n, maximum=MAX_SEQUENCES)
         self.measure = check_instance('measure', measure, 'measure', 'LowestGroup(2048)')
         self.keep = check_fraction('keep', keep, zero=False)
         self.warmup = warmup
@@ -208,7 +209,7 @@ class DeepConf(Strategy, Component):
             confidences=[poll.confidences[i] for i in range(n)],
             threshold=poll.threshold,
         )
-        yield from draws.steps(winner, info)
+        yield from draws.steps(winner, info, n)
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #85b3c71d
 def check_online(strategy: DeepConf):

@@ -11,7 +11,7 @@ from collections import Counter
 
 import torch
 
-from ..core.checks import check_int
+from ..core.checks import check_bool, check_int, check_number
 from ..core.driver import Request
 from .beam_search import Beam, BeamSearch, Group
 
@@ -53,7 +53,7 @@ class DiverseBeamSearch(BeamSearch):
         check_groups(num_beams, num_beam_groups, diversity_penalty)
         self.num_beam_groups = num_beam_groups
         self.diversity_penalty = diversity_penalty
-        self.one_per_group = one_per_group
+        self.one_per_group = check_bool('one_per_group', one_per_group)
 
     def groups(self, request: Request) -> list[Group]:
         "Groups that begin with one beam each."
@@ -89,7 +89,8 @@ def check_groups(num_beams: int, num_beam_groups: int, diversity_penalty: float)
             f'num_beam_groups is {num_beam_groups!r}: give an integer that divides num_beams, '
             f'which is {num_beams}'
         )
-    if num_beam_groups > 1 and not 0 < diversity_penalty < math.inf:
+    check_number('diversity_penalty', diversity_penalty)
+    if num_beam_groups > 1 and not diversity_penalty > 0:
         raise ValueError(
             f'diversity_penalty is {diversity_penalty!r}: give a number above 0, or use BeamSearch'
         )

@@ -9,7 +9,7 @@ __all__ = ['Prepend', 'Reread', 'ChatTemplate', 'PreparedPrompt']
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..core.checks import check_instance, check_int
+from ..core.checks import check_ids, check_instance, check_int
 from ..core.component import Component
 from ..core.driver import LanguageModel, Request, Strategy, encode_prompt
 from ..core.trace import Step
@@ -32,9 +32,9 @@ class Prepend(Preparation):
     "Fixed ids in front of the prompt: a begin-of-text id, padding, an instruction."
 
     def __init__(self, ids: Sequence[int]):
-        if not ids:
+        self.ids = check_ids('ids', ids)
+        if not len(ids):
             raise ValueError('ids is empty: give the ids that come before a prompt')
-        self.ids = ids
 
     def prepare(self, lm: LanguageModel, ids: list[int]) -> list[int]:
         "The fixed ids, then the prompt."
@@ -49,8 +49,8 @@ class Reread(Preparation):
         separator: Sequence[int] = (),  # ids between two readings, as of "Read the question again:"
         times: int = 2,  # readings
     ):
-        self.separator = separator
-        self.times = check_int('times', times)
+        self.separator = check_ids('separator', separator)
+        self.times = check_int('times', times, maximum=1024)
 
     def prepare(self, lm: LanguageModel, ids: list[int]) -> list[int]:
         "The prompt, and each further time the separator and the prompt."
@@ -69,7 +69,7 @@ class ChatTemplate(Preparation):
     def prepare(self, lm: LanguageModel, ids: list[int]) -> list[int]:
         """The ids of the conversation, with the header of the answer.
 
-        Raises `ValueError` if the tokenizer has no template.
+        Raises `ValueError` if the tokenizer has no template, or one that fails.
         """
         tokenizer = lm.tokenizer
         if tokenizer is None or not tokenizer.chat_template:
@@ -79,9 +79,15 @@ class ChatTemplate(Preparation):
         turns = [dict(role='system', content=self.system)] if self.system else []
         text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         turns.append(dict(role='user', content=text))
-        conversation = tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True
-        )
+        try:
+            conversation = tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # whatever a template raises
+            raise ValueError(
+                f'the chat template of {lm.name} cannot be filled in ({error}): give it another one, as '
+                'lm.tokenizer.chat_template'
+            ) from error
         return tokenizer(conversation, add_special_tokens=False)['input_ids']
 
 # %% ../../nbs/04_strategies/18_prepared_prompt.ipynb #af6d46db

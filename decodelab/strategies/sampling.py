@@ -14,11 +14,24 @@ import torch
 
 from ..core.component import Component, fast_form_holds
 from ..core.host_reads import lists_to_host, to_host
-from ..core.driver import RandomSource, Request, Rng, Strategy
+from ..core.driver import NoTokenError, RandomSource, Request, Rng, Strategy
 from ..core.trace import Step
 from ..models.tree_branches import supports_tree
-from ..logits.warpers import Warper
 from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
+
+# %% ../../nbs/04_strategies/01_sampling.ipynb #ff6ea44d
+def to_probabilities(
+    scores: torch.Tensor,  # `(n, V)`, after the processors
+    processors,  # those of a list, or bound ones: only those that read ids forbid whole rows
+) -> torch.Tensor:
+    "Probabilities `(n, V)`; zeros, and not NaN, in a row of which the processors leave no token."
+    probs = scores.softmax(-1)
+    if not processors.reads_ids:
+        return probs
+    empty = scores.amax(-1, keepdim=True) == -math.inf  # (n, 1)
+    if empty.device.type == 'cpu' and not empty.any():
+        return probs
+    return probs.masked_fill(empty, 0)
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #dc406232
 class Scorer:
@@ -42,8 +55,11 @@ class Scorer:
 
     def scores(self, ids: list[int], last: int) -> torch.Tensor:
         "`(last, V)` after each of the last `last` prefixes of `ids`."
-        scores = self.processors(ids, self.session.logits(ids, last))
-        return scores.softmax(-1) if self.probabilities else scores
+        return self.finalize(self.processors(ids, self.session.logits(ids, last)))
+
+    def finalize(self, scores: torch.Tensor) -> torch.Tensor:
+        "Processed scores `(n, V)` as they are, or as probabilities."
+        return to_probabilities(scores, self.processors) if self.probabilities else scores
 
     def next_scores(self, ids: list[int]) -> torch.Tensor:
         """`(V,)` after `ids`.
@@ -76,7 +92,7 @@ class Scorer:
             self.last_tree = (ids, tokens, scores)
         if self.processors.functions:
             scores = process_tree(self.processors, ids, tokens, parents, scores)
-        return scores.softmax(-1) if self.probabilities else scores
+        return self.finalize(scores)
 
     def accept_path(self, path: list[int]):
         """Continue behind a path of the last tree, where its keys and values are in the cache.
@@ -102,14 +118,13 @@ def reads_pending(self: Scorer) -> bool:
     "Can it score tokens that only the device knows? Not under processors that read ids."
     if not fast_form_holds(self, 'pending_scores', 'scores') or not self.session.reads_pending:
         return False
-    return all(isinstance(function, Warper) for function in self.processors.functions)
+    return not self.processors.reads_ids
 
 
 @patch
 def pending_scores(self: Scorer, ids: list[int], tokens: torch.Tensor, last: int) -> torch.Tensor:
     "`(last, V)` after each of the last `last` prefixes of `ids` and of `tokens` `(m,)` on the device."
-    scores = self.processors(ids, self.session.pending_logits(ids, tokens, last))
-    return scores.softmax(-1) if self.probabilities else scores
+    return self.finalize(self.processors(ids, self.session.pending_logits(ids, tokens, last)))
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #d94c82fa
 def leaf_paths(
@@ -177,7 +192,8 @@ class Argmax(RandomSource):
                 return int(token)
         largest = best.item()
         if not math.isfinite(largest):
-            raise ValueError(
+            error = NoTokenError if largest == -math.inf else ValueError
+            raise error(
                 f'the largest score of a row is {largest}: the model gave no usable logits, '
                 'or the processors forbid every token'
             )
@@ -246,7 +262,8 @@ class MultinomialRng(Rng):
         """
         total = weights.sum().item()
         if not 0 < total < math.inf:
-            raise ValueError(
+            error = NoTokenError if total == 0 else ValueError
+            raise error(
                 f'the weights sum to {total}: the model gave no usable logits, '
                 'or the logits processors forbid every token'
             )
@@ -298,7 +315,7 @@ class Base(Strategy, Component):
 
         Used by drafters that compute scores in their own way.
         """
-        return scores if self.greedy else scores.softmax(-1)
+        return scores if self.greedy else to_probabilities(scores, self.processors)
 
     def decode(self, request: Request) -> Iterator[Step]:
         "One step and one target pass per token."

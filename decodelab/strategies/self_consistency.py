@@ -16,6 +16,7 @@ from ..core.component import Component
 from ..core.driver import Request, Strategy
 from ..core.plot import SERIES, axes
 from ..core.trace import Step, Trace
+from .best_of_n import MAX_SEQUENCES
 from .best_of_n import Candidate, CandidateScorer, Draws, check_draws
 from .best_of_n import choice_info, to_scorer, write_candidate
 from .sampling import Sample
@@ -110,7 +111,7 @@ class SelfConsistency(Strategy, Component):
     ):
         self.answer = check_reader(answer)
         self.base = check_draws(base)
-        self.n = check_int('n', n)
+        self.n = check_int('n', n, maximum=MAX_SEQUENCES)
         self.weight = weight
         self.stop = stop
         self.at_once = at_once if at_once is None else check_int('at_once', at_once)
@@ -124,7 +125,7 @@ class SelfConsistency(Strategy, Component):
         answers = [poll.answers[c.number] for c in voters]
         weights = None if poll.weights is None else [poll.weights[c.number] for c in voters]
         winner, counted = elect(answers, voters, weights)
-        yield from draws.steps(winner, vote_info(answers, weights, counted))
+        yield from draws.steps(winner, vote_info(answers, weights, counted), poll.n_counted)
 
 # %% ../../nbs/04_strategies/20_self_consistency.ipynb #a94546bf
 def check_reader(answer) -> Callable:

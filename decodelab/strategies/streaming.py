@@ -20,7 +20,7 @@ from ..core.checks import check_instance, check_int
 from ..models.batching import Batcher, Queue, not_ended, owner_of
 from .beam_search import BeamSearch
 from ..core.driver import Request, Rng, add_token_texts, check_lm, empty_trace
-from ..core.driver import encode_prompt
+from ..core.driver import elapsed, encode_prompt
 from ..core.driver import iter_steps, to_stop
 from ..core.trace import Trace
 from ..core.plot import trace_html
@@ -161,7 +161,7 @@ def stream_steps(stream: Stream, request: Request, strategy) -> Iterator[list[st
         steps.close()
         if stream.closed:
             trace.stopped = trace.stopped or 'closed'
-        trace.seconds = request.clock() - start
+        trace.seconds = elapsed(start, request.clock())
         add_token_texts(trace, request.lm.decode)
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #a355cdc7

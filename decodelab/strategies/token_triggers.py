@@ -7,10 +7,11 @@ __all__ = ['InsertAfter', 'Calculator', 'TokenTriggers']
 
 # %% ../../nbs/04_strategies/17_token_triggers.ipynb #8fa742e4
 import ast
+import math
 import operator
 from collections.abc import Iterator, Sequence
 
-from ..core.checks import check_int
+from ..core.checks import check_ids, check_in_vocabulary, check_instance, check_int
 from ..core.component import Component
 from ..core.driver import LanguageModel, Request, Strategy
 from ..core.trace import Step
@@ -37,10 +38,10 @@ class InsertAfter(TokenTrigger):
         trigger: Sequence[int],  # ids that the sequence ends with
         ids: Sequence[int],  # the ids that follow
     ):
-        if not trigger or not ids:
+        self.trigger = check_ids('trigger', trigger)
+        self.ids = check_ids('ids', ids)
+        if not len(trigger) or not len(ids):
             raise ValueError('trigger or ids is empty: give ids, as in lm.encode("</call>")')
-        self.trigger = trigger
-        self.ids = ids
 
     def insert(self, lm: LanguageModel, ids: list[int]) -> list[int]:
         "The ids if the sequence ends with the trigger, else none."
@@ -58,11 +59,14 @@ OPERATIONS = {
 
 
 def arithmetic(expression: str) -> float | None:
-    "The value of numbers, brackets and the four operations; None for anything else."
+    "The finite value of numbers, brackets and the four operations; None for anything else."
     try:
-        return _value(ast.parse(expression.strip(), mode='eval').body)
+        value = float(_value(ast.parse(expression.strip(), mode='eval').body))
     except (SyntaxError, KeyError, ZeroDivisionError, OverflowError, RecursionError, ValueError):
         return None
+    except MemoryError:  # what Python's parser raises for brackets nested too deep
+        return None
+    return value if math.isfinite(value) else None
 
 
 def _value(node) -> float:
@@ -86,7 +90,7 @@ class Calculator(TokenTrigger):
         end: str = ') \u2192',  # an arrow, after which the result is inserted
         longest: int = 48,  # tokens of a call; earlier ones are ignored
     ):
-        if not begin or not end:
+        if not begin or not end or not isinstance(begin, str) or not isinstance(end, str):
             raise ValueError('begin or end is empty: give the texts around an expression')
         self.begin = begin
         self.end = end
@@ -111,16 +115,20 @@ class TokenTriggers(Strategy, Component):
         base: Base = Greedy(),  # chooses all other tokens
         max_insertions: int = 64,  # of a sequence; afterwards the base continues alone
     ):
-        if isinstance(triggers, TokenTrigger) or not triggers:
+        if not isinstance(triggers, Sequence) or not triggers:
             raise ValueError('triggers is no list of rules: give one, as in [Calculator()]')
+        for i, trigger in enumerate(triggers):
+            check_instance(f'triggers[{i}]', trigger, 'insert', 'Calculator()')
         self.triggers = triggers
-        self.base = base
+        self.base = check_instance('base', base, 'bind', 'Greedy()')
         self.max_insertions = check_int('max_insertions', max_insertions, minimum=0)
 
     def insertion(self, lm: LanguageModel, ids: list[int]) -> list[int]:
-        "The ids of the first rule that inserts any."
+        "The ids of the first rule that inserts any; raises `ValueError` for ids that `lm` does not have."
         insertions = (rule.insert(lm, ids) for rule in self.triggers)
-        return next(filter(None, insertions), [])
+        inserted = next(filter(None, insertions), [])
+        check_in_vocabulary('an insertion', inserted, lm)
+        return inserted
 
     def decode(self, request: Request) -> Iterator[Step]:
         "One step a token, one for each insertion (`info['inserted']` is true), which takes no pass."

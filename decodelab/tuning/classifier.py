@@ -63,6 +63,8 @@ class RecordFeatures(LookaheadRule):
         lookahead: LookaheadRule,  # the rule that decides
     ):
         self.lookahead = lookahead
+        self.reads_clock = lookahead.reads_clock
+        self.carry = lookahead.carry
         self.recorded = []
 
     def start(self, request=None):

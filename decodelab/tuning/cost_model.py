@@ -16,7 +16,7 @@ import torch
 
 from ..evaluate.bench import plan
 from ..evaluate.jobs import progress_bar
-from ..core.driver import Stop, encode_prompt, decode, synchronize
+from ..core.driver import Stop, elapsed, encode_prompt, decode, synchronize
 from ..speculative.cost_aware import RoundCosts
 from ..core.metrics import counts, expected_tokens, ratio_of_totals, position_acceptance
 from ..core.metrics import rates, speedup
@@ -97,7 +97,7 @@ def time_call(function, device) -> float:
     start = time.perf_counter()
     function()
     synchronize(device)
-    return time.perf_counter() - start
+    return elapsed(start, time.perf_counter())
 
 
 def random_ids(lm, n: int, seed: int = 0) -> list[int]:

@@ -44,7 +44,9 @@ from decodelab.core.driver import Request, Rng
 from decodelab.evaluate.exact import ExactSample
 from decodelab.speculative.protocol import Verification
 from decodelab.speculative.verifiers import residual
+from decodelab.hf.generate import generate
 from repo import ROOT
+from tests.fuzz.models import build, full_logits
 from tests.logits.test_json_grammar import letters
 
 HERE = 'tests/drafters/test_peer_defects.py::'
@@ -53,6 +55,11 @@ PROMPT = [3, 4, 5, 3, 4]
 # section of the study of the peers (Q: of the one of quality and watermarks); what is wrong; where
 # it is shown that decodelab does not share it
 DEFECTS = [
+    (
+        'A1',
+        'RoBERTa and its kin are decoded at positions that they were not trained at',
+        HERE + 'test_roberta_and_its_kin_are_decoded_at_their_own_positions',
+    ),
     ('A1', 'assisted generation refuses a batch', HERE + 'test_assisted_texts_can_be_batched'),
     (
         'A1',
@@ -917,3 +924,17 @@ def test_token_0_is_a_token(lm, draft):
         for drafter in (AssistantDrafter(draft), PromptLookupDrafter()):
             assert 0 in decode(lm, PROMPT, Speculative(drafter, base=base), 24).tokens
     assert Rng().categorical(torch.tensor([1.0, 0.0])) == 0
+
+
+def test_roberta_and_its_kin_are_decoded_at_their_own_positions():
+    same = []
+    for name in ('roberta', 'roberta-prelayernorm', 'xlm-roberta', 'camembert', 'data2vec-text'):
+        lm = build(name)
+        ids = list(PROMPT)
+        for _ in range(8):
+            ids.append(int(full_logits(lm.model, ids).argmax()))
+        expected = ids[len(PROMPT) :]
+        assert decode(lm, PROMPT, Greedy(), 8).tokens == expected
+        assert generate(lm.model, torch.tensor([PROMPT]), max_new_tokens=8)[0].tolist() == ids
+        same.append(theirs(lm, n=8)[0] == expected)
+    mended(any(same))

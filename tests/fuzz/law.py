@@ -1,6 +1,6 @@
 """The exact law: the distribution of a sampled combination, by enumerating the code that draws.
 
-A model with a vocabulary of three tokens in float64, and every outcome of every random choice. The oracle
+A model with a vocabulary of three tokens (`deep`: two, and long drafts) in float64, and every outcome of every random choice. The oracle
 multiplies the probabilities of plain sampling, by the model's full forward pass, over all sequences.
 """
 
@@ -10,14 +10,15 @@ import time
 import numpy as np
 import torch
 
-from decodelab import Sample, Stop
-from decodelab.core.driver import Request, Rng, iter_steps
+from decodelab import Sample
+from decodelab.core.driver import NoTokenError, iter_steps
 from decodelab.evaluate.exact import Enumerator, Interval
 from decodelab.logits.processor_list import LogitsProcessorList
-from tests.fuzz.cases import SECONDS, Case, FailedError, RejectedError, judged, time_limit, world_of
+from tests.fuzz.cases import SECONDS, Case, FailedError, Kind, judged, time_limit, world_of
 from tests.fuzz.models import full_logits
+from tests.fuzz.parts import has_ended
 
-VOCABULARY = 3
+KIND = Kind(3, lengths=(1, 2, 4), new_tokens=(1, 2, 2, 3), enumerated=True)
 PATHS = 600  # of an enumeration; more are counted as skipped
 BUDGET = 10  # seconds of an enumeration, likewise
 TOLERANCE = 1e-6
@@ -38,11 +39,11 @@ class FloatEnumerator(Enumerator):
     generator = None
 
     def categorical(self, weights) -> int:
-        weights = np.asarray([float(w) for w in weights], float)
+        weights = np.asarray(weights, float)
+        if weights.sum() == 0:
+            raise NoTokenError('the weights sum to 0, as Rng says it in a longer sentence')
         if not 0 < weights.sum() < np.inf:
-            raise RejectedError(
-                'the processors leave the drafter no token, which Rng refuses in a sentence'
-            )
+            raise FailedError(f'the weights of a draw sum to {weights.sum()}')
         probs = weights / weights.sum()
         return self.choose(np.where(probs > 1e-15, probs, 0).tolist())
 
@@ -59,12 +60,12 @@ class FloatInterval(Interval):
     __le__ = __lt__
 
 
-def outcomes(run):
+def outcomes(run, most: int, seconds: float):
     paths, count = [()], 0
-    end = time.monotonic() + BUDGET
+    end = time.process_time() + seconds
     while paths:
         count += 1
-        if count > PATHS or time.monotonic() > end:
+        if count > most or time.process_time() > end:
             raise TooManyPathsError
         rng = FloatEnumerator(paths.pop())
         value = run(rng)
@@ -80,7 +81,7 @@ def plain_distribution(case: Case, target, processors) -> dict | None:
     def extend(tokens, weight):
         if weight < 1e-14:
             return
-        if len(tokens) == case.n or (tokens and tokens[-1] in case.eos):
+        if len(tokens) == case.n or (tokens and has_ended(case.stops, target, list(tokens))):
             probabilities[tokens] = probabilities.get(tokens, 0) + weight
             return
         probs = distribution(case, target, processors, prompt, tokens)
@@ -99,8 +100,7 @@ def plain_distribution(case: Case, target, processors) -> dict | None:
 
 def distribution(case, target, processors, prompt, tokens):
     "The base's distribution after `tokens`; processors with memory see every row before."
-    request = Request(target, prompt, case.n, Rng(0), Stop(eos=case.eos))
-    bound = LogitsProcessorList(processors).bind(request)
+    bound = LogitsProcessorList(processors).bind(case.request(target, prompt))
     for length in range(len(tokens) + 1):
         ids = [*prompt, *tokens[:length]]
         scores = bound(ids, full_logits(target.model, ids)[None])
@@ -126,7 +126,7 @@ def own_rounding(model, ids) -> float:
 
 def worst_rounding(case: Case, target) -> float:
     "What the model's own rounding may add to the distance of two distributions over sequences."
-    endings = itertools.product(range(VOCABULARY), repeat=case.n)
+    endings = itertools.product(range(target.vocab_size), repeat=case.n)
     try:
         step = max(own_rounding(target.model, [*case.prompts[0], *end]) for end in endings)
     except (TypeError, ValueError, AttributeError):  # it has no such cache
@@ -134,26 +134,28 @@ def worst_rounding(case: Case, target) -> float:
     return 2 * case.n * step
 
 
-def check(case: Case):
+def check(
+    case: Case, vocab_size: int = KIND.vocab_size, memo=False, most=PATHS, seconds=BUDGET
+) -> bool:
     "Raise `FailedError` or `RejectedError`; return whether there was anything to compare."
-    world = world_of(case.architecture, VOCABULARY)
+    world = world_of(case.architecture, vocab_size, memo)
     with time_limit(SECONDS), judged():
         named = world.named(case)
         target = named['target']
         processors = case.bound_processors(named)
         strategy = case.strategy(Sample(processors), named)
-
-        def run(rng):
-            request = Request(target, list(case.prompts[0]), case.n, rng, Stop(eos=case.eos))
-            steps = iter_steps(request, strategy)
-            return tuple(itertools.chain.from_iterable(step.tokens for step, _ in steps))
-
         plain = plain_distribution(case, target, processors)
-        if plain is None:
-            return False
+    if plain is None:
+        return False
+
+    def run(rng):
+        steps = iter_steps(case.request(target, case.prompts[0], rng), strategy)
+        return tuple(itertools.chain.from_iterable(step.tokens for step, _ in steps))
+
+    with time_limit(SECONDS), judged(plain_succeeded=True):
         probabilities = {}
         try:
-            for tokens, weight in outcomes(run):
+            for tokens, weight in outcomes(run, most, seconds):
                 probabilities[tokens] = probabilities.get(tokens, 0) + weight
         except TooManyPathsError:
             return False

@@ -8,6 +8,9 @@ import random
 import sys
 from pathlib import Path
 
+import torch
+from transformers import GenerationConfig
+
 from decodelab.speculative.protocol import Drafter
 from tests.fuzz import greedy
 from tests.fuzz.cases import Case, FailedError, RejectedError
@@ -46,16 +49,40 @@ def try_drafter(architecture: str, drafter: str) -> tuple[str, str]:
     return 'works', ''
 
 
+def transformers_differs(lm) -> bool:
+    """Are the greedy tokens of transformers' `generate` others than those of the model's full forward pass?
+
+    Without the settings of the model's own generation configuration, such as a forced end.
+    """
+    lm.model.generation_config = GenerationConfig(pad_token_id=0)
+    for prompt in PROMPTS:
+        case = Case('', '', '', '', (), (prompt,), 10)
+        expected = greedy.plain_greedy(case, lm, (), prompt)
+        if expected is None:
+            continue
+        ids = torch.tensor([prompt])
+        try:
+            mask = torch.ones_like(ids)
+            output = lm.model.generate(ids, attention_mask=mask, max_new_tokens=case.n)
+        except Exception:  # no tokens are no other tokens
+            return False
+        if output[0, len(prompt) :].tolist() != expected:
+            return True
+    return False
+
+
 def page(names) -> str:
     drafters = expressions()
     rows = []
     notes = {}
     ways = []
+    others = []
     for name in names:
         lm = build(name)
         if lm is None:
             continue
         with quiet():
+            others += [name] if transformers_differs(lm) else []
             ways = [way for way, _, _ in lm.capabilities.rows()]
             results = [(verdict, why) for _, verdict, why in lm.capabilities.rows()]
             results += [try_drafter(name, drafter) for drafter in drafters.values()]
@@ -78,10 +105,12 @@ def page(names) -> str:
         *rows,
     ]
     reasons = [f'{number}. {reason}' for reason, number in notes.items()]
-    return '\n'.join([*head(len(rows), len(drafters)), *table, '', '## Reasons', '', *reasons, ''])
+    first = head(len(rows), len(drafters), others)
+    return '\n'.join([*first, *table, '', '## Reasons', '', *reasons, ''])
 
 
-def head(n_architectures: int, n_drafters: int) -> list[str]:
+def head(n_architectures: int, n_drafters: int, others: list[str]) -> list[str]:
+    "The lines before the table; `others` are the architectures that transformers' `generate` decodes otherwise."
     return [
         '# Architectures, ways of reading, drafters',
         '',
@@ -93,6 +122,20 @@ def head(n_architectures: int, n_drafters: int) -> list[str]:
         '',
         '✓ works · ○ replaced by another way with the same result · – raises an error that says why · '
         '✗ wrong',
+        '',
+        *others_in_transformers(others),
+    ]
+
+
+def others_in_transformers(names: list[str]) -> list[str]:
+    "A paragraph on the architectures whose tokens are others in transformers; none for none."
+    if not names:
+        return []
+    listed = ', '.join(names)
+    return [
+        f"On these architectures transformers' own `generate` returns other greedy tokens than the model's full "
+        f'forward pass, which decodelab follows: {listed}. '
+        "[Defects](defects.md#roberta-and-its-kin-are-decoded-at-wrong-positions) has RoBERTa's.",
         '',
     ]
 

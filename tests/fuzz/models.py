@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from decodelab import LM
+from decodelab.models.session import Session
 
 VOCABULARY = 40
 
@@ -185,7 +186,7 @@ def quiet():
             logging.disable(logging.NOTSET)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def build(architecture: str, seed: int = 0, vocab_size: int = VOCABULARY) -> LM | None:
     "A tiny model in float64, whose full forward pass gives finite logits; None where there is none."
     with quiet(), torch.random.fork_rng(devices=[]):
@@ -199,7 +200,7 @@ def build(architecture: str, seed: int = 0, vocab_size: int = VOCABULARY) -> LM 
                 return None
             model = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
             scale_up(model)
-            logits = full_logits(model, [1, 2, 1])
+            logits = full_logits(model, [1, min(2, vocab_size - 1), 1])
             ok = logits.shape == (vocab_size,) and bool(logits.isfinite().all())
             return LM(model, letters(vocab_size), f'{architecture}-{seed}') if ok else None
         except Exception:
@@ -236,6 +237,38 @@ def letters(vocab_size: int, reverse: bool = False) -> PreTrainedTokenizerFast:
     fast = Tokenizer(BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=merges))
     fast.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=fast)
+
+
+class MemoSession(Session):
+    "Looks logits up that a session of the model has computed before; the cache reads what is missing later."
+
+    def logits(self, ids, last=1):
+        memo = self.lm.memo
+        keys = [tuple(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
+        if self.ahead or not all(key in memo for key in keys):
+            rows = super().logits(ids, last)
+            memo |= zip(keys, rows)
+            return rows
+        self.passes += 1
+        return torch.stack([memo[key] for key in keys])
+
+
+class MemoLM(LM):
+    "A model whose logits are computed once, for enumerations of thousands of paths."
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.memo = {}
+
+    def open_session(self, encoder=None):
+        return MemoSession(self, encoder)
+
+
+@functools.cache
+def build_memo(architecture: str, seed: int, vocab_size: int) -> MemoLM:
+    "A tiny model that remembers its logits."
+    lm = build(architecture, seed, vocab_size)
+    return MemoLM(lm.model, lm.tokenizer, lm.name)
 
 
 def architectures() -> list[str]:

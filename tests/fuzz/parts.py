@@ -8,8 +8,12 @@ no provider knows is an error that says so.
 import importlib
 import inspect
 import pkgutil
+import random
+from dataclasses import dataclass
 
 import decodelab
+from decodelab.core.driver import Stop
+from decodelab.logits import PrefixConstrained
 from decodelab.drafters.heads import Heads
 from decodelab.logits.warpers import LogitsProcessor
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
@@ -90,8 +94,56 @@ def namespace(world) -> dict:
     return (
         names
         | dict(Greedy=decodelab.Greedy, Sample=decodelab.Sample, RoundCosts=RoundCosts)
+        | dict(Stop=Stop, Every=Every, Trie=Trie)
         | world
     )
+
+
+# Ends of a sequence, and a processor that is undefined behind them
+
+
+@dataclass(frozen=True)
+class Every:
+    "Ends a sequence with the first id that `n` divides."
+
+    n: int
+
+    def __call__(self, tokens) -> bool:
+        return tokens[-1] % self.n == 0
+
+
+def has_ended(stop: Stop, lm, tokens: list[int]) -> bool:
+    "Does the last of these new tokens end the sequence? Without the code that decodes."
+    if tokens[-1] in (lm.eos if stop.eos is None else stop.eos):
+        return True
+    if any(s in lm.decode(tokens) for s in stop.strings):
+        return True
+    return stop.when is not None and stop.when(tokens)
+
+
+@dataclass(frozen=True, repr=False)
+class Trie(LogitsProcessor):
+    "Allows some tokens after each prefix of new tokens; behind others, and behind an end, it raises `KeyError`."
+
+    seed: int
+
+    def bind(self, request):
+        start, stop, lm = len(request.prompt), request.stop, request.lm
+
+        def allowed(_, ids):
+            new = ids.tolist()[start:]
+            for n in range(len(new)):
+                if new[n] not in self.tokens_after(new[:n], lm.vocab_size):
+                    raise KeyError(f'a token that is not allowed in {new}')
+                if has_ended(stop, lm, new[: n + 1]):
+                    raise KeyError(f'an end inside {new}')
+            return self.tokens_after(new, lm.vocab_size)
+
+        return PrefixConstrained(allowed).bind(request)
+
+    def tokens_after(self, new: list[int], vocab_size: int) -> list[int]:
+        draw = random.Random(repr((self.seed, new)))
+        return sorted(draw.sample(range(vocab_size), draw.randint(1, min(6, vocab_size))))
 
 
 def wraps_another(verifier) -> bool:
@@ -106,10 +158,12 @@ def verifier_call(cls, inner) -> str:
 class Maker:
     "Makes expressions from signatures, with a `random.Random`."
 
-    def __init__(self, draw, vocab_size: int, enumerated: bool = False):
+    def __init__(self, draw, vocab_size: int, enumerated: bool = False, lookaheads=()):
         self.draw = draw
         self.vocab_size = vocab_size
-        self.enumerated = enumerated  # short drafts, for an enumeration
+        self.enumerated = enumerated  # small parts, for an enumeration
+        self.lookaheads = lookaheads or ((1, 2) if enumerated else ())
+        self.deep = enumerated and max(self.lookaheads) > 2
         self.drafters = classes(Drafter)
         self.verifiers = {n: c for n, c in classes(Verifier).items() if c.lossless}
         self.rules = classes(LookaheadRule)
@@ -137,12 +191,27 @@ class Maker:
         return verifier_call(self.verifiers[name], lambda: f'{self.draw.choice(others)}()')
 
     def lookahead(self) -> str:
-        if self.enumerated:
-            return f'FixedLookahead({self.draw.randint(1, 2)})'
+        if self.lookaheads:
+            return f'FixedLookahead({self.draw.choice(self.lookaheads)})'
         return self.make(self.rules[self.draw.choice(sorted(self.rules))], 0)
 
     def processor(self) -> str:
+        if self.draw.random() < 0.15:
+            return f'Trie({self.draw.randrange(100)})'
         return self.make(self.processors[self.draw.choice(sorted(self.processors))], 0)
+
+    def stop(self) -> str:
+        "Mostly no end; else an id, a string of one or two letters, or a condition."
+        token = self.draw.randrange(self.vocab_size)
+        letters = ''.join(chr(ord('A') + self.draw.randrange(min(8, self.vocab_size))) for _ in 'ab')
+        return self.draw.choice(
+            ['Stop(eos=())'] * 5
+            + [f'Stop(eos=({token},))'] * 2
+            + [
+                f'Stop(eos=(), strings=({letters[: self.draw.randint(1, 2)]!r},))',
+                f'Stop(eos=(), when=Every({self.draw.randint(2, 5)}))',
+            ]
+        )
 
     def make(self, cls, depth: int) -> str:
         "An expression for an instance of `cls`; optional parameters are given half of the time."
@@ -179,7 +248,7 @@ class Maker:
     def value(self, cls, name: str, depth: int) -> str | None:
         "An expression for a parameter; None where there is none."
         draw, last = self.draw, self.vocab_size - 1
-        small = 2 if self.enumerated else 5
+        small = (5 if self.deep else 2) if self.enumerated else 5
         integer = lambda low, high: str(draw.randint(low, high))
         number = lambda low, high: str(round(draw.uniform(low, high), 2))
         ids = lambda n: str(draw.sample(range(last), min(n, last)))
@@ -196,7 +265,9 @@ class Maker:
             return cls.__name__.removesuffix('Drafter').lower()
         if name == 'shape':
             shapes = (
-                ['(1, 1)', '(2,)', '(2, 1)']
+                ['(1, 1, 1)', '(2, 1, 1)', '(1, 2, 1)']
+                if self.deep
+                else ['(1, 1)', '(2,)', '(2, 1)']
                 if self.enumerated
                 else ['(2, 1)', '(3, 2, 1)', '(1, 1, 1)', '(4,)']
             )
