@@ -26,6 +26,9 @@ from .multiple_choice import mc1 as mc1
 from .multiple_choice import mc2 as mc2
 from .multiple_choice import mc3 as mc3
 from .transformers_reference import TransformersGenerate as TransformersGenerate
+from .score_tests import score_test as score_test
+from .score_tests import ScoreTest as ScoreTest
+from .score_tests import ScoreTests as ScoreTests
 from .certify import Certificate as Certificate
 from .certify import random_lm as random_lm
 from .certify import check_strategy as check_strategy
