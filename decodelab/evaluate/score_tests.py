@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['ScoreTest', 'ScoreTests', 'score_test']
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #ab36d6f3
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #d33fa650
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,7 +18,7 @@ from ..core.plot import facts_html, rows_html
 from .jobs import progress_bar
 from ..models.session import LM
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #5f58ba23
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #fe83005f
 @dataclass
 class ScoredText:
     "A sequence, and the distributions from which its new tokens should have been drawn."
@@ -28,6 +28,7 @@ class ScoredText:
     p: torch.Tensor  # `(n, V)` float64: of each token, given those before it
     q: torch.Tensor | None = None  # `(n, V)`: the drafter's
     label: str = ''  # fixed before the sequence was decoded: 'alone', 'batch'
+    draft: str = ''  # the name of the draft, whose tests are kept apart from those of others
 
 
 def base_rows(lm, base, prompt: list[int], tokens: list[int]) -> torch.Tensor:
@@ -215,13 +216,14 @@ def prefix_flags(text: ScoredText, function: Callable[[list[int]], bool]) -> lis
     ids = [*text.prompt, *text.tokens]
     return [bool(function(ids[:n])) for n in range(len(text.prompt), len(ids))]
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #51fb9f2f
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #40aa836e
 class Scorecard:
     "Sums over the tokens of each test, a direction in a group."
 
     def __init__(self, tolerance: float):
         self.tolerance = tolerance
         self.sums = {}  # (direction, group) → 2 · stakes logarithms, score, variance, shift, tokens
+        self.information = {}  # name of a draft → variance, shift and tokens of its direction
         self.n_tokens = 0
         self.n_impossible = 0
 
@@ -231,13 +233,18 @@ class Scorecard:
         self.n_tokens += len(at)
         self.n_impossible += int((table.p.gather(1, at) == 0).sum())
         members = torch.stack(list(masks.values())).double()  # (G, T)
+        draft = table.texts[0].draft
+        suffix = f', {draft}' if draft else ''
         for direction, weights in direction_weights(table):
             columns = self.score_columns(table, weights)
+            if direction == 'draft':
+                before = self.information.get(draft, torch.zeros(3, dtype=torch.float64))
+                self.information[draft] = before + columns[:, -3:].sum(0)
             for group, row in zip(masks, members @ columns):
-                self.add_row(direction, group, row)
+                self.add_row(direction, group + suffix, row)
             if direction in BY_ID:
                 for group, row in self.id_rows(table, weights):
-                    self.add_row(direction, group, row)
+                    self.add_row(direction, group + suffix, row)
 
     def add_row(self, direction: str, group: str, row: torch.Tensor):
         "Add the sums of a test."
@@ -310,7 +317,7 @@ class ScoreTest:
             f'p = {self.p_value:.1g} ({self.tokens} tokens)'
         )
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #ff6c647e
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #b5a49ca9
 @dataclass(repr=False)
 class ScoreTests:
     "Score tests of the tokens of several sequences, and their common verdict."
@@ -321,7 +328,8 @@ class ScoreTests:
     n_impossible: int  # tokens of probability zero
     tolerance: float
     level: float  # of all tests together
-    information: tuple[float, float] = (0.0, 0.0)  # variance and shift of the draft's direction
+    information: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    # name of a draft → variance, shift and tokens of its direction
 
     @property
     def p_value(self) -> float:
@@ -342,15 +350,18 @@ class ScoreTests:
         return self.tests[0]
 
     @property
-    def smallest_excess(self) -> float:
-        """The share of tokens drawn from q instead of p that would fail with probability 0.9.
+    def excesses(self) -> dict[str, float]:
+        "Name of a draft → the share of its tokens in place of the base's that fails with probability 0.9."
+        return {
+            draft: (self._threshold + 1.2816) * math.sqrt(variance) / shift
+            for draft, (variance, shift, _) in self.information.items()
+            if shift > TINY
+        }
 
-        NaN without q, and where q is p.
-        """
-        variance, shift = self.information
-        return (
-            (self._threshold + 1.2816) * math.sqrt(variance) / shift if shift > TINY else math.nan
-        )
+    @property
+    def smallest_excess(self) -> float:
+        "The smallest of `excesses`; NaN without a draft, and where q is p."
+        return min(self.excesses.values(), default=math.nan)
 
     @property
     def _threshold(self) -> float:
@@ -361,11 +372,12 @@ class ScoreTests:
         self,
         excess: float,  # share of the tokens that come from q
         tokens: int | None = None,  # like these; None: as many
+        draft: str = '',
     ) -> float:
-        "The probability that such an excess fails, in the limit of many tokens."
-        variance, shift = self.information
-        ratio = (self.n_tokens if tokens is None else tokens) / self.n_tokens
-        z = excess * shift * math.sqrt(ratio / max(variance, TINY)) - self._threshold
+        "The probability that such an excess of a draft fails, in the limit of many tokens."
+        variance, shift, n = self.information[draft]
+        growth = 1.0 if tokens is None else tokens / n
+        z = excess * shift * math.sqrt(growth / max(variance, TINY)) - self._threshold
         return 0.5 * math.erfc(-z / math.sqrt(2))
 
     def to_frame(self):
@@ -374,17 +386,20 @@ class ScoreTests:
 
         return pd.DataFrame([vars(t) for t in self.tests]).drop(columns='log_capital')
 
-    def __repr__(self):
+    @property
+    def summary(self) -> str:
+        "The verdict, its size and its power in a line."
         verdict = 'passed' if self.passed else f'FAILED by {self.strongest}'
-        size = f'{self.n_tokens} tokens of {self.n_texts} sequences'
-        family = f'{len(self.tests)} tests at level {self.level:g} together, p = {self.p_value:.2g}'
-        lines = [f'{verdict}: {size}, {family}']
         if self.n_impossible:
-            lines.append(f'{self.n_impossible} tokens have probability zero')
-        if not math.isnan(self.smallest_excess):
-            excess = f'{self.smallest_excess:.1%} of tokens from q'
-            lines.append(f'smallest excess seen with power 0.9: {excess}')
-        return '\n  '.join(lines)
+            verdict += f', {self.n_impossible} tokens of probability zero'
+        family = f'{len(self.tests)} tests at level {self.level:g} together'
+        size = f'{self.n_tokens} tokens of {self.n_texts} sequences'
+        words = f'{verdict}: p = {self.p_value:.2g}, {size}, {family}'
+        seen = [f'{x:.1%} of the {name or "draft"}' for name, x in self.excesses.items()]
+        return f'{words}; an excess of {", ".join(seen)} is seen' if seen else words
+
+    def __repr__(self):
+        return self.summary.replace('; ', '\n  ')
 
     def _repr_html_(self) -> str:
         "The verdict, and the ten tests with most evidence."
@@ -396,19 +411,19 @@ class ScoreTests:
         tone = 'bonus' if self.passed else 'corrected'
         return facts_html(first, dict(enumerate(facts)), table, tone=tone)
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #0758d1f5
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #c61db701
 CHUNK = 2**22  # numbers in a matrix
 
 
 def chunks(texts: Iterable[ScoredText]) -> Iterator[list[ScoredText]]:
-    "Texts in lists of about `CHUNK` probabilities."
+    "Texts in lists of about `CHUNK` probabilities, of one draft each."
     chunk, size = [], 0
     for text in texts:
-        chunk.append(text)
-        size += text.p.numel()
-        if size >= CHUNK:
+        if chunk and (size >= CHUNK or text.draft != chunk[0].draft):
             yield chunk
             chunk, size = [], 0
+        chunk.append(text)
+        size += text.p.numel()
     if chunk:
         yield chunk
 
@@ -430,11 +445,9 @@ def score_texts(
         previous = chunk[-1]
     tests = [ScoreTest.of(*key, sums) for key, sums in card.sums.items() if sums[-1] > 0]
     tests.sort(key=lambda t: -t.log_capital)
-    draft = card.sums.get(('draft', 'all tokens'))
-    information = (0.0, 0.0) if draft is None else tuple(draft[-3:-1].tolist())
-    return ScoreTests(
-        tests, n_texts, card.n_tokens, card.n_impossible, tolerance, level, information
-    )
+    information = {draft: tuple(sums.tolist()) for draft, sums in card.information.items()}
+    counts = n_texts, card.n_tokens, card.n_impossible
+    return ScoreTests(tests, *counts, tolerance, level, information)
 
 # %% ../../nbs/06_evaluate/10_score_tests.ipynb #28cd5936
 def score_test(
