@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DEEPER', 'Certificate', 'random_lm', 'certify']
 
-# %% ../../nbs/06_evaluate/12_certify.ipynb #ac9b3360
+# %% ../../nbs/06_evaluate/12_certify.ipynb #ad60f781
 import copy
 import itertools
 import math
@@ -21,7 +21,7 @@ from ..core.checks import check_instance, check_int
 from ..core.driver import Request, Rng, Stop, Strategy, decode, trace_request
 from ..core.plot import facts_html, rows_html
 from ..core.trace import Step, Trace
-from .exact import ExactGreedy, ExactLM, ExactSample, LooksAhead
+from .exact import ExactGreedy, ExactLM, ExactSample, LooksAhead, NoTable
 from .exact import TooManyPaths, completions
 from .exact import exact_distribution, total_variation
 from .jobs import progress_bar
@@ -158,7 +158,7 @@ class Check:
     message: str
     exercised: Exercised = field(default_factory=Exercised)
 
-# %% ../../nbs/06_evaluate/12_certify.ipynb #cf6d0ecd
+# %% ../../nbs/06_evaluate/12_certify.ipynb #23077099
 @dataclass(repr=False)
 class Certificate:
     "The evidence about a strategy, and whether it keeps its base's distribution."
@@ -192,7 +192,7 @@ class Certificate:
     def distance(self) -> float:
         "The largest exact distance or share of different sequences; NaN without such a check."
         distances = [c.distance for c in self.checks if c.kind in ('exact', 'identity')]
-        return max(distances, default=math.nan)
+        return max((d for d in distances if not math.isnan(d)), default=math.nan)
 
     def to_dict(self) -> dict:
         "The certificate as JSON can hold it, with its verdict and what each check exercised."
@@ -392,30 +392,35 @@ def exact_cases(strategy) -> Iterator[ExactCase]:
     for depth in range(max((max(shape.depths) + 1 for shape in shapes), default=0)):
         yield ExactCase((0, 1, 0), 3, 1, seed=4, depth=depth, share=0.1)
 
-# %% ../../nbs/06_evaluate/12_certify.ipynb #e74c9bb5
-def enumerate_case(strategy, case: ExactCase, n: int, max_paths: int) -> tuple[Fraction, Exercised]:
+# %% ../../nbs/06_evaluate/12_certify.ipynb #27e5474e
+def enumerate_case(
+    tabled,  # (a table, the case) → the strategy that drafts from it, on tables
+    case: ExactCase,
+    n: int,
+    max_paths: int,
+) -> tuple[Fraction, Exercised]:
     "The distance of the first `n` tokens on one case, and what its paths exercised."
     target = ExactLM(case.vocab_size, 2 * case.seed + 1, case.certain)
-    draft = ExactLM(case.vocab_size, 2 * case.seed + 2, case.certain)
-    nodes = MAX_NODES if case.vocab_size > 2 else 4 * MAX_NODES
-    twin = with_exact_models(strategy, draft, nodes, case.depth)
+    strategy = tabled(ExactLM(case.vocab_size, 2 * case.seed + 2, case.certain), case)
     prompt = list(case.prompt)
     exercised = Exercised()
     observe = lambda steps: exercised.add_sequence(steps, prompt, case.ends)
     options = dict(observe=observe, max_paths=max_paths)
-    distribution = exact_distribution(twin, target, prompt, n, case.rounds, case.ends, **options)
+    distribution = exact_distribution(
+        strategy, target, prompt, n, case.rounds, case.ends, **options
+    )
     plain = dict(completions(target, prompt, (), n, case.ends))
     return total_variation(distribution, plain), exercised
 
 
-def deepen(strategy, case: ExactCase, paths: int) -> tuple[Fraction, Exercised]:
+def deepen(tabled, case: ExactCase, paths: int) -> tuple[Fraction, Exercised]:
     "The largest distance on a case, over as many tokens as `paths` allow, and what was exercised."
     worst, total = Fraction(0), Exercised()
     limit = max(paths, FEWEST_PATHS)
     before = 1
     for n in range(2, LONGEST + 1):
         try:
-            distance, exercised = enumerate_case(strategy, case, n, limit)
+            distance, exercised = enumerate_case(tabled, case, n, limit)
         except TooManyPaths:
             break
         worst = max(worst, distance)
@@ -428,6 +433,18 @@ def deepen(strategy, case: ExactCase, paths: int) -> tuple[Fraction, Exercised]:
     return worst, total
 
 
+def enumerate_cases(
+    tabled, cases: list[ExactCase], paths: int, progress: bool = False
+) -> tuple[Fraction, Exercised]:
+    "The largest distance over all cases, and what was exercised."
+    worst, exercised = Fraction(0), Exercised()
+    for case in progress_bar(cases, len(cases), progress, 'table'):
+        distance, seen = deepen(tabled, case, round(case.share * paths))
+        worst = max(worst, distance)
+        exercised = exercised + seen
+    return worst, exercised
+
+
 def exact_check(
     strategy,
     paths: int = 2000,  # to enumerate
@@ -435,20 +452,22 @@ def exact_check(
 ) -> Check:
     "The largest exact distance over several tables, prompts and numbers of rounds."
     strategy = drafting_from_start(strategy)
-    worst, exercised = Fraction(0), Exercised()
-    cases = list(exact_cases(strategy))
+
+    def tabled(table, case):
+        nodes = MAX_NODES if case.vocab_size > 2 else 4 * MAX_NODES
+        return with_exact_models(strategy, table, nodes, case.depth)
+
     try:
-        for case in progress_bar(cases, len(cases), progress, 'table'):
-            distance, seen = deepen(strategy, case, round(case.share * paths))
-            worst = max(worst, distance)
-            exercised = exercised + seen
+        worst, exercised = enumerate_cases(tabled, list(exact_cases(strategy)), paths, progress)
     except LooksAhead as error:
-        return Check('exact', False, math.nan, str(error), exercised)
+        return Check('exact', False, math.nan, str(error))
+    except NoTable as error:
+        return Check('exact', True, math.nan, f'nothing was enumerated: {error}')
     shown = '0' if worst == 0 else f'{float(worst):.4f}'
     message = f'TV = {shown}, exact: {exercised.sequences} paths, {exercised.reach}'
     return Check('exact', worst == 0, float(worst), message, exercised)
 
-# %% ../../nbs/06_evaluate/12_certify.ipynb #01eadaec
+# %% ../../nbs/06_evaluate/12_certify.ipynb #72a111da
 PROMPT_LENGTHS = 1, 2, 3, 5, 6, 8, 12, 16, 24, 40
 
 
@@ -476,20 +495,28 @@ def watched_rng(lm: LM, seed: int, reads: list[str]) -> Rng:
 TOGETHER = 32  # sequences of a batch
 
 
+def budget(i: int, n: int) -> int:
+    "New tokens of sequence `i`."
+    return max(1, n if i % 4 == 0 else n // 2)
+
+
 def sampled_traces(
     strategy, lm: LM, prompts: list[list[int]], n: int, seed: int, reads: list[str]
 ) -> Iterator[tuple[str, Trace]]:
-    "A label and a trace for each prompt: the first quarter is decoded alone, the others in batches."
+    """A label and a trace for each prompt: the first quarter is decoded alone, the others in batches.
+
+    Every fourth sequence has `n` new tokens at most, the others half as many: first rounds matter, too.
+    """
     alone = max(1, len(prompts) // 4)
     for i, prompt in enumerate(prompts[:alone]):
         rng = watched_rng(lm, seed + i, reads)
-        yield 'alone', trace_request(Request(lm, list(prompt), n, rng), strategy)
+        yield 'alone', trace_request(Request(lm, list(prompt), budget(i, n), rng), strategy)
     for begin in range(alone, len(prompts), TOGETHER):
         batcher = Batcher()
         requests = []
         for i, prompt in enumerate(prompts[begin : begin + TOGETHER], begin):
             rng = watched_rng(lm, seed + i, reads)
-            requests.append(Request(lm, list(prompt), n, rng, batcher=batcher))
+            requests.append(Request(lm, list(prompt), budget(i, n), rng, batcher=batcher))
         with torch.inference_mode():
             traces, _ = run_batch(batcher, Queue(requests, TOGETHER), strategy)
         for trace in traces:
@@ -541,7 +568,7 @@ def proposed_rows(strategy, lm: LM, prompt: list[int], tokens: list[int]) -> tor
             ids = [*ids, token]
     return rows
 
-# %% ../../nbs/06_evaluate/12_certify.ipynb #3e178605
+# %% ../../nbs/06_evaluate/12_certify.ipynb #810fe4b4
 def draft_qualities(strategy, lm: LM) -> dict[str, Strategy]:
     "Name → the strategy with a draft of this quality; one without a name if it has no draft model."
     if model_of(strategy.drafter) is None:
@@ -560,7 +587,7 @@ def token_check(
     lm: LM,
     prompts: list[list[int]],  # decoded in turn, each with a seed of its own
     samples: int,  # tokens
-    max_new_tokens: int = 32,  # of a sequence
+    max_new_tokens: int = 48,  # of every fourth sequence; of the others half as many
     seed: int = 0,
     level: float = 0.001,
     progress: bool = False,
@@ -568,7 +595,7 @@ def token_check(
     "Score tests of every token of sampled sequences."
     reads: list[str] = []
     exercised = Exercised()
-    n_runs = max(2, -(-samples // (len(strategies) * max_new_tokens)))
+    n_runs = max(2, -(-8 * samples // (5 * len(strategies) * max_new_tokens)))  # 5/8: mean budget
     chosen = [prompts[i % len(prompts)] for i in range(n_runs)]
 
     def runs():
@@ -640,7 +667,7 @@ def cut_after(tokens: list[int], ends: tuple[int, ...]) -> list[int]:
     at = [i for i, token in enumerate(tokens) if token in ends]
     return tokens[: at[0] + 1] if at else tokens
 
-# %% ../../nbs/06_evaluate/12_certify.ipynb #a8cbb780
+# %% ../../nbs/06_evaluate/12_certify.ipynb #6e36ae47
 def check_unkeyed(strategy):
     "Raise `ValueError` for a drafter or verifier that draws with a key."
     for part in (strategy.drafter, strategy.verifier):
@@ -671,7 +698,7 @@ def greedy_evidence(
 
 
 END = 2  # the id that ends a sequence of a random model
-SEQUENCE = 32  # new tokens, at most
+SEQUENCE = 48  # new tokens, at most
 
 
 def sampling_evidence(

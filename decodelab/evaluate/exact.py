@@ -117,7 +117,7 @@ def outcomes(run: Callable, max_paths: int | None = None) -> Iterator[tuple[obje
         paths += rng.untried
         yield value, rng.weight
 
-# %% ../../nbs/06_evaluate/09_exact.ipynb #78e58a50
+# %% ../../nbs/06_evaluate/09_exact.ipynb #0a4f3a80
 class ExactLM:
     "A model given by a table: context → probabilities as fractions, made up from a seed."
 
@@ -157,6 +157,14 @@ class ExactLM:
         weights = [draw.choice((0, 1, 1, 2, 3, 5, 8)) for _ in range(self.vocab_size)]
         weights[draw.randrange(self.vocab_size)] += 1
         return weights
+
+    def session(self, encoder=None):
+        "Raises `NoTable`."
+        raise NoTable('the strategy opens a session of its model, and a table has none')
+
+
+class NoTable(Exception):
+    "Raised where a strategy cannot run on tables."
 
 
 class ExactExits:

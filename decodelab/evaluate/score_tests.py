@@ -59,30 +59,32 @@ def log_gains(
     down = torch.log1p(-down * (scores + slack)[..., None])
     return torch.cat([up, down], -1)
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #9fb22570
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #385b4bd3
 class TokenTable:
     "New tokens of several sequences, a row for each, with what their prefixes determine."
 
     def __init__(
         self,
         texts: list[ScoredText],
-        previous: ScoredText,  # a sequence decoded independently, for the first of `texts`
+        previous: ScoredText | None,  # the sequence before the first of `texts`
         ends: frozenset,  # ids that end a sequence
     ):
         self.texts = texts
         self.tokens = torch.cat([torch.tensor(t.tokens) for t in texts])  # (T,)
         self.p = torch.cat([t.p for t in texts])  # (T, V)
         self.p_before = torch.cat([shifted(t.p) for t in texts])  # (T, V)
-        others = [previous, *texts[:-1]]
-        self.p_elsewhere = torch.cat([fitted(o.p, len(t.p)) for o, t in zip(others, texts)])
+        pairs = list(zip([previous, *texts[:-1]], texts))
+        self.p_elsewhere = torch.cat([rows_elsewhere(before, t) for before, t in pairs])  # (T, V)
+        self.low_elsewhere = torch.cat([low_elsewhere(before, t) for before, t in pairs])  # (T,)
         self.position = torch.cat([torch.arange(len(t.tokens)) for t in texts])  # (T,) from 0
         self.prompt_length = per_token(texts, [len(t.prompt) for t in texts])  # (T,)
         self.after_end = torch.cat([ended_before(t, ends) for t in texts])  # (T,)
-        self.q = self.q_before = self.favoured_run = None
+        self.q = self.q_before = self.favoured_run = self.favoured_elsewhere = None
         if texts[0].q is not None:
             self.q = torch.cat([t.q for t in texts])
             self.q_before = torch.cat([shifted(t.q) for t in texts])
             self.favoured_run = torch.cat([favoured_run(t) for t in texts])
+            self.favoured_elsewhere = torch.cat([favoured_elsewhere(*pair) for pair in pairs])
 
     @property
     def length(self) -> torch.Tensor:
@@ -95,10 +97,30 @@ def shifted(rows: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.zeros_like(rows[:1]), rows[:-1]])
 
 
-def fitted(rows: torch.Tensor, n: int) -> torch.Tensor:
-    "The first `n` rows, with zeros for those that are missing."
-    rows = rows[:n]
-    return torch.cat([rows, rows.new_zeros(n - len(rows), rows.shape[1])])
+def rows_elsewhere(before: ScoredText | None, text: ScoredText) -> torch.Tensor:
+    "The rows `(n, V)` of the sequence before, at the positions of a text; zeros where it has none."
+    rows = text.p[:0] if before is None else before.p[: len(text.p)]
+    return torch.cat([rows, rows.new_zeros(len(text.p) - len(rows), rows.shape[1])])
+
+
+def flags_elsewhere(flags: torch.Tensor, n: int) -> torch.Tensor:
+    "The first `n` flags of another sequence; False where it has none."
+    flags = flags[:n]
+    return torch.cat([flags, flags.new_zeros(n - len(flags))])
+
+
+def low_elsewhere(before: ScoredText | None, text: ScoredText) -> torch.Tensor:
+    "At which positions `(n,)` was the token before in the lower half of its row?"
+    if before is None:
+        return torch.zeros(len(text.tokens), dtype=torch.bool)
+    at = torch.tensor(before.tokens)[:, None]
+    return flags_elsewhere(order(before.p).gather(1, at)[:, 0] < 0.5, len(text.tokens))
+
+
+def favoured_elsewhere(before: ScoredText | None, text: ScoredText) -> torch.Tensor:
+    "At which positions `(n,)` was the token before favoured by its draft?"
+    flags = torch.zeros(0, dtype=torch.bool) if before is None else favoured(before)
+    return flags_elsewhere(flags, len(text.tokens))
 
 
 def per_token(texts: list[ScoredText], values: list) -> torch.Tensor:
@@ -113,12 +135,16 @@ def ended_before(text: ScoredText, ends: frozenset) -> torch.Tensor:
     return flags.cummax(0).values[len(text.prompt) - 1 :]
 
 
-def favoured_run(text: ScoredText) -> torch.Tensor:
-    "The number `(n,)` of tokens just before each that the draft gave more probability than the base."
+def favoured(text: ScoredText) -> torch.Tensor:
+    "Which tokens `(n,)` had at least as much probability in the draft as in the base?"
     at = torch.tensor(text.tokens)[:, None]
-    favoured = (text.q.gather(1, at) >= text.p.gather(1, at))[:, 0].tolist()
+    return (text.q.gather(1, at) >= text.p.gather(1, at))[:, 0]
+
+
+def favoured_run(text: ScoredText) -> torch.Tensor:
+    "The number `(n,)` of tokens just before each that the draft favoured."
     runs = [0]
-    for token_is_favoured in favoured[:-1]:
+    for token_is_favoured in favoured(text)[:-1].tolist():
         runs.append(runs[-1] + 1 if token_is_favoured else 0)
     return torch.tensor(runs)
 
@@ -166,7 +192,7 @@ def direction_weights(table: TokenTable) -> Iterator[tuple[str, torch.Tensor]]:
     for name, weights in directions.items():
         yield name, weights(table)
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #7e195f62
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #91138299
 CLASSES = (
     (1, 2),
     (3, 4),
@@ -198,6 +224,7 @@ def group_masks(table: TokenTable, functions: dict) -> dict[str, torch.Tensor]:
     masks |= class_groups('prefix', table.length)
     masks |= class_groups('prompt', table.prompt_length)
     masks['after an end of text'] = table.after_end
+    masks['beside a low id'] = table.low_elsewhere
     for label in sorted({t.label for t in table.texts} - {''}):
         masks[label] = per_token(table.texts, [t.label == label for t in table.texts])
     if table.q is not None:
@@ -205,6 +232,7 @@ def group_masks(table: TokenTable, functions: dict) -> dict[str, torch.Tensor]:
         masks['after a token that q disfavours'] = (table.favoured_run == 0) & (table.position > 0)
         masks['after one that q favours'] = table.favoured_run > 0
         masks['after four that q favours'] = table.favoured_run > 3
+        masks['beside one that q favours'] = table.favoured_elsewhere
     for name, function in functions.items():
         flags = [prefix_flags(t, function) for t in table.texts]
         masks[name] = torch.tensor(sum(flags, []))
@@ -411,7 +439,7 @@ class ScoreTests:
         tone = 'bonus' if self.passed else 'corrected'
         return facts_html(first, dict(enumerate(facts)), table, tone=tone)
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #c61db701
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #03c6ebba
 CHUNK = 2**22  # numbers in a matrix
 
 
@@ -439,7 +467,9 @@ def score_texts(
     card = Scorecard(tolerance)
     n_texts, previous = 0, None
     for chunk in chunks(texts):
-        table = TokenTable(chunk, previous or chunk[-1], frozenset(ends))
+        if previous is not None and previous.draft != chunk[0].draft:
+            previous = None  # sequences of two drafts may have the same seeds
+        table = TokenTable(chunk, previous, frozenset(ends))
         card.add(table, group_masks(table, groups or {}))
         n_texts += len(chunk)
         previous = chunk[-1]
