@@ -743,7 +743,7 @@ def own_evidence(
     options = dict(seed=seed, progress=progress)
     return token_check({'': strategy}, lm, prompts, samples, max_new_tokens, **options)
 
-# %% ../../nbs/06_evaluate/12_certify.ipynb #7ba4f66a
+# %% ../../nbs/06_evaluate/12_certify.ipynb #b3c815a2
 DEEPER = 5  # times as many samples
 
 
@@ -752,7 +752,7 @@ def certify(
     lm: LM | None = None,  # a target of your own
     prompts=None,  # for it: strings or lists of ids
     max_new_tokens: int = 24,  # per sequence of an identity check, and on a target of your own
-    samples: int = 12_000,  # tokens of a random model; a sixth on your own; paths: a quarter
+    samples: int = 24_000,  # tokens of a random model; a sixth on your own; paths: a quarter
     seed: int = 0,
     progress: bool = True,  # show bars in a terminal or notebook if a check takes over 3 s
     deep: bool = False,  # five times as many samples, longer sequences, and a trained model
