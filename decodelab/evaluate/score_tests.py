@@ -29,6 +29,7 @@ class ScoredText:
     q: torch.Tensor | None = None  # `(n, V)`: the drafter's
     label: str = ''  # fixed before the sequence was decoded: 'alone', 'batch'
     draft: str = ''  # the name of the draft, whose tests are kept apart from those of others
+    budget: int = 0  # the most new tokens it could have had; 0: not known
 
 
 def base_rows(lm, base, prompt: list[int], tokens: list[int]) -> torch.Tensor:
@@ -77,6 +78,7 @@ class TokenTable:
         self.p_elsewhere = torch.cat([rows_elsewhere(before, t) for before, t in pairs])  # (T, V)
         self.low_elsewhere = torch.cat([low_elsewhere(before, t) for before, t in pairs])  # (T,)
         self.position = torch.cat([torch.arange(len(t.tokens)) for t in texts])  # (T,) from 0
+        self.budget = per_token(texts, [t.budget for t in texts])  # (T,)
         self.prompt_length = per_token(texts, [len(t.prompt) for t in texts])  # (T,)
         self.after_end = torch.cat([ended_before(t, ends) for t in texts])  # (T,)
         self.q = self.q_before = self.favoured_run = self.favoured_elsewhere = None
@@ -224,6 +226,7 @@ def group_masks(table: TokenTable, functions: dict) -> dict[str, torch.Tensor]:
     masks |= class_groups('prefix', table.length)
     masks |= class_groups('prompt', table.prompt_length)
     masks['after an end of text'] = table.after_end
+    masks['last of its budget'] = table.position + 1 == table.budget
     masks['beside a low id'] = table.low_elsewhere
     for label in sorted({t.label for t in table.texts} - {''}):
         masks[label] = per_token(table.texts, [t.label == label for t in table.texts])
@@ -431,13 +434,13 @@ class ScoreTests:
 
     def _repr_html_(self) -> str:
         "The verdict, and the ten tests with most evidence."
-        first, *facts = repr(self).splitlines()
+        first, *power = repr(self).splitlines()
         rows = [
             [t.direction, t.group, t.tokens, f'{t.z:.1f}', f'{t.p_value:.2g}'] for t in self.tests
         ]
         table = rows_html(['direction', 'tokens', 'number', 'z', 'p-value alone'], rows[:10])
         tone = 'bonus' if self.passed else 'corrected'
-        return facts_html(first, dict(enumerate(facts)), table, tone=tone)
+        return facts_html(first, {'power': ''.join(power) or None}, table, tone=tone)
 
 # %% ../../nbs/06_evaluate/10_score_tests.ipynb #03c6ebba
 CHUNK = 2**22  # numbers in a matrix
