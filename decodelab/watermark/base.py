@@ -67,6 +67,7 @@ class Watermark(LogitsProcessor):
     "A logits processor with a key, the scores of tokens, and a configuration in JSON."
 
     share = None  # the mean score without the watermark, if all keys have the same
+    unbiased = False  # on average over keys, is each token drawn from the model's distribution?
 
     def bind(self, request):
         "The processor `(ids, scores) -> scores` of one request."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_watermark']
 
-# %% ../../nbs/10_watermark/13_check.ipynb #f564a137
+# %% ../../nbs/10_watermark/13_check.ipynb #32aa1b81
 from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 
 from ..core.driver import Request, Rng
+from ..evaluate.score_tests import ScoredText, ScoreTests, score_texts
 from .base import Watermark, with_new_key
 from .null import null_distribution
 
@@ -111,24 +112,38 @@ def check_purity(watermark: Watermark, ids: list[int], vocab_size: int, seed: in
         f'{name} gives a different result for a new request: it draws'
     )
 
-# %% ../../nbs/10_watermark/13_check.ipynb #a6fa6dbf
+# %% ../../nbs/10_watermark/13_check.ipynb #e8dc0285
 LONGEST_CONTEXT = 16  # ids before the token that is drawn
+POSITIONS = (3, 16), (12, 28), (3, 60), (30, 150)  # ids of the prompt, ids before the token
+
+
+def draw_under(processor, ids: list[int], p_scores: torch.Tensor, draws: torch.Generator) -> int:
+    "A token drawn after `ids` from scores `(1, V)` under a processor."
+    p = processor(list(ids), p_scores)[0].softmax(-1)
+    return int(torch.multinomial(p, 1, generator=draws))
 
 
 def watermarked_z(
-    watermark: Watermark, vocab_size: int, samples: int, seed: int, **scorer_options
+    watermark: Watermark,
+    vocab_size: int,
+    samples: int,
+    seed: int,
+    prompt: int = 3,  # ids of the prompt
+    length: int = LONGEST_CONTEXT,  # ids before the token, those of the prompt among them
+    **scorer_options,
 ) -> float:
     "z of the scores of tokens drawn under the watermark, each after random ids of its own."
     rng = np.random.default_rng(seed)
     draws = torch.Generator().manual_seed(seed)
-    processor = watermark.bind(Request(None, [], 2 * LONGEST_CONTEXT, Rng(seed)))
     total, count = 0.0, 0
     for _ in range(samples):
-        ids = rng.integers(0, vocab_size, LONGEST_CONTEXT).tolist()
+        ids = rng.integers(0, vocab_size, length).tolist()
+        processor = watermark.bind(Request(None, ids[:prompt], 2 * length, Rng(seed)))
         scores = torch.randn(1, vocab_size, generator=draws, dtype=torch.float64)
-        p = processor(list(ids), scores)[0].softmax(-1)
-        ids.append(int(torch.multinomial(p, 1, generator=draws)))
-        token_scores = watermark.score_tokens(ids, **scorer_options)
+        ids.append(draw_under(processor, ids, scores, draws))
+        token_scores = watermark.score_tokens(
+            ids, prompt=prompt, deduplicate='none', **scorer_options
+        )
         if token_scores.scored[-1]:
             total += token_scores.values[-1]
             count += 1
@@ -138,11 +153,130 @@ def watermarked_z(
 def check_agreement(
     watermark: Watermark, vocab_size: int, samples: int = 200, seed: int = 0, **scorer_options
 ):
-    "Assert that tokens drawn under the processor have high scores."
-    z = watermarked_z(watermark, vocab_size, samples, seed, **scorer_options)
-    assert z > 4, (
-        f'{type(watermark).__name__} scores its own tokens at z = {z:.1f}: '
-        'process and score_tokens do not use the same numbers'
+    "Assert that tokens drawn under the processor have high scores, wherever they are drawn."
+    name = type(watermark).__name__
+    for prompt, length in POSITIONS:
+        sizes = vocab_size, samples, seed, prompt, length
+        z = watermarked_z(watermark, *sizes, **scorer_options)
+        assert z > 4, (
+            f'{name} scores its own tokens at z = {z:.1f}, {length} ids into a sequence with a prompt '
+            f'of {prompt}: process and score_tokens do not use the same numbers'
+        )
+
+# %% ../../nbs/10_watermark/13_check.ipynb #eddb961c
+def secret_field(watermark: Watermark) -> str:
+    "The name of the field that holds the key."
+    return next(f.name for f in fields(watermark) if 'key' in f.name)
+
+
+def changed_keys(watermark: Watermark) -> list[Watermark]:
+    "The watermark with its key, or one number of it, changed by one."
+    name = secret_field(watermark)
+    key = getattr(watermark, name)
+    if isinstance(key, int):
+        return [replace(watermark, **{name: key + step}) for step in (1, 4, 1 << 16)]
+    ends = {0, len(key) // 2, len(key) - 1}
+    return [
+        replace(watermark, **{name: (*key[:i], key[i] + 1, *key[i + 1 :])}) for i in sorted(ends)
+    ]
+
+
+def score_fingerprint(watermark: Watermark, ids: list[int], **scorer_options) -> bytes:
+    "The scores of a sequence, to be compared."
+    return watermark.score_tokens(ids, **scorer_options).values.tobytes()
+
+
+def watermarked_ids(
+    watermark: Watermark, vocab_size: int, n: int, rng: np.random.Generator
+) -> list[int]:
+    "Three random ids and `n` tokens drawn under the watermark from random scores."
+    draws = torch.Generator().manual_seed(int(rng.integers(2**31)))
+    ids = rng.integers(0, vocab_size, 3).tolist()
+    processor = watermark.bind(Request(None, list(ids), n, Rng(0)))
+    for scores in torch.randn(n, 1, vocab_size, generator=draws, dtype=torch.float64):
+        ids.append(draw_under(processor, ids, scores, draws))
+    return ids
+
+
+def check_keys(
+    watermark: Watermark, vocab_size: int, keys: int = 100, seed: int = 0, **scorer_options
+):
+    "Assert that keys differ, and that a sequence of one key has uniform p-values under another."
+    name = type(watermark).__name__
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, vocab_size, 200).tolist()
+    others = [with_new_key(watermark, rng) for _ in range(3 * keys)]
+    prints = [score_fingerprint(w, ids, **scorer_options) for w in others]
+    assert len(set(prints)) == len(prints), (
+        f'two of {len(prints)} random keys of {name} give the same scores: use the whole key'
+    )
+    reference = score_fingerprint(watermark, ids, **scorer_options)
+    for other in changed_keys(watermark):
+        assert score_fingerprint(other, ids, **scorer_options) != reference, (
+            f'{name} has the same scores after a number of its key was changed: use the whole key'
+        )
+    p, z = [], []
+    for right, wrong in zip(others[:keys], others[keys:]):
+        sequence = watermarked_ids(right, vocab_size, 40, rng)
+        token_scores = wrong.score_tokens(sequence, prompt=3, **scorer_options)
+        null = null_distribution(wrong)
+        p.append(null.tail(token_scores.total, token_scores.count))
+        z.append(null.z(token_scores.total, token_scores.count))
+    mean = np.nanmean(z)
+    assert stats.kstest(p, 'uniform', alternative='greater').pvalue > 1e-5, (
+        f'{name} sees the watermark of another key: p-values below uniform, z of mean {mean:.1f}'
+    )
+    assert mean * keys**0.5 < 5, f'{name} sees the watermark of another key: z of mean {mean:.1f}'
+
+# %% ../../nbs/10_watermark/13_check.ipynb #e3cdfd83
+def declares_context(watermark: Watermark) -> bool:
+    "Does an argument declare that scores depend on a context?"
+    names = [f.name for f in fields(watermark)]
+    return any('context' in name or 'ngram' in name for name in names)
+
+
+def check_contexts(
+    watermark: Watermark, vocab_size: int, samples: int = 40, seed: int = 0, **scorer_options
+):
+    "Assert that the score of a token depends on a context that is declared."
+    if not declares_context(watermark):
+        return
+    rng = np.random.default_rng(seed)
+    for token in rng.integers(0, vocab_size, 4).tolist():
+        values = []
+        for _ in range(samples):
+            ids = [*rng.integers(0, vocab_size, LONGEST_CONTEXT).tolist(), token]
+            values.append(watermark.score_tokens(ids, **scorer_options).values[-1])
+        assert len(set(values)) > 1, (
+            f'{type(watermark).__name__} gives id {token} the same score after {samples} contexts: '
+            'it ignores the context that it declares'
+        )
+
+# %% ../../nbs/10_watermark/13_check.ipynb #952922a4
+def distortion_tests(
+    watermark: Watermark, vocab_size: int, samples: int = 800, seed: int = 0
+) -> ScoreTests:
+    "Score tests of tokens that were drawn under a new key each."
+    rng = np.random.default_rng(seed)
+    draws = torch.Generator().manual_seed(seed)
+    texts = []
+    even = torch.full((1, vocab_size), 1 / vocab_size, dtype=torch.float64)
+    for _ in range(samples):
+        ids = rng.integers(0, vocab_size, LONGEST_CONTEXT).tolist()
+        processor = with_new_key(watermark, rng).bind(Request(None, ids[:3], 20, Rng(seed)))
+        scores = 2 * torch.randn(1, vocab_size, generator=draws, dtype=torch.float64)
+        token = draw_under(processor, ids, scores, draws)
+        texts.append(ScoredText(ids, [token], scores.softmax(-1), even))
+    return score_texts(texts)
+
+
+def check_distortion(watermark: Watermark, vocab_size: int, samples: int = 800, seed: int = 0):
+    "Assert that an unbiased watermark keeps the model's distribution on average over keys."
+    if not watermark.unbiased:
+        return
+    tests = distortion_tests(watermark, vocab_size, samples, seed)
+    assert tests.passed, (
+        f'{type(watermark).__name__} declares itself unbiased and is not: {tests.summary}'
     )
 
 # %% ../../nbs/10_watermark/13_check.ipynb #abe20422
@@ -213,26 +347,31 @@ def check_vocabulary(watermark: Watermark, ids: list[int], vocab_size: int, **sc
         ) from error
     raise AssertionError(f'{name} scores the id -1: call check_ids_and_prompt first')
 
-# %% ../../nbs/10_watermark/13_check.ipynb #27605aa6
+# %% ../../nbs/10_watermark/13_check.ipynb #1030c9bd
 def check_watermark(
     watermark: Watermark,
     vocab_size: int = 64,  # ids are drawn from 0 … vocab_size - 1
     samples: int = 200,  # tokens drawn under the watermark
-    keys: int = 100,  # random keys for the null distribution
+    keys: int = 100,  # random keys for the null distribution and for wrong keys
     seed: int = 0,
     **scorer_options,  # further arguments of `score_tokens`: `lm` for SWEET
 ):
     """Assert the promises of every watermark; an `AssertionError` names the one that is broken.
 
     It compares and prints by its arguments and hides its key; JSON gives it back; its processor is a
-    pure function of ids and scores; tokens drawn under it have high scores; p-values of random ids
-    under random keys are uniform; ids outside its vocabulary raise a `ValueError` if they raise.
+    pure function of ids and scores; tokens drawn under it have high scores, early and late; keys
+    differ, and see nothing of each other's sequences; scores depend on a declared context; an
+    `unbiased` one keeps the model's distribution over keys; p-values of random ids under random keys
+    are uniform; ids outside its vocabulary raise a `ValueError` if they raise.
     """
     ids = np.random.default_rng(seed).integers(0, vocab_size, 2 * LONGEST_CONTEXT).tolist()
     check_identity(watermark)
     check_json(watermark, ids, **scorer_options)
     check_purity(watermark, ids, vocab_size, seed)
     check_agreement(watermark, vocab_size, samples, seed, **scorer_options)
+    check_keys(watermark, vocab_size, keys, seed, **scorer_options)
+    check_contexts(watermark, vocab_size, seed=seed, **scorer_options)
+    check_distortion(watermark, vocab_size, 4 * samples, seed)
     check_null(watermark, vocab_size, keys, seed, **scorer_options)
     if 'lm' not in scorer_options:  # a model has a vocabulary of its own
         check_vocabulary(watermark, ids, vocab_size, **scorer_options)

@@ -49,6 +49,7 @@ class DiPmark(Watermark):
     history: int = 1024  # contexts in which a repeated one is not watermarked
 
     share = 0.5  # of green tokens without the watermark
+    unbiased = True
 
     def __post_init__(self):
         key_words(self.key)

@@ -45,6 +45,8 @@ class DualGumbel(Watermark):
     context: int = 4  # the number of tokens before the next one that its numbers depend on
     alpha: float = 0.1  # weight of key B in the score, and its share of draws without a drafter
 
+    unbiased = True
+
     def __post_init__(self):
         key_words(self.key)
         check_int('context', self.context)

@@ -41,6 +41,8 @@ class Gumbel(Watermark):
     key: int  # 64 bits, to be kept secret
     context: int = 4  # the number of tokens before the next one that its numbers depend on
 
+    unbiased = True
+
     def __post_init__(self):
         key_words(self.key)
         check_int('context', self.context)

@@ -88,6 +88,11 @@ class SynthID(Watermark):
         return self.hash_function.share
 
     @property
+    def unbiased(self) -> bool:
+        "Tournaments between two tokens preserve the distribution, on average over keys."
+        return self.leaves == 2
+
+    @property
     def g(self) -> GValues:
         return GValues(self.keys, self.hash_function)
 
