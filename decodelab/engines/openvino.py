@@ -17,7 +17,7 @@ from ..core.driver import Request
 from .engine import Engine, Generation, check_settings, end_ids, import_engine
 from .llama_cpp import check_llama
 
-# %% ../../nbs/13_engines/04_openvino.ipynb #1382883d
+# %% ../../nbs/13_engines/04_openvino.ipynb #8510ece1
 class Graph:
     "The operations of a Llama as nodes of OpenVINO."
 
@@ -86,7 +86,8 @@ class Graph:
     def cached(self, name: str, new, beams):
         "All keys or values so far (B, H, S, D): those of a variable, and the new ones."
         op, config = self.op, self.config
-        few, size, batch = config.num_key_value_heads, config.head_dim, self.sizes(new, 0)
+        few, size = config.num_key_value_heads, config.head_dim
+        batch = self.sizes(new, 0)
         shape = op.concat([batch, np.int64([few, 0, size])], 0)
         variable = self.variable(name, few, size)
         past = op.read_value(op.broadcast(np.float32(0), shape), variable)

@@ -17,7 +17,17 @@ from ..core.driver import RandomSource, Request, Stop, iter_steps
 from ..core.trace import Step
 from ..strategies.sampling import Base, Scorer
 
-# %% ../../nbs/06_evaluate/09_exact.ipynb #5eff06af
+# %% ../../nbs/06_evaluate/09_exact.ipynb #2317f4d3
+class LooksAhead(AttributeError):
+    "Raised where a part reads numbers that have not been drawn."
+
+    def __init__(self, name: str):
+        super().__init__(
+            f'rng.{name} was read, which has numbers that later decisions will use: '
+            'draw with rng.uniform() or rng.categorical(weights) alone'
+        )
+
+
 class Enumerator(RandomSource):
     "Stands in for `Rng` along one path of choices; `weight` is the path's probability."
 
@@ -46,6 +56,21 @@ class Enumerator(RandomSource):
     def uniform(self) -> 'Interval':
         return Interval(self)
 
+    @property
+    def generator(self):
+        raise LooksAhead('generator')
+
+    @property
+    def stock(self):
+        raise LooksAhead('stock')
+
+    @property
+    def seed(self):
+        raise LooksAhead('seed')
+
+    def __reduce_ex__(self, protocol):
+        raise LooksAhead('copy')
+
 
 class Interval:
     "A uniform number of which only an interval is known; a comparison narrows it."
@@ -72,16 +97,27 @@ class Interval:
     __gt__ = __ge__
 
 
-def outcomes(run: Callable) -> Iterator[tuple[object, Fraction]]:
-    "`(value, probability)` of every path through `run(rng)`."
+class TooManyPaths(Exception):
+    "There are more paths than the limit allows."
+
+
+def outcomes(run: Callable, max_paths: int | None = None) -> Iterator[tuple[object, Fraction]]:
+    """`(value, probability)` of every path through `run(rng)`.
+
+    Raises `TooManyPaths` if there are more than `max_paths`.
+    """
     paths = [()]
+    n_taken = 0
     while paths:
+        n_taken += 1
+        if max_paths is not None and n_taken > max_paths:
+            raise TooManyPaths(f'there are more than {max_paths} paths')
         rng = Enumerator(paths.pop())
         value = run(rng)
         paths += rng.untried
         yield value, rng.weight
 
-# %% ../../nbs/06_evaluate/09_exact.ipynb #907b27d6
+# %% ../../nbs/06_evaluate/09_exact.ipynb #78e58a50
 class ExactLM:
     "A model given by a table: context → probabilities as fractions, made up from a seed."
 
@@ -91,9 +127,15 @@ class ExactLM:
     max_length = None
     device = 'cpu'
 
-    def __init__(self, vocab_size: int, seed: int):
+    def __init__(
+        self,
+        vocab_size: int,
+        seed: int,
+        certain: float = 0.0,  # share of contexts with one possible token, alike for all seeds
+    ):
         self.vocab_size = vocab_size
         self.seed = seed
+        self.certain = certain
         self.name = f'exact-{seed}'
         self.table = {}
 
@@ -101,11 +143,20 @@ class ExactLM:
         "Probabilities `(V,)` after `ids`."
         key = tuple(ids)
         if key not in self.table:
-            draw = random.Random(repr((self.seed, key)))
-            weights = [draw.choice((0, 1, 1, 2, 3, 5, 8)) for _ in range(self.vocab_size)]
-            weights[draw.randrange(self.vocab_size)] += 1
+            weights = self.weights(key)
             self.table[key] = np.array([Fraction(w, sum(weights)) for w in weights])
         return self.table[key]
+
+    def weights(self, key: tuple[int, ...]) -> list[int]:
+        "Weights of the next token after a context."
+        shared = random.Random(repr(('certain', key)))
+        if shared.random() < self.certain:
+            only = shared.randrange(self.vocab_size)
+            return [int(x == only) for x in range(self.vocab_size)]
+        draw = random.Random(repr((self.seed, key)))
+        weights = [draw.choice((0, 1, 1, 2, 3, 5, 8)) for _ in range(self.vocab_size)]
+        weights[draw.randrange(self.vocab_size)] += 1
+        return weights
 
 
 class ExactExits:
@@ -121,7 +172,8 @@ class ExactExits:
 
     def exit_logits(self, ids, layer, last=1):
         self.early_passes += 1
-        table = self.tables.setdefault(layer, ExactLM(self.lm.vocab_size, (self.lm.seed, layer)))
+        lm = self.lm
+        table = self.tables.setdefault(layer, ExactLM(lm.vocab_size, (lm.seed, layer), lm.certain))
         return [table.probs(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
 
 
@@ -182,7 +234,7 @@ class ExactGreedy(ExactSample):
         "The index of the largest weight."
         return int(np.argmax(weights))
 
-# %% ../../nbs/06_evaluate/09_exact.ipynb #ee464192
+# %% ../../nbs/06_evaluate/09_exact.ipynb #07e80d71
 Distribution = dict[tuple[int, ...], Fraction]
 
 
@@ -193,21 +245,23 @@ def exact_distribution(
     n: int,  # tokens of a sequence that no id ends
     rounds: int | None = None,  # enumerated; the rest is completed by `lm`. None: all
     eos: tuple[int, ...] = (),  # ids that end a sequence
-    observe: Callable[[Step], None] | None = None,  # called with every step of every path
+    observe: Callable[[list[Step]], None] | None = None,  # called with the steps of every path
+    max_paths: int | None = None,
 ) -> Distribution:
-    "The distribution of the first `n` tokens under `strategy`, exactly."
+    """The distribution of the first `n` tokens under `strategy`, exactly.
+
+    Raises `TooManyPaths` for more than `max_paths` of them.
+    """
 
     def run(rng):
-        tokens = []
         request = Request(lm, prompt, n, rng, Stop(eos=eos))
-        for step, _ in itertools.islice(iter_steps(request, strategy), rounds):
-            tokens += step.tokens
-            if observe is not None:
-                observe(step)
-        return tuple(tokens)
+        steps = [step for step, _ in itertools.islice(iter_steps(request, strategy), rounds)]
+        if observe is not None:
+            observe(steps)
+        return tuple(itertools.chain.from_iterable(step.tokens for step in steps))
 
     distribution = {}
-    for tokens, weight in outcomes(run):
+    for tokens, weight in outcomes(run, max_paths):
         for sequence, more in completions(lm, prompt, tokens, n, eos):
             distribution[sequence] = distribution.get(sequence, 0) + weight * more
     return distribution

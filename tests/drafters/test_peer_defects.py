@@ -279,7 +279,7 @@ DEFECTS = [
     (
         'A4',
         'sampled texts are tested by nobody: certificate of the code that decodes',
-        'nbs/06_evaluate/11_certify.ipynb',
+        'nbs/06_evaluate/12_certify.ipynb',
     ),
     (
         'A4.2',
@@ -299,7 +299,7 @@ DEFECTS = [
     (
         'B1.1',
         'speculative sampling without any test that it is lossless',
-        'nbs/06_evaluate/11_certify.ipynb',
+        'nbs/06_evaluate/12_certify.ipynb',
     ),
     (
         'B1.2',

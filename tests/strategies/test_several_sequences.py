@@ -129,9 +129,10 @@ def test_the_distribution_of_a_vote():
 
     votes_exact = {}
 
-    def observe(step):
-        if 'votes' in step.info:
-            votes_exact[str(step.info['answers'])] = step.info['votes']
+    def observe(steps):
+        for step in steps:
+            if 'votes' in step.info:
+                votes_exact[str(step.info['answers'])] = step.info['votes']
 
     strategy = SelfConsistency(lambda text: text[-1], ExactSample(), 3)
     exact = exact_distribution(strategy, table, [0], 2, observe=observe)
