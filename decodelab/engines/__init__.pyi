@@ -10,3 +10,15 @@ from .openvino import OpenVINOEngine as OpenVINOEngine
 from .openvino import to_openvino as to_openvino
 from .ctranslate2 import CTranslate2Engine as CTranslate2Engine
 from .ctranslate2 import to_ctranslate2 as to_ctranslate2
+from .random_numbers import NotEnumerable as NotEnumerable
+from .random_calls import enumerate_draws as enumerate_draws
+from .certify_sampler import EngineCheck as EngineCheck
+from .certify_sampler import EngineCertificate as EngineCertificate
+from .certify_sampler import certify_sampler as certify_sampler
+from .certify_sampler import batched as batched
+from .certify_sampler import padded as padded
+from .certify_sampler import log_probabilities as log_probabilities
+from .certify_sampler import one_hot as one_hot
+from .published_samplers import transformers_sampler as transformers_sampler
+from .published_samplers import vllm_sampler as vllm_sampler
+from .published_samplers import sglang_sampler as sglang_sampler
