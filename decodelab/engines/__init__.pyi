@@ -10,7 +10,7 @@ from .openvino import OpenVINOEngine as OpenVINOEngine
 from .openvino import to_openvino as to_openvino
 from .ctranslate2 import CTranslate2Engine as CTranslate2Engine
 from .ctranslate2 import to_ctranslate2 as to_ctranslate2
-from .random_numbers import NotEnumerable as NotEnumerable
+from .random_numbers import NotEnumerableError as NotEnumerableError
 from .random_calls import enumerate_draws as enumerate_draws
 from .certify_sampler import EngineCheck as EngineCheck
 from .certify_sampler import EngineCertificate as EngineCertificate

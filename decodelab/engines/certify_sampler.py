@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['EngineCheck', 'EngineCertificate', 'certify_sampler', 'batched', 'padded', 'log_probabilities', 'one_hot']
 
-# %% ../../nbs/13_engines/10_certify_sampler.ipynb #0141f45f
+# %% ../../nbs/13_engines/10_certify_sampler.ipynb #e5bb4075
 import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import FunctionType
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ import torch
 from ..core.checks import check_fraction, check_int
 from ..core.plot import facts_html, rows_html
 from .random_calls import run_path
-from .random_numbers import NotEnumerable
+from .random_numbers import NotEnumerableError
 from ..evaluate.certify import g_test
 from ..evaluate.exact import ExactLM, TooManyPaths, outcomes
 
@@ -331,7 +332,7 @@ def exercised(rounds: Rounds, scale: int | None = None) -> dict[str, int]:
 SIZES = ((3, 1), (3, 2), (3, 3), (2, 5))  # (vocabulary, tokens of a draft) of the tables
 TOLERANCE = 1e-5  # of a distance, for the rounding of float32
 
-# %% ../../nbs/13_engines/10_certify_sampler.ipynb #60cc3a51
+# %% ../../nbs/13_engines/10_certify_sampler.ipynb #95cca658
 def certify_sampler(
     fn: Callable,  # (p (k+1, V), q (k, V), draft (k,)) → 1 to k+1 ids
     adapter: Callable | None = None,  # fn → a function of that shape: `batched`, `padded`, …
@@ -353,14 +354,14 @@ def certify_sampler(
     if not callable(fn):
         raise TypeError(f'fn is {fn!r}: give a function of p, q and draft that returns ids')
     function = adapter(fn) if adapter else fn
-    name = getattr(fn, '__name__', repr(fn))
+    name = fn.__name__ if isinstance(fn, FunctionType) else repr(fn)
     certificate = EngineCertificate(name, required=('accepted', 'rejected'))
     try:
         check, counts = exact_sampler_check(function, sizes, pairs, most_probable, max_paths, seed)
         disagreement = real_draws_disagree(function, most_probable, seed)
         if disagreement:
-            raise NotEnumerable(disagreement)
-    except (NotEnumerable, TooManyPaths) as error:
+            raise NotEnumerableError(disagreement)
+    except (NotEnumerableError, TooManyPaths) as error:
         check, counts = fallback_check(function, most_probable, samples, seed, level, str(error))
     except Exception as error:
         check, counts = failed_or_sampled(function, most_probable, samples, seed, level, error)
@@ -368,13 +369,13 @@ def certify_sampler(
     certificate.counts.update(counts)
     return certificate
 
-# %% ../../nbs/13_engines/10_certify_sampler.ipynb #777cafed
+# %% ../../nbs/13_engines/10_certify_sampler.ipynb #4f7fa290
 def exact_sampler_check(
     function: Callable, sizes, pairs: int, most_probable: bool, max_paths: int, seed: int
 ) -> tuple[EngineCheck, dict[str, int]]:
     "The exact check over several tables, and the counts of what it exercised."
-    worst, sentence, paths = 0.0, '', 0
-    counts = {}
+    worst, sentence = 0.0, ''
+    counts, paths = {}, 0
     for vocab_size, k in sizes:
         for pair in range(pairs + 1):
             case = Case(vocab_size, k, seed + pair, same=pair == pairs)

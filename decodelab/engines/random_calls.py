@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['enumerate_draws']
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #91a5b66e
+# %% ../../nbs/13_engines/09_random_calls.ipynb #9c0bda0a
 import functools
 import random
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..core.checks import check_int
-from .random_numbers import Draw, NotEnumerable, Variable, best_of, boxed
+from .random_numbers import Draw, NotEnumerableError, Variable, best_of, boxed
 from ..evaluate.exact import Enumerator, outcomes
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #660327db
+# %% ../../nbs/13_engines/09_random_calls.ipynb #224b87d2
 class Stream:
     "The random numbers of one generator of a library."
 
@@ -50,7 +50,7 @@ class Stream:
         if key not in self.numbers:
             self.numbers[key] = kind, make()
         if self.numbers[key][0] != kind:
-            raise NotEnumerable('a generator is seeded again, and its numbers are used otherwise')
+            raise NotEnumerableError('a generator is seeded again, and its numbers are used otherwise')
         return self.numbers[key][1]
 
     def uniform(self) -> Draw:
@@ -81,7 +81,7 @@ class Stream:
             result[i] = number()
         return result
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #870f7c3f
+# %% ../../nbs/13_engines/09_random_calls.ipynb #25e11354
 CASTS = frozenset(
     'to cpu cuda double float half bfloat16 type type_as contiguous clone detach requires_grad_'.split()
 )
@@ -120,9 +120,9 @@ UNFOLLOWED = frozenset(
 )
 
 
-def plain_name(function) -> str:
-    "The name of an operation without underscores: of `__lt__`, `sub_` and `lt` the same."
-    return getattr(function, '__name__', '').strip('_')
+def name_of(torch_function) -> str:
+    "The name of an operation of PyTorch."
+    return getattr(torch_function, '__name__', '')
 
 
 def elements(x) -> np.ndarray:
@@ -143,7 +143,7 @@ def elementwise(operation: Callable, *arrays: np.ndarray) -> np.ndarray:
         result[i] = operation(*(a[i] for a in arrays))
     return result
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #014bee26
+# %% ../../nbs/13_engines/09_random_calls.ipynb #80ec01c7
 class TorchCalls(TorchFunctionMode):
     "Intercepts the random calls of PyTorch on one path of choices."
 
@@ -156,9 +156,9 @@ class TorchCalls(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        name = getattr(function, '__name__', '')
+        name = name_of(function)
         if name in UNFOLLOWED:
-            raise NotEnumerable(f'torch.{name} is called')
+            raise NotEnumerableError(f'torch.{name} is called')
         draw = TORCH_DRAWS.get(name)
         if draw is not None:
             return draw(self, function, args, kwargs)
@@ -200,7 +200,7 @@ class TorchCalls(TorchFunctionMode):
 
     def follow(self, function, name: str, args: tuple, kwargs: dict):
         "An operation on tensors with symbols."
-        plain = plain_name(function)
+        plain = name.strip('_')  # of `__lt__`, `sub_` and `lt` the same
         if name == '__get__':
             return self.attribute(function, args)
         if name in READS:
@@ -219,20 +219,20 @@ class TorchCalls(TorchFunctionMode):
             return self.result(name, args, elementwise(UNARY[plain], self.symbols_of(args[0])))
         if name in OTHERS:
             return OTHERS[name](self, *args, **kwargs)
-        raise NotEnumerable(f'torch.{name} is applied to random numbers')
+        raise NotEnumerableError(f'torch.{name} is applied to random numbers')
 
     def result(self, name: str, args: tuple, symbols: np.ndarray):
-        "A new tensor, or the first argument of an operation in place."
+        "A new tensor, or the first argument of an operation that overwrites it."
         if name.endswith('_') and not name.endswith('__'):
             return self.replace(args[0], symbols)
         like = next((x for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()), None)
         return self.tensor(symbols, like)
 
-    def attribute(self, function, args: tuple):
+    def attribute(self, torch_function, args: tuple):
         "An attribute of a tensor: its shape and type are real, a view of it has its symbols."
-        if getattr(function, '__self__', None) in (torch.Tensor.T, torch.Tensor.mT):
-            return self.move(function, args, {})
-        return function(*args)
+        if getattr(torch_function, '__self__', None) in (torch.Tensor.T, torch.Tensor.mT):
+            return self.move(torch_function, args, {})
+        return torch_function(*args)
 
     def cast(self, function, args: tuple, kwargs: dict):
         "Another type or device: the symbols stay."
@@ -277,7 +277,7 @@ def mapped(function: Callable, x, kind: type = object):
         return type(x)(mapped(function, part, kind) for part in x)
     return function(x) if isinstance(x, kind) else x
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #bac873b3
+# %% ../../nbs/13_engines/09_random_calls.ipynb #c0dba930
 def best_along(calls: TorchCalls, x, dim=None, keepdim=False, smallest=False):
     "The index of the largest element, of the smallest if asked, along a dimension."
     symbols = calls.symbols_of(x)
@@ -293,7 +293,7 @@ def best_along(calls: TorchCalls, x, dim=None, keepdim=False, smallest=False):
 def largest(calls: TorchCalls, x, dim=None, keepdim=False):
     "`(values, indices)` of `torch.max`; the values of a race are not known."
     if dim is None or isinstance(dim, torch.Tensor):
-        raise NotEnumerable('torch.max of random numbers is taken')
+        raise NotEnumerableError('torch.max of random numbers is taken')
     index = best_along(calls, x, dim, keepdim)
     return torch.return_types.max((torch.full(index.shape, torch.nan), index))
 
@@ -307,7 +307,7 @@ def clipped(calls: TorchCalls, x, min=None, max=None):
     return calls.tensor(elementwise(clip, calls.symbols_of(x), *bounds), x)
 
 
-def clipped_in_place(calls: TorchCalls, x, min=None, max=None):
+def overwrite_clipped(calls: TorchCalls, x, min=None, max=None):
     "The tensor itself, its symbols between two bounds."
     return calls.replace(x, calls.symbols_of(clipped(calls, x, min, max)))
 
@@ -352,10 +352,10 @@ OTHERS = dict(
     max=largest,
     clamp=clipped,
     clip=clipped,
-    clamp_min=lambda calls, x, min: clipped(calls, x, min),
-    clamp_max=lambda calls, x, max: clipped(calls, x, None, max),
-    clamp_=clipped_in_place,
-    clamp_min_=lambda calls, x, min: clipped_in_place(calls, x, min),
+    clamp_min=clipped,
+    clamp_max=lambda calls, x, *bound, **named: clipped(calls, x, *([None, *bound] * bool(bound)), **named),
+    clamp_=overwrite_clipped,
+    clamp_min_=overwrite_clipped,
     searchsorted=searched,
     bucketize=lambda calls, values, edges, **options: searched(calls, edges, values),
     where=selected,
@@ -366,31 +366,31 @@ OTHERS = dict(
     numpy=lambda calls, x, **options: np.array(calls.symbols_of(x)),
 )
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #0c79b096
+# %% ../../nbs/13_engines/09_random_calls.ipynb #c79f392d
 EMPTY = dict(rand=torch.empty, rand_like=torch.empty_like)
 
 
-def draw_tensor(number: str, low=0.0, high=1.0):
+def draw_tensor(number: str):
     "A function that fills a tensor with random numbers: `torch.rand`, `Tensor.exponential_`, …"
 
     def call(calls: TorchCalls, function, args, kwargs):
         generator = kwargs.get('generator')
         stream = calls.stream(generator)
-        in_place = function.__name__.endswith('_')
-        if in_place:
+        overwrites = function.__name__.endswith('_')
+        if overwrites:
             like = args[0]
         else:
             options = {k: v for k, v in kwargs.items() if k != 'generator'}
             like = EMPTY[function.__name__](*args, **options)
         symbols = stream.array(like.shape, getattr(stream, number))
-        a, b, scale = low, high, 1.0
-        if in_place and number == 'uniform':
+        a, b = 0.0, 1.0
+        if overwrites and number == 'uniform':
             a = args[1] if len(args) > 1 else kwargs.get('from', kwargs.get('a', 0.0))
             b = args[2] if len(args) > 2 else kwargs.get('to', kwargs.get('b', 1.0))
         elif number == 'exponential':
-            scale = args[1] if len(args) > 1 else kwargs.get('lambd', 1.0)
-        if (a, b, scale) != (0.0, 1.0, 1.0):
-            symbols = elementwise(lambda d: d * (b - a) / scale + a, symbols)
+            b = 1 / (args[1] if len(args) > 1 else kwargs.get('lambd', 1.0))
+        if (a, b) != (0.0, 1.0):
+            symbols = elementwise(lambda d: d * (b - a) + a, symbols)
         return calls.replace(like, symbols)
 
     return call
@@ -401,7 +401,7 @@ def draw_multinomial(calls: TorchCalls, function, args, kwargs):
     names = 'input', 'num_samples', 'replacement'
     options = dict(zip(names, args)) | kwargs
     if calls.has_symbols(options['input']):
-        raise NotEnumerable('an index is drawn by random weights')
+        raise NotEnumerableError('an index is drawn by random weights')
     n, stream = options['num_samples'], calls.stream(kwargs.get('generator'))
     weights = elements(options['input'])
     rows = weights if weights.ndim == 2 else weights[None]
@@ -422,11 +422,12 @@ def drawn_indices(stream: Stream, weights: list, n: int, replacement: bool | Non
 def draw_bernoulli(calls: TorchCalls, function, args, kwargs):
     "`torch.bernoulli` and `Tensor.bernoulli_`."
     x, stream = args[0], calls.stream(kwargs.get('generator'))
-    in_place = function.__name__.endswith('_')
-    p = args[1] if len(args) > 1 else kwargs.get('p', 0.5 if in_place else x)
+    overwrites = function.__name__.endswith('_')
+    p = kwargs.get('p', 0.5 if overwrites else x)
+    p = args[1] if len(args) > 1 else p
     draws = elementwise(lambda p: stream.choose([1 - p, p]), np.broadcast_to(elements(p), x.shape))
     result = torch.tensor(draws.astype(float), dtype=x.dtype)
-    return x.copy_(result) if in_place else result
+    return x.copy_(result) if overwrites else result
 
 
 def draw_integers(calls: TorchCalls, function, args, kwargs):
@@ -465,7 +466,7 @@ class FollowedGenerator(torch.Generator):
         self.stream.restart(seed)
         return self
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #712d6d7b
+# %% ../../nbs/13_engines/09_random_calls.ipynb #f79617b2
 class FollowedNumPy:
     "Stands in for NumPy's generators, old and new, and for the functions of `numpy.random`."
 
@@ -514,7 +515,7 @@ class FollowedNumPy:
     def multinomial(self, n, pvals, size=None):
         "Counts of one drawn index."
         if n != 1 or size is not None:
-            raise NotEnumerable('numpy.random.multinomial draws more than one index')
+            raise NotEnumerableError('numpy.random.multinomial draws more than one index')
         return np.eye(len(pvals), dtype=int)[self.stream.choose(pvals)]
 
     def integers(self, low, high=None, size=None, **options):
@@ -580,17 +581,17 @@ NUMPY_NAMES = (
 )
 RANDOM_NAMES = 'random uniform expovariate choices choice randrange randint seed'.split()
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #0d4a8d00
-def functions_of(function, seen: set | None = None) -> Iterator:
+# %% ../../nbs/13_engines/09_random_calls.ipynb #0b257227
+def functions_of(user_function, seen: set | None = None) -> Iterator:
     "A function and those that it wraps, holds in its closure or calls as a method."
     seen = set() if seen is None else seen
-    if id(function) in seen or not callable(function):
+    if id(user_function) in seen or not callable(user_function):
         return
-    seen.add(id(function))
-    parts = [getattr(function, name, None) for name in ('__wrapped__', '__func__', 'func')]
-    parts += [cell.cell_contents for cell in getattr(function, '__closure__', None) or ()]
-    if hasattr(function, '__globals__'):
-        yield function
+    seen.add(id(user_function))
+    parts = [getattr(user_function, name, None) for name in ('__wrapped__', '__func__', 'func')]
+    parts += [cell.cell_contents for cell in getattr(user_function, '__closure__', None) or ()]
+    if hasattr(user_function, '__globals__'):
+        yield user_function
     for part in parts:
         yield from functions_of(part, seen)
 
@@ -645,7 +646,7 @@ def intercepted(function: Callable, rng: Enumerator):
 
 
 def run_path(function: Callable, rng: Enumerator):
-    "The value of `function()` on one path; raises `NotEnumerable` where a call was not intercepted."
+    "The value of `function()` on one path; raises `NotEnumerableError` where a call was not intercepted."
     before = states()
     try:
         with intercepted(function, rng):
@@ -656,17 +657,17 @@ def run_path(function: Callable, rng: Enumerator):
             torch.set_rng_state(before[0])
             random.setstate(before[2])
     if library:
-        raise NotEnumerable(f'it draws by a function of {library} that is not intercepted')
+        raise NotEnumerableError(f'it draws by a function of {library} that is not intercepted')
     return value
 
-# %% ../../nbs/13_engines/09_random_calls.ipynb #7d136693
+# %% ../../nbs/13_engines/09_random_calls.ipynb #af62334c
 def enumerate_draws(
     function: Callable,  # without arguments; its value must be hashable
     max_paths: int = 20_000,
 ) -> dict[object, float]:
     """Value → probability of a function that draws from torch, NumPy or `random`, exactly.
 
-    Raises `NotEnumerable` where a random number is used in a way that cannot be followed, and
+    Raises `NotEnumerableError` where a random number is used in a way that cannot be followed, and
     `TooManyPaths` if there are more paths than `max_paths`.
     """
     check_int('max_paths', max_paths)
