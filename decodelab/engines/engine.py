@@ -70,9 +70,7 @@ class Engine(Strategy):
     def generate_many(self, request: Request, n: int) -> list[Generation]:
         "`n` continuations of one prompt, with the seeds `seed`, `seed + 1`, …"
         first = request.rng.seed
-        return [
-            self.generate(replace(request, rng=Rng(first + i, request.lm.device))) for i in range(n)
-        ]
+        return [self.generate(replace(request, rng=Rng(first + i, request.lm.device))) for i in range(n)]
 
     def with_settings(self, **settings):
         "A copy that shares the loaded weights, with other values of some attributes."
@@ -106,7 +104,7 @@ class Engine(Strategy):
                 f'{request.lm.vocab_size}: give the model whose weights the engine has'
             )
 
-# %% ../../nbs/13_engines/01_engine.ipynb #c3515d9d
+# %% ../../nbs/13_engines/01_engine.ipynb #aebc2add
 def check_settings(temperature: float, top_k: int, top_p: float):
     "Raise `ValueError` for settings that no sampler has."
     check_number('temperature', temperature, minimum=0)
@@ -130,15 +128,14 @@ def cut_at_end(tokens: Sequence[int], ends: Sequence[int]) -> list[int]:
 def import_engine(
     module: str,  # 'llama_cpp'
     package: str,  # as pip knows it
-    extra: str,  # of decodelab
+    extra: str = '',  # of decodelab, if it has one
 ):
     "The module of an engine; raises `ImportError` with the command that installs it."
     try:
         return import_module(module)
     except ImportError as error:
-        raise ImportError(
-            f'this engine needs the package {package}: pip install "decodelab[{extra}]"'
-        ) from error
+        name = f'"decodelab[{extra}]"' if extra else package
+        raise ImportError(f'this engine needs the package {package}: pip install {name}') from error
 
 # %% ../../nbs/13_engines/01_engine.ipynb #79101a57
 class CallableEngine(Engine):

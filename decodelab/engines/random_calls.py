@@ -50,7 +50,9 @@ class Stream:
         if key not in self.numbers:
             self.numbers[key] = kind, make()
         if self.numbers[key][0] != kind:
-            raise NotEnumerableError('a generator is seeded again, and its numbers are used otherwise')
+            raise NotEnumerableError(
+                'a generator is seeded again, and its numbers are used otherwise'
+            )
         return self.numbers[key][1]
 
     def uniform(self) -> Draw:
@@ -129,7 +131,9 @@ def elements(x) -> np.ndarray:
     "A tensor, an array or a number as an array of objects."
     if isinstance(x, torch.Tensor):
         x = x.detach().cpu()
-        return x.double().numpy().astype(object) if x.is_floating_point() else x.numpy().astype(object)
+        return (
+            x.double().numpy().astype(object) if x.is_floating_point() else x.numpy().astype(object)
+        )
     if isinstance(x, np.ndarray):
         return x.astype(object)
     return boxed(x if isinstance(x, Draw) else float(x))
@@ -225,7 +229,9 @@ class TorchCalls(TorchFunctionMode):
         "A new tensor, or the first argument of an operation that overwrites it."
         if name.endswith('_') and not name.endswith('__'):
             return self.replace(args[0], symbols)
-        like = next((x for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()), None)
+        like = next(
+            (x for x in args if isinstance(x, torch.Tensor) and x.is_floating_point()), None
+        )
         return self.tensor(symbols, like)
 
     def attribute(self, torch_function, args: tuple):
@@ -245,7 +251,9 @@ class TorchCalls(TorchFunctionMode):
         pool = []
 
         def numbered(x):
-            if not isinstance(x, torch.Tensor) or not (self.has_symbols(x) or x.is_floating_point()):
+            if not isinstance(x, torch.Tensor) or not (
+                self.has_symbols(x) or x.is_floating_point()
+            ):
                 return x
             start = len(pool)
             pool.extend(self.symbols_of(x).flat)
@@ -337,7 +345,9 @@ def assigned(calls: TorchCalls, x, key, value):
     "Assign to some elements."
     where = torch.arange(x.numel()).reshape(x.shape)[key]
     symbols = np.array(calls.symbols_of(x), dtype=object)
-    symbols.flat[where.numpy().ravel()] = np.broadcast_to(calls.symbols_of(value), where.shape).ravel()
+    symbols.flat[where.numpy().ravel()] = np.broadcast_to(
+        calls.symbols_of(value), where.shape
+    ).ravel()
     calls.replace(x, symbols)
 
 
@@ -353,7 +363,9 @@ OTHERS = dict(
     clamp=clipped,
     clip=clipped,
     clamp_min=clipped,
-    clamp_max=lambda calls, x, *bound, **named: clipped(calls, x, *([None, *bound] * bool(bound)), **named),
+    clamp_max=lambda calls, x, *bound, **named: clipped(
+        calls, x, *([None, *bound] * bool(bound)), **named
+    ),
     clamp_=overwrite_clipped,
     clamp_min_=overwrite_clipped,
     searchsorted=searched,

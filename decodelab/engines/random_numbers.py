@@ -34,7 +34,9 @@ class Variable:
     def below(self, value: float) -> bool:
         "Is the number below a value? Takes one of the two answers."
         if self.spent or self.beaten is not None:
-            raise NotEnumerableError('a number that took part in a race is compared with another one')
+            raise NotEnumerableError(
+                'a number that took part in a race is compared with another one'
+            )
         at = min(max(self.distribution(value), self.low), self.high)
         share = (at - self.low) / (self.high - self.low)
         if self.rng.choose([share, 1 - share]) == 0:
@@ -92,9 +94,7 @@ class Draw:
     def then(self, inverse: Callable, increasing: bool = True, race=None) -> 'Draw':
         "Another monotone function of this value."
         outer = self.inverse
-        return Draw(
-            self.variable, lambda x: outer(inverse(x)), self.increasing == increasing, race
-        )
+        return Draw(self.variable, lambda x: outer(inverse(x)), self.increasing == increasing, race)
 
     def __add__(self, c):
         if isinstance(c, np.ndarray):
@@ -212,7 +212,9 @@ class Draw:
         while not self < n + 1:
             n += 1
             if n > LIMIT:
-                raise NotEnumerableError('the integer part of a random number without a bound is used')
+                raise NotEnumerableError(
+                    'the integer part of a random number without a bound is used'
+                )
         return n
 
     __floor__ = __trunc__ = __index__ = __int__
