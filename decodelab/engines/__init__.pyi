@@ -22,3 +22,10 @@ from .certify_sampler import one_hot as one_hot
 from .published_samplers import transformers_sampler as transformers_sampler
 from .published_samplers import vllm_sampler as vllm_sampler
 from .published_samplers import sglang_sampler as sglang_sampler
+from .vllm import VLLMEngine as VLLMEngine
+from .openai_server import OpenAIServer as OpenAIServer
+from .openai_server import CompletionServer as CompletionServer
+from .two_samples import compare_beginnings as compare_beginnings
+from .two_samples import compare_texts as compare_texts
+from .two_samples import detectable_distance as detectable_distance
+from .certify_engine import certify_engine as certify_engine

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['Generation', 'Engine', 'CallableEngine', 'RemoteModel']
 
-# %% ../../nbs/13_engines/01_engine.ipynb #3b811586
+# %% ../../nbs/13_engines/01_engine.ipynb #cacc981d
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
 from ..core.checks import check_fraction, check_int, check_number
-from ..core.driver import LanguageModel, Request, Rng, Stop, Strategy
+from ..core.driver import LanguageModel, Request, Rng, Stop, Strategy, encode_prompt
 from ..core.trace import Step
 from ..logits.warpers import Temperature, TopK, TopP
 from ..strategies.sampling import Greedy, Sample
@@ -35,7 +35,7 @@ class Generation:
         info = dict(reported=self.reported) if self.reported else {}
         return [Step(list(self.tokens), target_passes=len(self.tokens), info=info)]
 
-# %% ../../nbs/13_engines/01_engine.ipynb #503b9981
+# %% ../../nbs/13_engines/01_engine.ipynb #b3cb1128
 class Engine(Strategy):
     """Another decoder as a strategy.
 
@@ -71,6 +71,25 @@ class Engine(Strategy):
         "`n` continuations of one prompt, with the seeds `seed`, `seed + 1`, …"
         first = request.rng.seed
         return [self.generate(replace(request, rng=Rng(first + i, request.lm.device))) for i in range(n)]
+
+    def continuations(self, prompt, n: int, max_new_tokens: int, seed: int = 0, lm=None):
+        """`n` generations of a prompt, a string or ids.
+
+        Raises `ValueError` without a model or a `RemoteModel`, whose tokenizer encodes the prompt.
+        """
+        if lm is None:
+            raise ValueError(
+                f'{type(self).__name__} takes token ids: give lm=, the model or RemoteModel(tokenizer)'
+            )
+        ids = encode_prompt(lm, prompt, max_new_tokens)
+        request = Request(lm, ids, max_new_tokens, Rng(seed, lm.device))
+        self.check_request(request)
+        return self.generate_many(request, n)
+
+    @property
+    def can_be_greedy(self) -> bool:
+        "Does a temperature of 0 make it search greedily?"
+        return True
 
     def with_settings(self, **settings):
         "A copy that shares the loaded weights, with other values of some attributes."
@@ -137,7 +156,7 @@ def import_engine(
         name = f'"decodelab[{extra}]"' if extra else package
         raise ImportError(f'this engine needs the package {package}: pip install {name}') from error
 
-# %% ../../nbs/13_engines/01_engine.ipynb #79101a57
+# %% ../../nbs/13_engines/01_engine.ipynb #7fddb4c1
 class CallableEngine(Engine):
     "A function `(prompt ids, max_new_tokens, seed) -> new ids` as an engine."
 
@@ -155,6 +174,11 @@ class CallableEngine(Engine):
         self.top_k = top_k
         self.top_p = top_p
         self.greedy = greedy
+
+    @property
+    def can_be_greedy(self) -> bool:
+        "Is there a function for greedy search?"
+        return not self.temperature or self.greedy is not None
 
     def generate(self, request: Request) -> Generation:
         "Call the function."

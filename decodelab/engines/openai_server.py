@@ -88,7 +88,7 @@ def token_table(lm) -> dict[str, int | None]:
 
 TABLES = {}  # id of a model → (the model, its table)
 
-# %% ../../nbs/13_engines/07_openai_server.ipynb #82765ff1
+# %% ../../nbs/13_engines/07_openai_server.ipynb #8f06847a
 class OpenAIServer(Engine):
     "A server with an OpenAI-compatible completions endpoint."
 
@@ -179,6 +179,15 @@ class OpenAIServer(Engine):
             tokens = [*tokens, ends[0]]
         reported = dict(ids=origin, finish_reason=choice.get('finish_reason'))
         return Generation(tokens, choice.get('text', ''), log_probs, reported=reported)
+
+    def continuations(self, prompt, n: int, max_new_tokens: int, seed: int = 0, lm=None):
+        "`n` generations of a prompt; as text and without ids, where there is no model to encode it."
+        if lm is not None and not self.as_text:
+            return super().continuations(prompt, n, max_new_tokens, seed, lm)
+        if not isinstance(prompt, str):
+            prompt = list(prompt) if lm is None else lm.decode(prompt)
+        ends = None if lm is None else list(lm.eos)
+        return self.complete(prompt, n, max_new_tokens, seed, lm, ends=ends)
 
     def generate(self, request: Request) -> Generation:
         "One continuation."
