@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['certify_engine']
 
-# %% ../../nbs/13_engines/13_certify_engine.ipynb #0ccad313
+# %% ../../nbs/13_engines/13_certify_engine.ipynb #53301491
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from ..core.checks import check_fraction, check_int, check_number
+from ..core.checks import check_fraction, check_int
 from ..core.driver import Request, Rng, Stop, decode
 from ..core.files import short_hash
 from .certify_sampler import EngineCertificate, EngineCheck

@@ -88,7 +88,7 @@ def token_table(lm) -> dict[str, int | None]:
 
 TABLES = {}  # id of a model → (the model, its table)
 
-# %% ../../nbs/13_engines/07_openai_server.ipynb #8f06847a
+# %% ../../nbs/13_engines/07_openai_server.ipynb #02080d53
 class OpenAIServer(Engine):
     "A server with an OpenAI-compatible completions endpoint."
 
@@ -197,8 +197,8 @@ class OpenAIServer(Engine):
         "`n` continuations of one prompt."
         lm = request.lm
         prompt = lm.decode(request.prompt) if self.as_text else list(request.prompt)
-        size, seed, ends = request.max_new_tokens, request.rng.seed, end_ids(request)
-        return self.complete(prompt, n, size, seed, lm, ends=ends)
+        seed, ends = request.rng.seed, end_ids(request)
+        return self.complete(prompt, n, request.max_new_tokens, seed, lm, ends=ends)
 
 # %% ../../nbs/13_engines/07_openai_server.ipynb #d4c0571d
 class CompletionServer:

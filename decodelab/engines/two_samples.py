@@ -65,7 +65,7 @@ def detectable_distance(
     lack = lambda shift: ncx2.sf(threshold, df, shift) - power
     return min(1.0, math.sqrt(brentq(lack, 1e-9, 100 * threshold + 1000) / (2 * n)))
 
-# %% ../../nbs/13_engines/12_two_samples.ipynb #9690087b
+# %% ../../nbs/13_engines/12_two_samples.ipynb #42bbf598
 def text_matrix(texts: Sequence, width: int) -> np.ndarray:
     "Texts as rows `(n, width)` of integers; filled with numbers that equal no other."
     table = {}
@@ -95,7 +95,8 @@ def mmd(kernel: np.ndarray, is_a: np.ndarray) -> np.ndarray:
     "MMD² of each labelling `(…, n)` of the texts of a kernel `(n, n)`, without the diagonal."
     kernel = kernel - np.diag(np.diag(kernel))
     a = is_a.astype(float)
-    b, n, m = 1 - a, a.sum(-1), (1 - a).sum(-1)
+    b = 1 - a
+    n, m = a.sum(-1), b.sum(-1)
     within_a = np.einsum('...i,ij,...j->...', a, kernel, a, optimize=True) / (n * (n - 1))
     within_b = np.einsum('...i,ij,...j->...', b, kernel, b, optimize=True) / (m * (m - 1))
     across = np.einsum('...i,ij,...j->...', a, kernel, b, optimize=True) / (n * m)
