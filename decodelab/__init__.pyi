@@ -60,10 +60,10 @@ from .evaluate.bench import summary as summary
 from .engines.transformers_generate import TransformersGenerate as TransformersGenerate
 from .evaluate.certify import certify as certify
 from .evaluate.certify import random_lm as random_lm
-from .evaluate.certify import check_strategy as check_strategy
-from .evaluate.certify import check_processor as check_processor
-from .evaluate.certify import check_drafter as check_drafter
-from .evaluate.certify import check_verifier as check_verifier
+from .evaluate.part_checks import check_strategy as check_strategy
+from .evaluate.part_checks import check_processor as check_processor
+from .evaluate.part_checks import check_drafter as check_drafter
+from .evaluate.part_checks import check_verifier as check_verifier
 from .speculative.protocol import Draft as Draft
 from .speculative.protocol import ExactMatchVerifier as ExactMatchVerifier
 from .speculative.protocol import FixedLookahead as FixedLookahead

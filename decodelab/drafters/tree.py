@@ -176,6 +176,15 @@ class TreeShape:
                 parents.append(number[parent])
         return TreeShape(parents)
 
+    def thin(self, depth: int) -> 'TreeShape':
+        "A path to one node's children at `depth` (from 0), at most two of them: siblings there alone."
+        level = (
+            [j for j in self.children if j >= 0 and self.depths[j] == depth - 1] if depth else [-1]
+        )
+        node = max(level, key=lambda j: min(2, len(self.children[j])))
+        siblings = min(2, len(self.children[node]))
+        return TreeShape([*range(-1, depth - 1), *[depth - 1] * siblings])
+
 # %% ../../nbs/08_drafters/14_tree.ipynb #1303f66e
 class TreeDrafter(AssistantDrafter):
     """Drafts a tree with a smaller model that has the target's tokenizer.

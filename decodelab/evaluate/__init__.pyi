@@ -30,10 +30,10 @@ from .score_tests import ScoreTest as ScoreTest
 from .score_tests import ScoreTests as ScoreTests
 from .certify import Certificate as Certificate
 from .certify import random_lm as random_lm
-from .certify import check_strategy as check_strategy
-from .certify import check_processor as check_processor
-from .certify import check_drafter as check_drafter
-from .certify import check_verifier as check_verifier
+from .part_checks import check_strategy as check_strategy
+from .part_checks import check_processor as check_processor
+from .part_checks import check_drafter as check_drafter
+from .part_checks import check_verifier as check_verifier
 from .exact_answers import few_shot_preamble as few_shot_preamble
 from .exact_answers import gsm8k_questions as gsm8k_questions
 from .exact_answers import strategyqa_questions as strategyqa_questions

@@ -117,7 +117,7 @@ def outcomes(run: Callable, max_paths: int | None = None) -> Iterator[tuple[obje
         paths += rng.untried
         yield value, rng.weight
 
-# %% ../../nbs/06_evaluate/09_exact.ipynb #78e58a50
+# %% ../../nbs/06_evaluate/09_exact.ipynb #0a4f3a80
 class ExactLM:
     "A model given by a table: context → probabilities as fractions, made up from a seed."
 
@@ -157,6 +157,14 @@ class ExactLM:
         weights = [draw.choice((0, 1, 1, 2, 3, 5, 8)) for _ in range(self.vocab_size)]
         weights[draw.randrange(self.vocab_size)] += 1
         return weights
+
+    def session(self, encoder=None):
+        "Raises `NoTable`."
+        raise NoTable('the strategy opens a session of its model, and a table has none')
+
+
+class NoTable(Exception):
+    "Raised where a strategy cannot run on tables."
 
 
 class ExactExits:
@@ -234,7 +242,7 @@ class ExactGreedy(ExactSample):
         "The index of the largest weight."
         return int(np.argmax(weights))
 
-# %% ../../nbs/06_evaluate/09_exact.ipynb #07e80d71
+# %% ../../nbs/06_evaluate/09_exact.ipynb #57738a91
 Distribution = dict[tuple[int, ...], Fraction]
 
 
@@ -262,8 +270,24 @@ def exact_distribution(
 
     distribution = {}
     for tokens, weight in outcomes(run, max_paths):
-        for sequence, more in completions(lm, prompt, tokens, n, eos):
-            distribution[sequence] = distribution.get(sequence, 0) + weight * more
+        distribution[tokens] = distribution.get(tokens, 0) + weight
+    return completed(lm, prompt, distribution, n, eos)
+
+
+def completed(
+    lm: ExactLM, prompt: list[int], distribution: Distribution, n: int, eos: tuple[int, ...]
+) -> Distribution:
+    "The distribution of sequences of `n` tokens, or to an id of `eos`: shorter ones go on under `lm`."
+    for length in range(n):
+        short = [tokens for tokens in distribution if len(tokens) == length]
+        for tokens in short:
+            if tokens and tokens[-1] in eos:
+                continue
+            weight = distribution.pop(tokens)
+            for x, prob in enumerate(lm.probs([*prompt, *tokens])):
+                if prob:
+                    sequence = (*tokens, x)
+                    distribution[sequence] = distribution.get(sequence, 0) + weight * prob
     return distribution
 
 

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['ScoreTest', 'ScoreTests', 'score_test']
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #ab36d6f3
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #d33fa650
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,7 +18,7 @@ from ..core.plot import facts_html, rows_html
 from .jobs import progress_bar
 from ..models.session import LM
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #5f58ba23
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #fe83005f
 @dataclass
 class ScoredText:
     "A sequence, and the distributions from which its new tokens should have been drawn."
@@ -28,6 +28,7 @@ class ScoredText:
     p: torch.Tensor  # `(n, V)` float64: of each token, given those before it
     q: torch.Tensor | None = None  # `(n, V)`: the drafter's
     label: str = ''  # fixed before the sequence was decoded: 'alone', 'batch'
+    draft: str = ''  # the name of the draft, whose tests are kept apart from those of others
 
 
 def base_rows(lm, base, prompt: list[int], tokens: list[int]) -> torch.Tensor:
@@ -58,30 +59,32 @@ def log_gains(
     down = torch.log1p(-down * (scores + slack)[..., None])
     return torch.cat([up, down], -1)
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #9fb22570
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #385b4bd3
 class TokenTable:
     "New tokens of several sequences, a row for each, with what their prefixes determine."
 
     def __init__(
         self,
         texts: list[ScoredText],
-        previous: ScoredText,  # a sequence decoded independently, for the first of `texts`
+        previous: ScoredText | None,  # the sequence before the first of `texts`
         ends: frozenset,  # ids that end a sequence
     ):
         self.texts = texts
         self.tokens = torch.cat([torch.tensor(t.tokens) for t in texts])  # (T,)
         self.p = torch.cat([t.p for t in texts])  # (T, V)
         self.p_before = torch.cat([shifted(t.p) for t in texts])  # (T, V)
-        others = [previous, *texts[:-1]]
-        self.p_elsewhere = torch.cat([fitted(o.p, len(t.p)) for o, t in zip(others, texts)])
+        pairs = list(zip([previous, *texts[:-1]], texts))
+        self.p_elsewhere = torch.cat([rows_elsewhere(before, t) for before, t in pairs])  # (T, V)
+        self.low_elsewhere = torch.cat([low_elsewhere(before, t) for before, t in pairs])  # (T,)
         self.position = torch.cat([torch.arange(len(t.tokens)) for t in texts])  # (T,) from 0
         self.prompt_length = per_token(texts, [len(t.prompt) for t in texts])  # (T,)
         self.after_end = torch.cat([ended_before(t, ends) for t in texts])  # (T,)
-        self.q = self.q_before = self.favoured_run = None
+        self.q = self.q_before = self.favoured_run = self.favoured_elsewhere = None
         if texts[0].q is not None:
             self.q = torch.cat([t.q for t in texts])
             self.q_before = torch.cat([shifted(t.q) for t in texts])
             self.favoured_run = torch.cat([favoured_run(t) for t in texts])
+            self.favoured_elsewhere = torch.cat([favoured_elsewhere(*pair) for pair in pairs])
 
     @property
     def length(self) -> torch.Tensor:
@@ -94,10 +97,30 @@ def shifted(rows: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.zeros_like(rows[:1]), rows[:-1]])
 
 
-def fitted(rows: torch.Tensor, n: int) -> torch.Tensor:
-    "The first `n` rows, with zeros for those that are missing."
-    rows = rows[:n]
-    return torch.cat([rows, rows.new_zeros(n - len(rows), rows.shape[1])])
+def rows_elsewhere(before: ScoredText | None, text: ScoredText) -> torch.Tensor:
+    "The rows `(n, V)` of the sequence before, at the positions of a text; zeros where it has none."
+    rows = text.p[:0] if before is None else before.p[: len(text.p)]
+    return torch.cat([rows, rows.new_zeros(len(text.p) - len(rows), rows.shape[1])])
+
+
+def flags_elsewhere(flags: torch.Tensor, n: int) -> torch.Tensor:
+    "The first `n` flags of another sequence; False where it has none."
+    flags = flags[:n]
+    return torch.cat([flags, flags.new_zeros(n - len(flags))])
+
+
+def low_elsewhere(before: ScoredText | None, text: ScoredText) -> torch.Tensor:
+    "At which positions `(n,)` was the token before in the lower half of its row?"
+    if before is None:
+        return torch.zeros(len(text.tokens), dtype=torch.bool)
+    at = torch.tensor(before.tokens)[:, None]
+    return flags_elsewhere(order(before.p).gather(1, at)[:, 0] < 0.5, len(text.tokens))
+
+
+def favoured_elsewhere(before: ScoredText | None, text: ScoredText) -> torch.Tensor:
+    "At which positions `(n,)` was the token before favoured by its draft?"
+    flags = torch.zeros(0, dtype=torch.bool) if before is None else favoured(before)
+    return flags_elsewhere(flags, len(text.tokens))
 
 
 def per_token(texts: list[ScoredText], values: list) -> torch.Tensor:
@@ -112,12 +135,16 @@ def ended_before(text: ScoredText, ends: frozenset) -> torch.Tensor:
     return flags.cummax(0).values[len(text.prompt) - 1 :]
 
 
-def favoured_run(text: ScoredText) -> torch.Tensor:
-    "The number `(n,)` of tokens just before each that the draft gave more probability than the base."
+def favoured(text: ScoredText) -> torch.Tensor:
+    "Which tokens `(n,)` had at least as much probability in the draft as in the base?"
     at = torch.tensor(text.tokens)[:, None]
-    favoured = (text.q.gather(1, at) >= text.p.gather(1, at))[:, 0].tolist()
+    return (text.q.gather(1, at) >= text.p.gather(1, at))[:, 0]
+
+
+def favoured_run(text: ScoredText) -> torch.Tensor:
+    "The number `(n,)` of tokens just before each that the draft favoured."
     runs = [0]
-    for token_is_favoured in favoured[:-1]:
+    for token_is_favoured in favoured(text)[:-1].tolist():
         runs.append(runs[-1] + 1 if token_is_favoured else 0)
     return torch.tensor(runs)
 
@@ -165,7 +192,7 @@ def direction_weights(table: TokenTable) -> Iterator[tuple[str, torch.Tensor]]:
     for name, weights in directions.items():
         yield name, weights(table)
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #7e195f62
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #91138299
 CLASSES = (
     (1, 2),
     (3, 4),
@@ -197,6 +224,7 @@ def group_masks(table: TokenTable, functions: dict) -> dict[str, torch.Tensor]:
     masks |= class_groups('prefix', table.length)
     masks |= class_groups('prompt', table.prompt_length)
     masks['after an end of text'] = table.after_end
+    masks['beside a low id'] = table.low_elsewhere
     for label in sorted({t.label for t in table.texts} - {''}):
         masks[label] = per_token(table.texts, [t.label == label for t in table.texts])
     if table.q is not None:
@@ -204,6 +232,7 @@ def group_masks(table: TokenTable, functions: dict) -> dict[str, torch.Tensor]:
         masks['after a token that q disfavours'] = (table.favoured_run == 0) & (table.position > 0)
         masks['after one that q favours'] = table.favoured_run > 0
         masks['after four that q favours'] = table.favoured_run > 3
+        masks['beside one that q favours'] = table.favoured_elsewhere
     for name, function in functions.items():
         flags = [prefix_flags(t, function) for t in table.texts]
         masks[name] = torch.tensor(sum(flags, []))
@@ -215,13 +244,14 @@ def prefix_flags(text: ScoredText, function: Callable[[list[int]], bool]) -> lis
     ids = [*text.prompt, *text.tokens]
     return [bool(function(ids[:n])) for n in range(len(text.prompt), len(ids))]
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #51fb9f2f
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #40aa836e
 class Scorecard:
     "Sums over the tokens of each test, a direction in a group."
 
     def __init__(self, tolerance: float):
         self.tolerance = tolerance
         self.sums = {}  # (direction, group) → 2 · stakes logarithms, score, variance, shift, tokens
+        self.information = {}  # name of a draft → variance, shift and tokens of its direction
         self.n_tokens = 0
         self.n_impossible = 0
 
@@ -231,13 +261,18 @@ class Scorecard:
         self.n_tokens += len(at)
         self.n_impossible += int((table.p.gather(1, at) == 0).sum())
         members = torch.stack(list(masks.values())).double()  # (G, T)
+        draft = table.texts[0].draft
+        suffix = f', {draft}' if draft else ''
         for direction, weights in direction_weights(table):
             columns = self.score_columns(table, weights)
+            if direction == 'draft':
+                before = self.information.get(draft, torch.zeros(3, dtype=torch.float64))
+                self.information[draft] = before + columns[:, -3:].sum(0)
             for group, row in zip(masks, members @ columns):
-                self.add_row(direction, group, row)
+                self.add_row(direction, group + suffix, row)
             if direction in BY_ID:
                 for group, row in self.id_rows(table, weights):
-                    self.add_row(direction, group, row)
+                    self.add_row(direction, group + suffix, row)
 
     def add_row(self, direction: str, group: str, row: torch.Tensor):
         "Add the sums of a test."
@@ -310,7 +345,7 @@ class ScoreTest:
             f'p = {self.p_value:.1g} ({self.tokens} tokens)'
         )
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #ff6c647e
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #b5a49ca9
 @dataclass(repr=False)
 class ScoreTests:
     "Score tests of the tokens of several sequences, and their common verdict."
@@ -321,7 +356,8 @@ class ScoreTests:
     n_impossible: int  # tokens of probability zero
     tolerance: float
     level: float  # of all tests together
-    information: tuple[float, float] = (0.0, 0.0)  # variance and shift of the draft's direction
+    information: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    # name of a draft → variance, shift and tokens of its direction
 
     @property
     def p_value(self) -> float:
@@ -342,15 +378,18 @@ class ScoreTests:
         return self.tests[0]
 
     @property
-    def smallest_excess(self) -> float:
-        """The share of tokens drawn from q instead of p that would fail with probability 0.9.
+    def excesses(self) -> dict[str, float]:
+        "Name of a draft → the share of its tokens in place of the base's that fails with probability 0.9."
+        return {
+            draft: (self._threshold + 1.2816) * math.sqrt(variance) / shift
+            for draft, (variance, shift, _) in self.information.items()
+            if shift > TINY
+        }
 
-        NaN without q, and where q is p.
-        """
-        variance, shift = self.information
-        return (
-            (self._threshold + 1.2816) * math.sqrt(variance) / shift if shift > TINY else math.nan
-        )
+    @property
+    def smallest_excess(self) -> float:
+        "The smallest of `excesses`; NaN without a draft, and where q is p."
+        return min(self.excesses.values(), default=math.nan)
 
     @property
     def _threshold(self) -> float:
@@ -361,11 +400,12 @@ class ScoreTests:
         self,
         excess: float,  # share of the tokens that come from q
         tokens: int | None = None,  # like these; None: as many
+        draft: str = '',
     ) -> float:
-        "The probability that such an excess fails, in the limit of many tokens."
-        variance, shift = self.information
-        ratio = (self.n_tokens if tokens is None else tokens) / self.n_tokens
-        z = excess * shift * math.sqrt(ratio / max(variance, TINY)) - self._threshold
+        "The probability that such an excess of a draft fails, in the limit of many tokens."
+        variance, shift, n = self.information[draft]
+        growth = 1.0 if tokens is None else tokens / n
+        z = excess * shift * math.sqrt(growth / max(variance, TINY)) - self._threshold
         return 0.5 * math.erfc(-z / math.sqrt(2))
 
     def to_frame(self):
@@ -374,17 +414,20 @@ class ScoreTests:
 
         return pd.DataFrame([vars(t) for t in self.tests]).drop(columns='log_capital')
 
-    def __repr__(self):
+    @property
+    def summary(self) -> str:
+        "The verdict, its size and its power in a line."
         verdict = 'passed' if self.passed else f'FAILED by {self.strongest}'
-        size = f'{self.n_tokens} tokens of {self.n_texts} sequences'
-        family = f'{len(self.tests)} tests at level {self.level:g} together, p = {self.p_value:.2g}'
-        lines = [f'{verdict}: {size}, {family}']
         if self.n_impossible:
-            lines.append(f'{self.n_impossible} tokens have probability zero')
-        if not math.isnan(self.smallest_excess):
-            excess = f'{self.smallest_excess:.1%} of tokens from q'
-            lines.append(f'smallest excess seen with power 0.9: {excess}')
-        return '\n  '.join(lines)
+            verdict += f', {self.n_impossible} tokens of probability zero'
+        family = f'{len(self.tests)} tests at level {self.level:g} together'
+        size = f'{self.n_tokens} tokens of {self.n_texts} sequences'
+        words = f'{verdict}: p = {self.p_value:.2g}, {size}, {family}'
+        seen = [f'{x:.1%} of the {name or "draft"}' for name, x in self.excesses.items()]
+        return f'{words}; an excess of {", ".join(seen)} is seen' if seen else words
+
+    def __repr__(self):
+        return self.summary.replace('; ', '\n  ')
 
     def _repr_html_(self) -> str:
         "The verdict, and the ten tests with most evidence."
@@ -396,19 +439,19 @@ class ScoreTests:
         tone = 'bonus' if self.passed else 'corrected'
         return facts_html(first, dict(enumerate(facts)), table, tone=tone)
 
-# %% ../../nbs/06_evaluate/10_score_tests.ipynb #0758d1f5
+# %% ../../nbs/06_evaluate/10_score_tests.ipynb #03c6ebba
 CHUNK = 2**22  # numbers in a matrix
 
 
 def chunks(texts: Iterable[ScoredText]) -> Iterator[list[ScoredText]]:
-    "Texts in lists of about `CHUNK` probabilities."
+    "Texts in lists of about `CHUNK` probabilities, of one draft each."
     chunk, size = [], 0
     for text in texts:
-        chunk.append(text)
-        size += text.p.numel()
-        if size >= CHUNK:
+        if chunk and (size >= CHUNK or text.draft != chunk[0].draft):
             yield chunk
             chunk, size = [], 0
+        chunk.append(text)
+        size += text.p.numel()
     if chunk:
         yield chunk
 
@@ -424,17 +467,17 @@ def score_texts(
     card = Scorecard(tolerance)
     n_texts, previous = 0, None
     for chunk in chunks(texts):
-        table = TokenTable(chunk, previous or chunk[-1], frozenset(ends))
+        if previous is not None and previous.draft != chunk[0].draft:
+            previous = None  # sequences of two drafts may have the same seeds
+        table = TokenTable(chunk, previous, frozenset(ends))
         card.add(table, group_masks(table, groups or {}))
         n_texts += len(chunk)
         previous = chunk[-1]
     tests = [ScoreTest.of(*key, sums) for key, sums in card.sums.items() if sums[-1] > 0]
     tests.sort(key=lambda t: -t.log_capital)
-    draft = card.sums.get(('draft', 'all tokens'))
-    information = (0.0, 0.0) if draft is None else tuple(draft[-3:-1].tolist())
-    return ScoreTests(
-        tests, n_texts, card.n_tokens, card.n_impossible, tolerance, level, information
-    )
+    information = {draft: tuple(sums.tolist()) for draft, sums in card.information.items()}
+    counts = n_texts, card.n_tokens, card.n_impossible
+    return ScoreTests(tests, *counts, tolerance, level, information)
 
 # %% ../../nbs/06_evaluate/10_score_tests.ipynb #28cd5936
 def score_test(

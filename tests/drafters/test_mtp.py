@@ -26,13 +26,8 @@ from decodelab import (
     decode,
     decode_batch,
 )
-from decodelab.evaluate.certify import (
-    sequence_distribution,
-    check_drafter,
-    g_test,
-    g_test_power,
-    sample_counts,
-)
+from decodelab.evaluate.certify import sequence_distribution, g_test, g_test_power, sample_counts
+from decodelab.evaluate.part_checks import check_drafter
 from decodelab.drafters.mtp import MtpDrafter, MtpHeads, mtp_of
 from decodelab.drafters.single_position import (
     SinglePositionDrafter,

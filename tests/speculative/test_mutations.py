@@ -24,7 +24,8 @@ from decodelab import (
     random_lm,
 )
 from decodelab.core import driver
-from decodelab.evaluate.certify import check_drafter, check_processor, perturbed
+from decodelab.evaluate.certify import perturbed
+from decodelab.evaluate.part_checks import check_drafter, check_processor
 from decodelab.logits.warpers import LogitsProcessor, Warper
 from decodelab.models.session import LM
 from decodelab.speculative.lookahead import check_lookahead

@@ -197,9 +197,7 @@ def test_every_rule_is_lossless_under_sampling_over_several_rounds(name, data):
             BlockVerifier() if data.draw(st.booleans()) else None,
             data.draw(RULES[name]),
         ),
-        n=3,
-        pairs=2,
-        rounds=None,
+        paths=150,
     )
     assert check.passed
     assert check.distance == 0
