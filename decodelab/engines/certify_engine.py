@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['certify_engine']
 
-# %% ../../nbs/13_engines/13_certify_engine.ipynb #53301491
+# %% ../../nbs/13_engines/13_certify_engine.ipynb #9bc45f2d
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -145,6 +146,25 @@ def log_probs_check(
         message += f', and {limit:g} is allowed: are they those of these tokens?'
     return EngineCheck('log-probabilities', passed, message)
 
+# %% ../../nbs/13_engines/13_certify_engine.ipynb #0f6293d5
+RARE = math.log(1e-8)  # of the probability of a text that is drawn twice
+
+
+def copies_check(engine: Engine, lm: LM, prompts: list[list[int]], rows: list[dict]) -> EngineCheck:
+    "A check that no improbable text was drawn twice for one prompt."
+    counts = Counter((row['prompt'], tuple(row['tokens'])) for row in rows if row['tokens'])
+    copies = 0
+    for (i, tokens), n in counts.items():
+        if n > 1 and our_log_probs(lm, engine.base, prompts[i], list(tokens)).sum() < RARE:
+            copies += n - 1
+    message = 'no improbable text was drawn twice'
+    if copies:
+        message = (
+            f'{copies} of {len(rows)} texts are copies of another that is too improbable to be drawn '
+            'twice: are seeds ignored, or answers cached?'
+        )
+    return EngineCheck('copies', not copies, message)
+
 # %% ../../nbs/13_engines/13_certify_engine.ipynb #92ddae00
 def first_gap(lm: LM, prompt: list[int], ours: list[int], theirs: list[int]) -> tuple[int, float]:
     "`(position, gap)` where two continuations part; (-1, 0) if they are equal."
@@ -249,7 +269,7 @@ def default_prompts(lm: LM, seed: int) -> list[list[int]]:
     options = dict(max_new_tokens=longest, stop=Stop(eos=()))
     return [decode(lm, start, Sample(), seed=seed + n, **options).tokens[:n] for n in sizes]
 
-# %% ../../nbs/13_engines/13_certify_engine.ipynb #1078beb3
+# %% ../../nbs/13_engines/13_certify_engine.ipynb #a25a4cac
 def certify_engine(
     engine: Engine,
     lm=None,  # an `LM` with the engine's weights, or a `RemoteModel` with its tokenizer
@@ -291,6 +311,7 @@ def certify_engine(
         if weights:
             own = checked_rows(rows)
             certificate.checks.append(scored_check(engine, lm, prompts, own, draft, tolerance, each))
+            certificate.checks.append(copies_check(engine, lm, prompts, own))
             reported = log_probs_check(engine, lm, prompts, own, log_prob_tolerance)
             certificate.checks += [reported] if reported else []
         if plain is not None:
