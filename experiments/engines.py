@@ -6,8 +6,9 @@
 
 The weights are converted into --home. Each engine decodes plainly, with a draft model and by prompt
 lookup where it can, at two settings, and each run gets a certificate from `certify_engine`: score tests
-of every token, reported log-probabilities, greedy ids. Texts are stored as they are drawn; the same command
-goes on after an interruption. Engines that are not installed are left out. A row of --out is a certificate.
+of every token, reported log-probabilities, copies, greedy ids. Texts are stored as they are drawn, and
+rows of --out as they are done; the same command goes on after an interruption. Rows of other weights,
+versions or sizes are made anew. Engines that are not installed are left out. A row of --out is a certificate.
 """
 
 import argparse
@@ -15,8 +16,10 @@ import json
 import os
 import sys
 import time
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -36,9 +39,12 @@ from decodelab.engines import (  # noqa: E402
     to_gguf,
     to_openvino,
 )
+from decodelab.evaluate.bench import fingerprint  # noqa: E402
 from decodelab.evaluate.jobs import machine_info  # noqa: E402
 
 LOOKAHEAD = 4
+WHERE = 'engine', 'version', 'mode', 'settings'
+SAME = 'weights', 'samples', 'max_new_tokens', 'torch', 'transformers'
 SETTINGS = {
     'T = 1': dict(temperature=1.0),
     'T = 0.8, top-k 40, top-p 0.9': dict(temperature=0.8, top_k=40, top_p=0.9),
@@ -128,22 +134,34 @@ def installed_version(name: str) -> str | None:
         return 'unknown'
 
 
-def certified_row(engine, lm, draft, where: dict, args) -> dict:
+def certified_row(engine, lm, draft, where: dict, sizes: dict) -> dict:
     "The certificate of one engine in one mode, as a row."
     folder = '_'.join(where[k] for k in ('engine', 'mode', 'settings')).replace(' ', '-')
     start = time.perf_counter()
     certificate = certify_engine(
         engine,
         lm,
-        samples=args.samples,
-        max_new_tokens=args.new,
+        **sizes,
         draft=draft if where['mode'] == 'draft model' else None,
         output_dir=Path('texts') / folder,
         progress=False,
         show=None,
     )
     seconds = round(time.perf_counter() - start, 1)
-    return where | dict(repr=repr(engine), seconds=seconds, certificate=certificate.to_dict())
+    date = datetime.now(timezone.utc).isoformat(timespec='seconds')
+    return where | dict(
+        repr=repr(engine), date=date, seconds=seconds, certificate=certificate.to_dict()
+    )
+
+
+def stored_rows(path: Path, about: dict) -> dict[tuple, dict]:
+    "Rows of an earlier run with these weights and sizes, by engine, version, mode and settings."
+    if not path.exists():
+        return {}
+    stored = json.loads(path.read_text())
+    if any(stored['about'].get(name) != about[name] for name in SAME):
+        return {}
+    return {tuple(row[name] for name in WHERE): row for row in stored['rows']}
 
 
 def read_arguments(argv=None):
@@ -164,20 +182,24 @@ def main(argv=None):
     args.home.mkdir(parents=True, exist_ok=True)
     os.chdir(args.home)
     torch.set_num_threads(1)
-    versions = {name: installed_version(name) for name in args.only or ENGINES}
-    names = [name for name, number in versions.items() if number is not None]
+    versions = {name: installed_version(name) for name in ENGINES}
     lm, draft = load('pico', device='cpu'), load('pico-draft', device='cpu')
+    sizes = dict(samples=args.samples, max_new_tokens=args.new)
+    weights = {model.name: fingerprint(model.model) for model in (lm, draft)}
+    about = machine_info('cpu') | dict(weights=weights) | sizes
+    rows = stored_rows(out, about)
+    names = [n for n in args.only or ENGINES if versions[n] is not None]
     convert([lm, draft], names)
-    rows = []
-    for name in names:
-        for title, settings in SETTINGS.items():
-            for mode, engine in ENGINES[name](settings, draft).items():
-                where = dict(engine=name, version=versions[name], mode=mode, settings=title)
-                rows.append(certified_row(engine, lm, draft, where, args))
-                verdict = rows[-1]['certificate']['verdict']
-                print(f'{name}, {mode}, {title}: {verdict}, {rows[-1]["seconds"]} s', flush=True)
-                about = machine_info('cpu') | dict(model='pico', samples=args.samples, new=args.new)
-                write_atomic(out, json.dumps(dict(about=about, rows=rows), indent=1) + '\n')
+    for name, title in product(names, SETTINGS):
+        for mode, engine in ENGINES[name](SETTINGS[title], draft).items():
+            where = dict(engine=name, version=versions[name], mode=mode, settings=title)
+            key = tuple(where.values())
+            if key not in rows:
+                rows[key] = certified_row(engine, lm, draft, where, sizes)
+                verdict, seconds = rows[key]['certificate']['verdict'], rows[key]['seconds']
+                print(f'{name}, {mode}, {title}: {verdict}, {seconds} s', flush=True)
+                ordered = sorted(rows.values(), key=lambda row: list(ENGINES).index(row['engine']))
+                write_atomic(out, json.dumps(dict(about=about, rows=ordered), indent=1) + '\n')
 
 
 if __name__ == '__main__':
