@@ -351,6 +351,13 @@ def check_certify_engine(args):
     for option in ('verifier', 'exit_layer'):
         if getattr(args, option):
             raise ValueError(f'{flag(option)} is of a strategy of ours: leave it out')
+    if args.strategy != 'assisted':
+        raise ValueError('--strategy is one of ours: leave it out, or --server and --engine')
+    for option in ('target', 'lookahead'):
+        if args.server and getattr(args, option):
+            raise ValueError(f'{flag(option)} is not the server\'s: leave it out')
+    if args.server and args.draft and not args.weights:
+        raise ValueError('--draft is read beside --weights only: leave it out')
 
 
 def certify_engine_command(args) -> int:
@@ -365,12 +372,14 @@ def certify_engine_command(args) -> int:
         lm = load(args.weights, device=args.device or 'cpu') if args.weights else None
         options = dict(as_text=args.as_text or lm is None, **settings)
         engine = OpenAIServer(args.server, args.model, **options)
-        plain = args.plain and OpenAIServer(args.plain, args.model, **options)
+        plain = OpenAIServer(args.plain, args.model, **options) if args.plain else None
     else:
         lm = load(args.target or 'pico', device=args.device or 'cpu')
         folder = Path(args.out or 'runs/engines')
         [engine] = engines_for([args.engine], args, lm, folder, **settings).values()
     prompts = load_prompts(args.prompts or 'builtin')[:8]
+    drafts = (args.engine or '').endswith(':draft')
+    draft = args.draft or ('pico-draft' if drafts else None)
     certificate = certify_engine(
         engine,
         lm,
@@ -379,6 +388,7 @@ def certify_engine_command(args) -> int:
         samples=args.samples or 48,
         max_new_tokens=args.max_new_tokens or 48,
         seed=args.seed,
+        draft=load(draft, device=args.device or 'cpu') if draft else None,
         output_dir=args.out and Path(args.out) / 'texts',
         progress=shows_progress(args),
     )
@@ -617,7 +627,7 @@ def add_common(add, tokens: int | None, temperature: float | None = 0.0):
         type=integer_type(1),
         default=tokens,
         metavar='N',
-        help=f'new tokens of each text, at most (default: {tokens or 24})',
+        help=f'new tokens of each text, at most (default: {tokens or "24, for engines 48"})',
     )
     add(
         '--temperature',
@@ -760,7 +770,8 @@ def add_certify(add):
         '--samples',
         type=integer_type(1),
         metavar='N',
-        help='number of sampled texts in the statistical check (default: 2000)',
+        help='number of sampled texts in the statistical check (default: 2000; for engines, of each '
+        'prompt: 48)',
     )
     add(
         '--on-target',
