@@ -336,27 +336,33 @@ def check_certify_engine(args):
         raise ValueError(
             '--server and --engine are certified one at a time, without --all or --on-target'
         )
-    if args.server and not args.model:
-        raise ValueError('give the --model that the server knows')
-    if args.server and not (args.weights or args.plain):
-        raise ValueError(
-            'there is nothing to compare with: give --weights, a folder with the same weights, or '
-            '--plain, the URL of a server that should generate the same'
-        )
-    for option in ('model', 'plain', 'weights'):
-        if args.engine and getattr(args, option):
-            raise ValueError(
-                f'{flag(option)} is for --server: an engine has the weights of --target'
-            )
     for option in ('verifier', 'exit_layer'):
         if getattr(args, option):
             raise ValueError(f'{flag(option)} is of a strategy of ours: leave it out')
     if args.strategy != 'assisted':
         raise ValueError('--strategy is one of ours: leave it out, or --server and --engine')
+    if args.server:
+        check_certify_server(args)
+    for option in ('model', 'plain', 'weights'):
+        if args.engine and getattr(args, option):
+            raise ValueError(
+                f'{flag(option)} is for --server: an engine has the weights of --target'
+            )
+
+
+def check_certify_server(args):
+    "Raise `ValueError` for options that a server needs or cannot honour."
+    if not args.model:
+        raise ValueError('give the --model that the server knows')
+    if not (args.weights or args.plain):
+        raise ValueError(
+            'there is nothing to compare with: give --weights, a folder with the same weights, or '
+            '--plain, the URL of a server that should generate the same'
+        )
     for option in ('target', 'lookahead'):
-        if args.server and getattr(args, option):
-            raise ValueError(f'{flag(option)} is not the server\'s: leave it out')
-    if args.server and args.draft and not args.weights:
+        if getattr(args, option):
+            raise ValueError(f"{flag(option)} is not the server's: leave it out")
+    if args.draft and not args.weights:
         raise ValueError('--draft is read beside --weights only: leave it out')
 
 

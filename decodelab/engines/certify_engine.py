@@ -125,7 +125,12 @@ def our_log_probs(lm: LM, base, prompt: list[int], tokens: list[int]) -> torch.T
 
 
 def log_probs_check(
-    engine: Engine, lm: LM, prompts: list[list[int]], rows: list[dict], limit: float, texts: int = 32
+    engine: Engine,
+    lm: LM,
+    prompts: list[list[int]],
+    rows: list[dict],
+    limit: float,
+    texts: int = 32,
 ) -> EngineCheck | None:
     "The reported log-probabilities against ours; None if none are reported."
     rows = [r for r in rows if r['log_probs'] and len(r['log_probs']) == len(r['tokens'])][:texts]
@@ -139,9 +144,7 @@ def log_probs_check(
         errors[name] = (reported - ours).abs()[ours > -12].max().item()
     name = min(errors, key=errors.get)
     passed = errors[name] <= limit
-    message = (
-        f'{len(reported)} reported ones differ by at most {errors[name]:.2g} from the model\'s {name}'
-    )
+    message = f'{len(reported)} reported ones differ by at most {errors[name]:.2g} from the model\'s {name}'
     if not passed:
         message += f', and {limit:g} is allowed: are they those of these tokens?'
     return EngineCheck('log-probabilities', passed, message)
@@ -205,7 +208,9 @@ def by_prompt(rows: list[dict], side: str, prompts: int, what: str) -> list[list
     return result
 
 
-def two_sample_checks(rows: list[dict], prompts: int, level: float, seed: int) -> Iterator[EngineCheck]:
+def two_sample_checks(
+    rows: list[dict], prompts: int, level: float, seed: int
+) -> Iterator[EngineCheck]:
     "The checks that two engines generate the same texts."
     known = all(row['tokens'] is not None and row['ids'] != RE_ENCODED for row in rows)
     what, lengths = ('tokens', (1, 3)) if known else ('text', (4, 12))
@@ -251,7 +256,9 @@ class EnginePlan:
 
     def __repr__(self):
         tokens = self.sides * self.prompts * self.samples * self.max_new_tokens
-        texts = f'{self.prompts} prompts × {self.samples} texts of up to {self.max_new_tokens} tokens'
+        texts = (
+            f'{self.prompts} prompts × {self.samples} texts of up to {self.max_new_tokens} tokens'
+        )
         words = f'{texts}{" × 2 engines" if self.sides == 2 else ""}: at most {tokens:,} tokens'
         if self.sides == 1:
             return words
@@ -304,13 +311,13 @@ def certify_engine(
         show(EnginePlan(len(sides), len(prompts), samples, max_new_tokens, each))
     certificate = EngineCertificate(stable_repr(engine))
     if engine.temperature:
-        rows = draw_texts(
-            sides, prompts, samples, max_new_tokens, seed, lm, output_dir, progress
-        )
+        rows = draw_texts(sides, prompts, samples, max_new_tokens, seed, lm, output_dir, progress)
         certificate.counts = count_texts(rows, len(prompts))
         if weights:
             own = checked_rows(rows)
-            certificate.checks.append(scored_check(engine, lm, prompts, own, draft, tolerance, each))
+            certificate.checks.append(
+                scored_check(engine, lm, prompts, own, draft, tolerance, each)
+            )
             certificate.checks.append(copies_check(engine, lm, prompts, own))
             reported = log_probs_check(engine, lm, prompts, own, log_prob_tolerance)
             certificate.checks += [reported] if reported else []

@@ -89,10 +89,14 @@ class EngineCertificate:
     def _repr_html_(self) -> str:
         "The verdict, each check with its evidence, and the counts."
         tone = dict(lossless='bonus', lossy='corrected').get(self.verdict, 'accepted')
-        facts = dict(subject=self.subject, counts=', '.join(f'{n} {k}' for k, n in self.counts.items()))
+        facts = dict(
+            subject=self.subject, counts=', '.join(f'{n} {k}' for k, n in self.counts.items())
+        )
         rows = [[c.kind, 'passed' if c.passed else 'failed', c.message] for c in self.checks]
         table = rows_html(['check', 'result', 'evidence'], rows)
-        return facts_html(self.verdict + (f' ({self.missing})' if self.missing else ''), facts, table, tone=tone)
+        return facts_html(
+            self.verdict + (f' ({self.missing})' if self.missing else ''), facts, table, tone=tone
+        )
 
 # %% ../../nbs/13_engines/10_certify_sampler.ipynb #10bfff37
 Sequence = tuple[int, ...]
@@ -216,7 +220,9 @@ def first_wrong_row(rounds: Rounds, case: Case, tolerance: float, samples: float
     return ''
 
 
-def described(rounds: Rounds, case: Case, position: int, prefix: Sequence, row, target, samples) -> str:
+def described(
+    rounds: Rounds, case: Case, position: int, prefix: Sequence, row, target, samples
+) -> str:
     "The sentence on one wrong row."
     token = int(np.argmax(abs(row - target)))
     where = f'after {list(prefix)}' if prefix else 'at once'
@@ -226,7 +232,9 @@ def described(rounds: Rounds, case: Case, position: int, prefix: Sequence, row, 
     wrong = wrong_acceptance(rounds, case, prefix, samples)
     if wrong:
         return f'acceptance at position {position + 1} ({where}) is wrong: {wrong}; so {deviation}'
-    return f'the residual after a rejection at position {position + 1} ({where}) is wrong: {deviation}'
+    return (
+        f'the residual after a rejection at position {position + 1} ({where}) is wrong: {deviation}'
+    )
 
 
 def wrong_acceptance(rounds: Rounds, case: Case, prefix: Sequence, samples: float) -> str:
@@ -260,7 +268,12 @@ def smallest_distance(n: int, df: int, level: float, power: float = 0.9) -> floa
 
 
 def sampled_rounds(
-    function: Callable, case: Case, most_probable: bool, samples: int, seed: int, lenient: float = 0.0
+    function: Callable,
+    case: Case,
+    most_probable: bool,
+    samples: int,
+    seed: int,
+    lenient: float = 0.0,
 ) -> Iterator[tuple[Sequence, Sequence]]:
     "`(draft, emitted ids)` of real calls; a share of the first draft tokens accepted without judgement."
     draw = np.random.default_rng(seed)
@@ -287,7 +300,13 @@ def joint_counts(pairs, case: Case, seed: int) -> dict[Sequence, int]:
 
 
 def samples_check(
-    function: Callable, case: Case, most_probable: bool, samples: int, seed: int, level: float, why: str
+    function: Callable,
+    case: Case,
+    most_probable: bool,
+    samples: int,
+    seed: int,
+    level: float,
+    why: str,
 ) -> tuple[EngineCheck, dict[str, int]]:
     "The check by samples, and the counts of what it exercised."
     expected = case.expected()
@@ -391,10 +410,14 @@ def exact_sampler_check(
     shown = '0' if worst < TOLERANCE else f'{worst:.4f}'
     message = f'TV = {shown} over {paths} rounds of drafts up to {longest}, every outcome of its random calls'
     passed = worst < TOLERANCE
-    return EngineCheck('exact', passed, message if passed else f'{message}; {sentence}', worst), counts
+    return EngineCheck(
+        'exact', passed, message if passed else f'{message}; {sentence}', worst
+    ), counts
 
 
-def real_draws_disagree(function: Callable, most_probable: bool, seed: int, samples: int = 2000) -> str:
+def real_draws_disagree(
+    function: Callable, most_probable: bool, seed: int, samples: int = 2000
+) -> str:
     "A sentence if real draws do not follow the enumeration; empty if they do."
     case = Case(3, 2, seed)
     rounds = exact_rounds(function, case, most_probable, 5000)

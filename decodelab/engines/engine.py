@@ -70,7 +70,9 @@ class Engine(Strategy):
     def generate_many(self, request: Request, n: int) -> list[Generation]:
         "`n` continuations of one prompt, with the seeds `seed`, `seed + 1`, …"
         first = request.rng.seed
-        return [self.generate(replace(request, rng=Rng(first + i, request.lm.device))) for i in range(n)]
+        return [
+            self.generate(replace(request, rng=Rng(first + i, request.lm.device))) for i in range(n)
+        ]
 
     def continuations(self, prompt, n: int, max_new_tokens: int, seed: int = 0, lm=None):
         """`n` generations of a prompt, a string or ids.

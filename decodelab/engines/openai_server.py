@@ -210,7 +210,8 @@ class CompletionServer:
     def __init__(
         self,
         lm: LM,
-        make: Callable[[Engine], Strategy] | None = None,  # settings → strategy; None: plain decoding
+        make: Callable[[Engine], Strategy]
+        | None = None,  # settings → strategy; None: plain decoding
         port: int = 0,  # 0: any free one
     ):
         self.lm = lm
@@ -247,7 +248,9 @@ class CompletionServer:
         strategy = engine.base if self.make is None else self.make(engine)
         n, prompt = body.get('n', 1), body['prompt']
         stop = Stop(strings=tuple(body.get('stop') or ()), eos=self.ends(body))
-        options = dict(max_new_tokens=body.get('max_tokens', 16), seed=body.get('seed') or 0, stop=stop)
+        options = dict(
+            max_new_tokens=body.get('max_tokens', 16), seed=body.get('seed') or 0, stop=stop
+        )
         traces = decode_batch(self.lm, [prompt] * n, strategy, n, **options)
         choices = [self.choice(i, trace, body) for i, trace in enumerate(traces)]
         used = dict(completion_tokens=sum(len(t.tokens) for t in traces))

@@ -30,7 +30,9 @@ def vllm_sampler(
     """
     device = 'cpu'
     if rejection_sample is None:
-        rejection_sample, device = engine_function('vllm.v1.sample.rejection_sampler', 'rejection_sample')
+        rejection_sample, device = engine_function(
+            'vllm.v1.sample.rejection_sampler', 'rejection_sample'
+        )
     k = len(draft)
     settings = SimpleNamespace(all_greedy=False, all_random=True, temperature=None, generators={})
     there = lambda x: x.to(device)
@@ -88,7 +90,9 @@ def engine_function(module: str, name: str) -> tuple[Callable, str]:
         function = getattr(import_module(module), name)
     except ImportError as error:
         package = module.partition('.')[0]
-        raise ImportError(f'this sampler is part of {package}: install it, on a CUDA device') from error
+        raise ImportError(
+            f'this sampler is part of {package}: install it, on a CUDA device'
+        ) from error
     if not torch.cuda.is_available():
         raise ImportError(f'{module}.{name} is a kernel for CUDA, and there is no such device here')
     return function, 'cuda'

@@ -8,7 +8,7 @@ from decodelab.core.driver import Rng, Strategy
 from decodelab.core.trace import Step
 from decodelab.engines import CompletionServer, OpenAIServer, certify_engine
 from decodelab.evaluate.certify import random_lm
-from decodelab.logits.warpers import Temperature, TopP
+from decodelab.logits.warpers import Temperature
 from decodelab.strategies.sampling import Greedy, Sample
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10]]
@@ -40,7 +40,9 @@ class TooEasily(Strategy):
 
     def decode(self, request):
         p = self.base.bind(request)
-        q = self.base.bind(type(request)(self.draft, request.prompt, request.max_new_tokens, Rng(0)))
+        q = self.base.bind(
+            type(request)(self.draft, request.prompt, request.max_new_tokens, Rng(0))
+        )
         ids, rng = list(request.prompt), request.rng
         while True:
             row, guess = p.next_scores(ids), q.next_scores(ids)

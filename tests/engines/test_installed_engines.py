@@ -15,7 +15,14 @@ MODULES = {
     'openvino': ('openvino_genai',),
     'ctranslate2': ('ctranslate2',),
 }
-NAMES = 'llama.cpp', 'llama.cpp:draft', 'llama.cpp:lookup', 'openvino', 'openvino:lookup', 'ctranslate2'
+NAMES = (
+    'llama.cpp',
+    'llama.cpp:draft',
+    'llama.cpp:lookup',
+    'openvino',
+    'openvino:lookup',
+    'ctranslate2',
+)
 NO_END = Stop(eos=())
 
 

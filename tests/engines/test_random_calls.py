@@ -108,34 +108,38 @@ def test_logarithms_and_gumbel_numbers():
     assert certificate.lossless, certificate
 
 
+def accepted_below(flaw, p, q, draft, i):
+    "The number below which a uniform one accepts a drafted token."
+    k, x = len(draft), draft[i]
+    bound = p[i, x] / q[i, x]
+    if flaw == 'ratio of the next row' and i + 1 < k:
+        return p[i + 1, x] / q[i, x]
+    if flaw == 'third token free' and i == 2:
+        return 1.0
+    if flaw == 'last token half accepted' and i == k - 1 and k > 1:
+        return 0.5 * bound
+    return 1.5 * bound if flaw == 'lenient' and i > 1 else bound
+
+
+def residual(flaw, p, q):
+    "The weights of the token after a rejection."
+    if flaw == 'absolute residual':
+        return (p - q).abs()
+    return (p - q).clamp(min=0) + (0.05 * p if flaw == 'residual keeps the token' else 0)
+
+
 def flawed(flaw):
     "A sampler with one flaw."
+    bonus_row = (lambda p, q: q[-1]) if flaw == 'bonus by q' else (lambda p, q: p[-1])
 
     def sampler(p, q, draft):
-        k, row = len(draft), p
-        ratio = lambda i, x: p[i, x] / q[i, x]
-        for i, x in enumerate(draft.tolist()):
-            bound = ratio(i, x)
-            if flaw == 'ratio of the next row' and i + 1 < k:
-                bound = p[i + 1, x] / q[i, x]
-            if flaw == 'lenient' and i > 1:
-                bound = 1.5 * bound
-            if flaw == 'third token free' and i == 2:
-                bound = 1.0
-            if flaw == 'last token never accepted' and i == k - 1 and k > 1:
-                bound = 0.5 * bound
-            if torch.rand(()) >= bound:
-                rest = (p[i] - q[i]).clamp(min=0)
-                if flaw == 'absolute residual':
-                    rest = (p[i] - q[i]).abs()
-                if flaw == 'residual keeps the token':
-                    rest = rest + 0.05 * p[i]
-                return [*draft[:i].tolist(), torch.multinomial(rest, 1).item()]
-        if flaw == 'bonus by argmax':
-            return [*draft.tolist(), row[-1].argmax().item()]
-        if flaw == 'bonus by q':
-            return [*draft.tolist(), torch.multinomial(q[-1], 1).item()]
-        return [*draft.tolist(), torch.multinomial(p[-1], 1).item()]
+        for i in range(len(draft)):
+            if torch.rand(()) >= accepted_below(flaw, p, q, draft, i):
+                row = residual(flaw, p[i], q[i])
+                return [*draft[:i].tolist(), torch.multinomial(row, 1).item()]
+        row = bonus_row(p, q)
+        token = row.argmax() if flaw == 'bonus by argmax' else torch.multinomial(row, 1)
+        return [*draft.tolist(), token.item()]
 
     return sampler
 
@@ -144,7 +148,7 @@ FLAWS = {
     'ratio of the next row': 'acceptance at position 1',
     'lenient': 'acceptance at position 3',
     'third token free': 'acceptance at position 3',
-    'last token never accepted': 'acceptance at position 2',
+    'last token half accepted': 'acceptance at position 2',
     'absolute residual': 'residual',
     'residual keeps the token': 'residual',
     'bonus by argmax': 'bonus row',
