@@ -141,12 +141,17 @@ def log_probs_check(
     for name, base in {'before the settings': Sample(), 'after the settings': engine.base}.items():
         ours = [our_log_probs(lm, base, prompts[r['prompt']], r['tokens']) for r in rows]
         ours = torch.cat(ours)
-        errors[name] = (reported - ours).abs()[ours > -12].max().item()
+        error = (reported - ours).abs()[ours > -12]
+        errors[name] = error.max().item(), error.median().item()
     name = min(errors, key=errors.get)
-    passed = errors[name] <= limit
-    message = f'{len(reported)} reported ones differ by at most {errors[name]:.2g} from the model\'s {name}'
+    largest, median = errors[name]
+    passed = median <= limit and largest <= 5 * limit
+    message = (
+        f"{len(reported)} reported ones differ from the model's {name} by {median:.2g} (median), "
+        f'at most {largest:.2g}'
+    )
     if not passed:
-        message += f', and {limit:g} is allowed: are they those of these tokens?'
+        message += f'; {limit:g} and {5 * limit:g} are allowed: are they those of these tokens?'
     return EngineCheck('log-probabilities', passed, message)
 
 # %% ../../nbs/13_engines/13_certify_engine.ipynb #0f6293d5
@@ -286,7 +291,7 @@ def certify_engine(
     max_new_tokens: int = 48,
     draft=None,  # the draft model, an `LM`: its excess is a direction of its own
     tolerance: float = 1e-3,  # total variation by which the engine's rows may differ
-    log_prob_tolerance: float = 0.05,
+    log_prob_tolerance: float = 0.05,  # of their median error; the largest may be five times that
     near_tie: float = 0.05,  # gap of log-probabilities at which greedy ids may part
     seed: int = 0,
     level: float = 0.001,  # of all tests together

@@ -9,7 +9,7 @@ __all__ = ['enumerate_draws']
 import functools
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
 from unittest import mock
 
@@ -601,11 +601,20 @@ def functions_of(user_function, seen: set | None = None) -> Iterator:
         return
     seen.add(id(user_function))
     parts = [getattr(user_function, name, None) for name in ('__wrapped__', '__func__', 'func')]
-    parts += [cell.cell_contents for cell in getattr(user_function, '__closure__', None) or ()]
+    parts += [value for _, value in closure_of(user_function)]
     if hasattr(user_function, '__globals__'):
         yield user_function
     for part in parts:
         yield from functions_of(part, seen)
+
+
+def closure_of(user_function) -> list[tuple]:
+    "(cell, value) of a function's closure, without the cells that are still empty."
+    result = []
+    for cell in getattr(user_function, '__closure__', None) or ():
+        with suppress(ValueError):
+            result.append((cell, cell.cell_contents))
+    return result
 
 
 def replacements(calls: TorchCalls) -> list[tuple]:
@@ -651,6 +660,11 @@ def intercepted(function: Callable, rng: Enumerator):
         for part in functions_of(function):
             names = {k: stand_ins[id(v)] for k, v in part.__globals__.items() if id(v) in stand_ins}
             stack.enter_context(mock.patch.dict(part.__globals__, names))
+            for cell, value in closure_of(part):
+                if id(value) in stand_ins:
+                    stack.enter_context(
+                        mock.patch.object(cell, 'cell_contents', stand_ins[id(value)])
+                    )
         for module, name, new in followed:
             stack.enter_context(mock.patch.object(module, name, new))
         stack.enter_context(calls)

@@ -284,6 +284,8 @@ def beats(a: Draw, b: Draw, smallest: bool) -> bool:
     forms = FALLING if smallest else LARGEST
     entrants = [entrant(d, forms) for d in (a, b)]
     total = sum(entrants)
+    if not total:  # both are infinitely far behind: the first one stays
+        return False
     won = a.variable.rng.choose([w / total for w in entrants]) == 0
     winner, loser = (a, b) if won else (b, a)
     winner.variable.beaten = (winner.race, total)
