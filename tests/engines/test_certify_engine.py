@@ -18,7 +18,7 @@ SIZES = dict(prompts=PROMPTS, samples=64, max_new_tokens=32, show=None, progress
 class Letters:
     "A tokenizer of one letter a token, as far as a server needs it."
 
-    def __call__(self, text):
+    def __call__(self, text, **options):
         return SimpleNamespace(input_ids=[ord(c) - 97 for c in text])
 
     def decode(self, ids, **options):
