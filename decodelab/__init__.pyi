@@ -14,6 +14,7 @@ from . import tuning as tuning
 from . import watermark as watermark
 from . import detection as detection
 from . import hf as hf
+from . import engines as engines
 from . import cli as cli
 from . import explorers as explorers
 from . import lab as lab
@@ -56,7 +57,7 @@ from .strategies.transcribe import transcribe as transcribe
 from .zoo.corpus import builtin_prompts as builtin_prompts
 from .evaluate.bench import bench as bench
 from .evaluate.bench import summary as summary
-from .evaluate.transformers_reference import TransformersGenerate as TransformersGenerate
+from .engines.transformers_generate import TransformersGenerate as TransformersGenerate
 from .evaluate.certify import certify as certify
 from .evaluate.certify import random_lm as random_lm
 from .evaluate.part_checks import check_strategy as check_strategy

@@ -121,6 +121,31 @@ def strategies_for(
         for name in selected_names(names, args)
     }
 
+
+def engines_for(
+    names: list[str] | None,  # 'llama.cpp', 'openvino:draft', …
+    args,  # the command's arguments
+    target,  # an `LM`
+    folder,  # for converted weights
+    **settings,  # temperature, top_k, top_p
+) -> dict:
+    "Name → engine on the target's weights; raises `ValueError` where one is missing or unknown."
+    from decodelab.engines.side_by_side import engine_by_name
+    from decodelab.models.session import load
+
+    names = names or []
+    draft = None
+    if any(name.endswith(':draft') for name in names):
+        draft = load(args.draft or 'pico-draft', device=args.device)
+    lookahead = int(args.lookahead) if str(args.lookahead or '').isdigit() else 4
+    try:
+        return {
+            name: engine_by_name(name, target, folder, draft, lookahead, **settings)
+            for name in names
+        }
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+
 # %% ../../nbs/16_cli/07_main.ipynb #f4dd1bef
 def check_folder_exists(path):
     """Raises `ValueError` for a file in a folder that does not exist or cannot be written to.
@@ -159,6 +184,9 @@ def compare_command(args) -> int:
     target = load(args.target, device=args.device)
     out = Path(args.out or f'runs/compare-{time.strftime("%Y%m%d-%H%M%S")}')
     strategies = strategies_for(args.strategies, args, target)
+    strategies |= engines_for(
+        args.engine, args, target, out / 'engines', temperature=args.temperature
+    )
     args.folder = out  # what Ctrl-C names
     check_folder_exists(args.json)
     check_folder_exists(args.html)
@@ -283,6 +311,12 @@ def check_certify(args):
     "Raises `ValueError` for an option that the certificate would not use."
     sampled = bool(args.temperature)
     check_folder_exists(args.json)
+    if args.server or args.engine:
+        check_certify_engine(args)
+        return
+    for option in ('model', 'plain', 'weights', 'top_p', 'top_k', 'prompts', 'out'):
+        if getattr(args, option) is not None:
+            raise ValueError(f'{flag(option)} is for engines: give --server or --engine, too')
     if args.all:
         check_certify_all(args)
         return
@@ -310,14 +344,89 @@ def check_certify_all(args):
             )
 
 
+def check_certify_engine(args):
+    "Raise `ValueError` for options that do not go together with an engine."
+    if args.all or args.on_target or (args.server and args.engine):
+        raise ValueError(
+            '--server and --engine are certified one at a time, without --all or --on-target'
+        )
+    for option in ('verifier', 'exit_layer'):
+        if getattr(args, option):
+            raise ValueError(f'{flag(option)} is of a strategy of ours: leave it out')
+    if args.strategy != 'assisted':
+        raise ValueError('--strategy is one of ours: leave it out, or --server and --engine')
+    if args.server:
+        check_certify_server(args)
+    for option in ('model', 'plain', 'weights'):
+        if args.engine and getattr(args, option):
+            raise ValueError(
+                f'{flag(option)} is for --server: an engine has the weights of --target'
+            )
+
+
+def check_certify_server(args):
+    "Raise `ValueError` for options that a server needs or cannot honour."
+    if not args.model:
+        raise ValueError('give the --model that the server knows')
+    if not (args.weights or args.plain):
+        raise ValueError(
+            'there is nothing to compare with: give --weights, a folder with the same weights, or '
+            '--plain, the URL of a server that should generate the same'
+        )
+    for option in ('target', 'lookahead'):
+        if getattr(args, option):
+            raise ValueError(f"{flag(option)} is not the server's: leave it out")
+    if args.draft and not args.weights:
+        raise ValueError('--draft is read beside --weights only: leave it out')
+
+
+def certify_engine_command(args) -> int:
+    "Print the certificate of a server or an engine; 1 if it is lossy."
+    from decodelab.engines.certify_engine import certify_engine
+    from decodelab.engines.openai_server import OpenAIServer
+    from decodelab.models.session import load
+
+    settings = dict(temperature=args.temperature, top_k=args.top_k or 0, top_p=args.top_p or 1.0)
+    lm, plain = None, None
+    if args.server:
+        lm = load(args.weights, device=args.device or 'cpu') if args.weights else None
+        options = dict(as_text=args.as_text or lm is None, **settings)
+        engine = OpenAIServer(args.server, args.model, **options)
+        plain = OpenAIServer(args.plain, args.model, **options) if args.plain else None
+    else:
+        lm = load(args.target or 'pico', device=args.device or 'cpu')
+        folder = Path(args.out or 'runs/engines')
+        [engine] = engines_for([args.engine], args, lm, folder, **settings).values()
+    prompts = load_prompts(args.prompts or 'builtin')[:8]
+    drafts = (args.engine or '').endswith(':draft')
+    draft = args.draft or ('pico-draft' if drafts else None)
+    certificate = certify_engine(
+        engine,
+        lm,
+        plain,
+        prompts,
+        samples=args.samples or 48,
+        max_new_tokens=args.max_new_tokens or 48,
+        seed=args.seed,
+        draft=load(draft, device=args.device or 'cpu') if draft else None,
+        output_dir=args.out and Path(args.out) / 'texts',
+        progress=shows_progress(args),
+    )
+    print(certificate)
+    save_certificates(args.json, [certificate.to_dict()])
+    return 0 if certificate.lossless else 1
+
+
 def certify_command(args) -> int:
-    "Print the certificate of a speculative strategy; 1 if it is lossy."
+    "Print the certificate of a speculative strategy, a server or an engine; 1 if it is lossy."
     import torch
     from decodelab.evaluate.certify import certify
     from decodelab.models.session import load
     from decodelab.zoo.corpus import builtin_prompts
 
     check_certify(args)
+    if args.server or args.engine:
+        return certify_engine_command(args)
     if args.all:
         return certify_all_command(args)
     args.device = args.device or 'cpu'
@@ -514,6 +623,9 @@ def integer_type(minimum: int):
 
 
 PROMPTS_HELP = "'builtin', a text file (one prompt a line) or JSON lines with prompt, text or turns"
+ENGINE_HELP = (
+    'llama.cpp, openvino, ctranslate2 or transformers; with :draft or :lookup it speculates'
+)
 NAMES_HELP = 'decodelab strategies lists them: lookup, tree:3,2,1,1, beam:4, …'
 
 
@@ -535,7 +647,7 @@ def add_common(add, tokens: int | None, temperature: float | None = 0.0):
         type=integer_type(1),
         default=tokens,
         metavar='N',
-        help=f'new tokens of each text, at most (default: {tokens or 24})',
+        help=f'new tokens of each text, at most (default: {tokens or "24, for engines 48"})',
     )
     add(
         '--temperature',
@@ -597,6 +709,12 @@ def add_compare(add):
         metavar='DIR',
         help='run folder; an interrupted run in it is continued (default: a new one below runs/)',
     )
+    add(
+        '--engine',
+        action='append',
+        metavar='NAME',
+        help=f'also this engine on the same weights, may be given several times: {ENGINE_HELP}',
+    )
     add('--no-progress', action='store_true', help='show no progress bar')
     add('--json', metavar='FILE', help='the summary (default: summary.json in the run folder)')
     add('--html', metavar='FILE', help='the report (default: report.html in the run folder)')
@@ -637,6 +755,32 @@ def add_strategy(add):
     add('--no-progress', action='store_true', help='show no progress bar')
 
 
+def add_certify_engine(add):
+    "The arguments of `certify` for engines that are not ours."
+    add(
+        '--server',
+        metavar='URL',
+        help='certify a server with an OpenAI-compatible endpoint instead',
+    )
+    add('--model', metavar='NAME', help='for --server: the name of the model that it serves')
+    add('--plain', metavar='URL', help='for --server: a server that should generate the same')
+    add('--weights', metavar='MODEL', help='for --server: its weights, a folder or a Hub name')
+    add(
+        '--as-text',
+        action='store_true',
+        help='for --server: send prompts as text, not as token ids',
+    )
+    add('--engine', metavar='NAME', help=f'certify an engine on --target instead: {ENGINE_HELP}')
+    add('--top-k', type=integer_type(1), metavar='K', help='for engines: their top-k')
+    add('--top-p', type=float, metavar='P', help='for engines: their top-p')
+    add('--prompts', metavar='FILE', help=f'for engines: {PROMPTS_HELP}; the first eight')
+    add(
+        '--out',
+        metavar='DIR',
+        help='for engines: a folder for texts; an interrupted run is continued',
+    )
+
+
 def add_certify(add):
     "The arguments of `certify`."
     add_strategy(add)
@@ -646,7 +790,8 @@ def add_certify(add):
         '--samples',
         type=integer_type(1),
         metavar='N',
-        help='number of sampled texts in the statistical check (default: 2000)',
+        help='number of sampled texts in the statistical check (default: 2000; for engines, of each '
+        'prompt: 48)',
     )
     add(
         '--on-target',
@@ -654,6 +799,7 @@ def add_certify(add):
         help='also check texts of the target on the built-in prompts, in float64',
     )
     add('--all', action='store_true', help='certify every scheme of the package, in one table')
+    add_certify_engine(add)
     add('--json', metavar='FILE', help='also write the certificates as JSON')
 
 

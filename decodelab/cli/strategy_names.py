@@ -117,7 +117,7 @@ DECODERS |= {
         draws='always',
     ),
     'transformers': Spelling(
-        'evaluate.transformers_reference.TransformersGenerate',
+        'engines.transformers_generate.TransformersGenerate',
         "transformers' own generate, with its arguments",
         'transformers:num_beams=4',
     ),
@@ -623,7 +623,7 @@ MAKERS = {
     'strategies.best_of_n.BestOfN': make_best_of,
     'strategies.constrained_beam_search.ConstrainedBeamSearch': make_constrained,
     'strategies.dola.DoLa': make_dola,
-    'evaluate.transformers_reference.TransformersGenerate': make_transformers,
+    'engines.transformers_generate.TransformersGenerate': make_transformers,
     'drafters.early_exit.EarlyExitDrafter': make_early_exit,
     'drafters.synthetic.SyntheticDrafter': make_synthetic,
     'drafters.synthetic.SyntheticTreeDrafter': make_synthetic,

@@ -25,7 +25,6 @@ from .multiple_choice import load_factor as load_factor
 from .multiple_choice import mc1 as mc1
 from .multiple_choice import mc2 as mc2
 from .multiple_choice import mc3 as mc3
-from .transformers_reference import TransformersGenerate as TransformersGenerate
 from .score_tests import score_test as score_test
 from .score_tests import ScoreTest as ScoreTest
 from .score_tests import ScoreTests as ScoreTests
