@@ -90,16 +90,25 @@ class Comparison:
     traces: list[Trace]
     speed: Interval | None = None  # of the first, relative to the second
     repeats: int = 0  # that were measured
+    finished: bool = True  # have all decodes ended?
+
+    @property
+    def n_compared(self) -> int:
+        "The number of new tokens that every text has."
+        return min(len(trace.tokens) for trace in self.traces)
 
     def first_difference(self) -> int | None:
-        "The index of the first new token that differs; None if none does."
+        """The index of the first new token that differs; None if none does so far.
+
+        An unfinished text is compared as far as it goes: its end is no difference.
+        """
         if len(self.traces) < 2:
             return None
         a, b = (trace.tokens for trace in self.traces)
         for i, (x, y) in enumerate(zip(a, b)):
             if x != y:
                 return i
-        return None if len(a) == len(b) else min(len(a), len(b))
+        return self.n_compared if self.finished and len(a) != len(b) else None
 
 
 def measure_speed(runs: list[Callable[[], Trace]], show: Callable, repeats: int = 5) -> Interval:
@@ -177,7 +186,7 @@ class DecodingExplorer(Explorer):
         done = []
         for strategy in strategies:
             for trace in self.partial_traces(settings, strategy):
-                show(Comparison([*done, trace]))
+                show(Comparison([*done, trace], finished=False))
             done.append(trace)
         comparison = Comparison(done)
         if settings['measure_speed'] and len(done) == 2:
@@ -262,17 +271,21 @@ def pane_html(name: str, trace: Trace, difference: int | None) -> str:
     )
 
 
+def comparison_text(result: Comparison, greedy: bool) -> str:
+    "A statement about the two texts that holds whatever an unfinished one adds."
+    difference = result.first_difference()
+    if difference is None:
+        words = f'same tokens: {result.n_compared}'
+        return words if result.finished else f'same so far: {result.n_compared} tokens'
+    words = f'first difference at new token {difference + 1}'
+    return words if greedy else f'{words} (two draws: equal texts are not expected)'
+
+
 def badges_html(result: Comparison, greedy: bool) -> str:
     "Badges that show whether the texts are equal, and the speed."
     if len(result.traces) < 2:
         return ''
-    difference = result.first_difference()
-    words = (
-        'same tokens' if difference is None else f'first difference at new token {difference + 1}'
-    )
-    if difference is not None and not greedy:
-        words += ' (two draws: equal texts are not expected)'
-    badges = f'<span class="dx-badge">{words}</span>'
+    badges = f'<span class="dx-badge">{comparison_text(result, greedy)}</span>'
     if result.speed is not None:
         speed = f'{result.speed.value:.2f}× [{result.speed.low:.2f}, {result.speed.high:.2f}]'
         note = f'ratio of medians, 95 % interval over {result.repeats} repeats'
