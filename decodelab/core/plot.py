@@ -185,17 +185,22 @@ def token_spans(trace: Trace) -> str:
     return ''.join(token_span_list(trace))
 
 
-def token_span_list(trace: Trace) -> list[str]:
+def token_span_list(
+    trace: Trace,
+    notes: Sequence[str] = (),  # a line more for the tooltip of each token; none: as they are
+) -> list[str]:
     "A span for each new token; rejected drafts are in the tooltips."
     texts = trace.token_texts
     if len(texts) != len(trace.tokens):
         texts = [f' {token}' for token in trace.tokens]
     texts = iter(texts)
+    lines = iter([f'\n{note}' for note in notes] or [''] * len(trace.tokens))
     rejected = trace.rejected_texts[: len(trace.steps)]
     spans = []
     for n, (step, tail) in enumerate(zip_longest(trace.steps, rejected, fillvalue=''), 1):
         tooltips = token_tooltips(step, n, tail)
         for (_, origin), tooltip in zip(tokens_with_origins(step), tooltips):
+            tooltip += next(lines)
             spans.append(token_html(next(texts), origin, tooltip, focus=origin == 'corrected'))
     return spans
 

@@ -280,6 +280,16 @@ class Explorer:
         "Are these settings computed without a press of Run?"
         return self.instant
 
+    def is_other_view(self, settings: dict) -> bool:
+        "Do settings differ from those of the last whole result in what was picked, and in nothing else?"
+        if self.whole is None or settings == self.whole[0]:
+            return False
+        return all(
+            settings[name] == self.whole[0][name]
+            for name, field in self.fields.items()
+            if not isinstance(field, StateField)
+        )
+
     def is_stale(
         self,
         settings: dict,  # as the controls have them
@@ -400,10 +410,13 @@ def notebook_models() -> list[LM]:
     return [value for value in values if isinstance(value, LM)]
 
 
-def named_models(models: Iterable[LM]) -> dict[str, LM]:
+def offered_models(
+    given: Iterable[LM],  # the explorer's own, the first one first
+    others: Iterable[LM] | None = None,  # None: those of the notebook's variables
+) -> dict[str, LM]:
     "Each model once, by its name; a number tells two of one name apart."
     table: dict[str, LM] = {}
-    for lm in models:
+    for lm in (*given, *(notebook_models() if others is None else others)):
         if any(lm is other for other in table.values()):
             continue
         n = sum(name.split(' (')[0] == lm.name for name in table)
@@ -416,13 +429,11 @@ class ModelExplorer(Explorer):
 
     def __init__(
         self,
-        lm: LM,  # the first one
+        models: dict[str, LM],  # the first one is chosen first
         fields: dict[str, Field],
-        models: Iterable[LM] | None = None,  # others; None: those of the notebook's variables
     ):
-        others = notebook_models() if models is None else models
-        self.models = named_models([lm, *others])
-        names = tuple(self.models)
+        self.models = models
+        names = tuple(models)
         super().__init__(dict(model=ChoiceField(names[0], names)) | fields)
 
     @property

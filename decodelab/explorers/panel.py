@@ -358,8 +358,8 @@ class Panel:
     def set_controls(self, settings: dict):
         "Set the controls to these settings; nothing is computed."
         self.following = False
-        for name, widget in self.controls.items():
-            widget.value = settings[name]
+        for name in self.controls.keys() & settings.keys():
+            self.controls[name].value = settings[name]
         self.following = True
 
     def follow(self):
@@ -381,12 +381,12 @@ class Panel:
         values = {name: widget.value for name, widget in self.controls.items()}
         self.view.stale = self.explorer.is_stale(values)
 
-    def start(self) -> Future:
-        "End the run that goes on, and compute with the values of the controls."
+    def start(self, values: dict | None = None) -> Future:
+        "End the run that goes on, and compute with these values; None: those of the controls."
         self.explorer.stop_event.set()
         if self.future is not None:
             self.future.cancel()
-        self.future = self.worker.submit(self.work, self.values())
+        self.future = self.worker.submit(self.work, self.values() if values is None else values)
         return self.future
 
     def work(self, values: dict):
@@ -465,15 +465,16 @@ class Panel:
             self.status.value = 'the browser does not allow to copy: select the code below'
 
     def pick(self, key: str):
-        "Set the controls to the settings of a picked element, and run."
+        "Run with the settings of a picked element; a control that was moved meanwhile stays."
         try:
-            self.explorer.configure(**self.explorer.pick(key))
+            changes = self.explorer.pick(key)
+            self.explorer.configure(**changes)
         except Exception as error:
             self.explorer.error = error_text(error)
             self.send()
             return
-        self.set_controls(self.explorer.settings)
-        self.start()
+        self.set_controls(changes)
+        self.start(self.explorer.settings)
 
     def display(self):
         """Show the static view, for notebooks without a kernel, and the live one.
