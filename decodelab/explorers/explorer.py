@@ -10,6 +10,7 @@ __all__ = ['MAX_HISTORY', 'DRAG', 'StateField', 'TextField', 'ChoiceField', 'Fla
 import ast
 import builtins
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -20,6 +21,7 @@ from time import perf_counter
 from typing import Any
 
 from fastcore.basics import patch
+import torch
 
 from ..core.checks import check_bool, check_choice, check_int, check_number
 from ..core.component import Component
@@ -156,7 +158,8 @@ def with_imports(code: str) -> str:
     for name in names_of(code):
         if package := home(name):
             homes.setdefault(package, []).append(name)
-    lines = [
+    lines = ['import torch', ''] if 'torch' in names_of(code) else []
+    lines += [
         f'from {package} import {", ".join(sorted(names))}' for package, names in homes.items()
     ]
     return '\n'.join([*lines, '', code]) if lines else code
@@ -172,6 +175,62 @@ def evaluate(
         if name not in objects and (package := home(name)):
             names[name] = getattr(importlib.import_module(package), name)
     return eval(expression, {'__builtins__': {}} | names | objects)
+
+# %% ../../nbs/14_explorers/01_explorer.ipynb #951c03a8
+def load_call(lm: LM) -> str:
+    "The call that loads a model again, in its precision."
+    usual = torch.float32 if lm.device.type == 'cpu' else None
+    kind = '' if usual in (None, lm.dtype) else f', dtype={lm.dtype}'
+    return f'load({lm.name!r}{kind})'
+
+
+class Constructors(ast.NodeTransformer):
+    "Turns the `repr` of a strategy into the code that makes it."
+
+    def __init__(self, load_options: str):
+        self.load_options = load_options
+        self.complete = True  # does the `repr` have all that is needed? It has no trained heads
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        name = ast.unparse(node.func)
+        if name == 'RecordingVerifier':
+            return node.args[0]
+        parameter = first_parameter(name)
+        self.complete &= parameter != 'heads'
+        if name in ('Sample', 'Greedy') and node.args:
+            node.args = [ast.List(node.args)]
+        elif node.args and isinstance(node.args[0], ast.Constant) and parameter == 'lm':
+            text = f'load({node.args[0].value!r}{self.load_options})'
+            node.args[0] = ast.parse(text, mode='eval').body
+        return node
+
+
+def first_parameter(name: str) -> str:
+    "The first parameter of a public class; an empty string for any other name."
+    package = home(name)
+    if not package:
+        return ''
+    made = getattr(importlib.import_module(package), name)
+    return next(iter(inspect.signature(made).parameters), '')
+
+
+def constructor_code(
+    text: str,  # the `repr` of a strategy or of a drafter
+    lm: LM | None = None,  # the target, whose precision its drafts have; None: the usual one
+) -> str:
+    "Code that makes an object of this `repr`; an empty string where no public names can."
+    load_options = '' if lm is None else load_call(lm).partition(repr(lm.name))[2][:-1]
+    try:
+        tree = ast.parse(text, mode='eval')
+    except SyntaxError:  # such as a key that is not printed
+        return ''
+    constructors = Constructors(load_options)
+    code = ast.unparse(constructors.visit(tree))
+    if 'RecordingVerifier(' in text:
+        code = f'recorded({code})'
+    public = (name == 'torch' or hasattr(builtins, name) or home(name) for name in names_of(code))
+    return code if constructors.complete and all(public) else ''
 
 # %% ../../nbs/14_explorers/01_explorer.ipynb #c1457030
 class StoppedError(Exception):
@@ -443,7 +502,7 @@ class ModelExplorer(Explorer):
 
     def load_line(self, setting: str = 'model') -> str:
         "The call that loads a model again."
-        return f'load({self.models[self.settings[setting]].name!r})'
+        return load_call(self.models[self.settings[setting]])
 
 # %% ../../nbs/14_explorers/01_explorer.ipynb #8bcea459
 N_BEST = 5
