@@ -239,6 +239,7 @@ class LinkedView(anywidget.AnyWidget):
 
 # %% ../../nbs/14_explorers/02_panel.ipynb #7786a8b6
 INTERVAL = 0.1  # seconds between two partial views
+PATIENCE = 0.5  # seconds until an instant explorer shows partial results, which would flicker
 
 
 class PanelBox(ipywidgets.VBox):
@@ -285,6 +286,7 @@ class Panel:
         self.worker = ThreadPoolExecutor(1, 'decodelab-explorer')
         self.future: Future | None = None
         self.last_sent = 0.0  # when the view was last sent
+        self.started = 0.0  # when the run began
         self.static = None  # the handle of the static view
         self.controls = {
             name: control(field, name, explorer.instant)
@@ -394,6 +396,7 @@ class Panel:
         explorer = self.explorer
         self.show_running(True)
         self.status.value = 'running …'
+        self.started = perf_counter()
         ending = ''
         try:
             explorer.configure(**values).recompute(self.show)
@@ -419,7 +422,8 @@ class Panel:
         "Display a partial result, ten times a second at most; raises `StoppedError` after Stop."
         self.explorer.show(partial)
         now = perf_counter()
-        if now - self.last_sent >= INTERVAL:
+        is_early = self.explorer.instant and now - self.started < PATIENCE
+        if now - self.last_sent >= INTERVAL and not is_early:
             self.last_sent = now
             self.view.html = view_html(self.explorer)
             self.mark()
