@@ -18,9 +18,9 @@ import torch
 from ..core.checks import check_choice
 from ..core.html import escape, row_html
 from ..core.trace import Step, Trace
-from .explorer import EXAMPLES, N_BEST, ChoiceField, FlagField, IntField
+from .explorer import EXAMPLES, ChoiceField, FlagField, IntField
 from .explorer import ModelExplorer, NumberField, StateField, TextField, best_text
-from .explorer import call_text, evaluate, offered_models, with_imports
+from .explorer import call_text, evaluate, offered_models, top_pairs, with_imports
 from ..logits.processors import check_ids
 from ..logits.warpers import LogitsProcessor
 from ..models.session import LM
@@ -447,9 +447,7 @@ def best_after(self: BeamExplorer, prompt: str, tree: BeamTree) -> dict[tuple, l
     tokens = [tree.nodes[node]['token'] for node in inner]
     parents = [number[tree.nodes[node]['parent']] for node in inner]
     p = session.tree_logits(request.prompt, tokens, parents).softmax(-1)  # (1 + n, V)
-    top = p.topk(N_BEST)
-    rows = [list(zip(*row)) for row in zip(top.indices.tolist(), top.values.tolist())]
-    return dict(zip([(), *map(tree.path, inner)], rows))
+    return dict(zip([(), *map(tree.path, inner)], top_pairs(p)))
 
 # %% ../../nbs/14_explorers/05_beam_explorer.ipynb #1463f567
 @patch

@@ -518,9 +518,14 @@ def best_tokens(
     table = []
     for end in range(start, len(ids), ROWS):
         n = min(ROWS, len(ids) - end)
-        top = session.logits(ids[: end + n - 1], last=n).softmax(-1).topk(N_BEST)  # (n, 5)
-        table += [list(zip(*row)) for row in zip(top.indices.tolist(), top.values.tolist())]
+        table += top_pairs(session.logits(ids[: end + n - 1], last=n).softmax(-1))
     return table
+
+
+def top_pairs(p: torch.Tensor) -> list[list[tuple[int, float]]]:
+    "For each distribution `(n, V)` its most probable tokens and their probabilities."
+    top = p.topk(min(N_BEST, p.shape[-1]))  # (n, 5)
+    return [list(zip(*row)) for row in zip(top.indices.tolist(), top.values.tolist())]
 
 
 def best_text(
