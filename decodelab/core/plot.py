@@ -80,7 +80,7 @@ def token_tooltips(step: Step, number: int, rejected_text: str) -> list[str]:
 STYLE = '''<style>
 .decodelab-trace{position:relative;max-width:64em;margin:.6em 0;line-height:1.75;font-size:13px}
 .decodelab-trace .dl-text{margin:0;padding:0;border:0;background:none;color:inherit;tab-size:4;
-white-space:pre-wrap;overflow-wrap:anywhere;
+white-space:pre-wrap;word-break:normal;overflow-wrap:break-word;
 font:13px/1.75 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .decodelab-trace .dl-head,.decodelab-trace .dl-strip,
 .decodelab-trace .dl-legend{font-family:system-ui,sans-serif;font-size:12px}

@@ -543,7 +543,7 @@ VIEW_STYLE = '''<style>
 overflow-wrap:break-word;overflow-x:auto}
 .decodelab-explorer pre,.decodelab-explorer code{
 font:13px/1.7 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace;
-background:none;color:inherit;white-space:pre-wrap;margin:.3em 0;padding:0;border:0}
+background:none;color:inherit;white-space:pre-wrap;word-break:normal;margin:.3em 0;padding:0;border:0}
 .decodelab-explorer .dx-error{border-left:4px solid #d55e00;padding:.2em .8em;margin:.4em 0}
 .decodelab-explorer .dx-settings{opacity:.8;font-size:12px}
 .decodelab-explorer table{border-collapse:collapse;font-size:12px;table-layout:auto}
@@ -552,6 +552,7 @@ background:none;color:inherit;white-space:pre-wrap;margin:.3em 0;padding:0;borde
 .decodelab-explorer .dx-panes{display:grid;gap:1.2em;
 grid-template-columns:repeat(auto-fit,minmax(min(22em,100%),1fr))}
 .decodelab-explorer .dx-panes>div{min-width:0}
+.decodelab-explorer .dx-parts{display:flex;flex-wrap:wrap;gap:.6em 1.6em}
 .decodelab-explorer .dx-badge{display:inline-block;border:1px solid currentColor;
 border-radius:1em;padding:0 .7em;margin-right:.6em;font-size:12px}
 .decodelab-explorer img{max-width:100%;height:auto}

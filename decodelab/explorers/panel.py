@@ -26,7 +26,7 @@ from .explorer import static_html, view_html
 def shared_options(name: str) -> dict:
     "The label and the width that all controls share."
     width = ipywidgets.Layout(width='98%')
-    return dict(description=label(name), style=dict(description_width='8.5em'), layout=width)
+    return dict(description=label(name), style=dict(description_width='9.5em'), layout=width)
 
 
 @singledispatch
@@ -87,7 +87,7 @@ def has_control(field) -> bool:
 def examples_control(field: TextField, name: str, text: ipywidgets.Widget):
     "A list of texts to choose from, which fills the control of the text."
     options = [('choose …', ''), *((shorten(e.replace('\n', ' ↵ ')), e) for e in field.examples)]
-    examples = ipywidgets.Dropdown(options=options, **shared_options(f'example_{name}s'))
+    examples = ipywidgets.Dropdown(options=options, **shared_options('examples'))
 
     def choose(change):
         if change['new']:
@@ -364,24 +364,31 @@ class Panel:
             self.controls[name].value = settings[name]
         self.following = True
 
+    def checked(self) -> dict | None:
+        "The settings with the values of the controls; None if one is not accepted."
+        try:
+            return self.explorer.check(**self.values())
+        except (TypeError, ValueError):
+            return None
+
     def follow(self):
         "After a control has moved: compute where that takes no time, else mark the result as stale."
-        if self.is_instant():
+        settings = self.checked()
+        if settings is None:
+            is_instant = self.explorer.instant  # its error is shown
+        else:
+            is_instant = self.explorer.is_instant(settings)
+        if is_instant and settings != self.explorer.shown:
             self.start()
         else:
             self.mark()
 
-    def is_instant(self) -> bool:
-        "Are the values of the controls computed at once? A wrong value is: its error is shown."
-        try:
-            return self.explorer.is_instant(self.explorer.check(**self.values()))
-        except (TypeError, ValueError):
-            return self.explorer.instant
-
     def mark(self):
         "Dim a result that is not one of the present settings."
-        values = {name: widget.value for name, widget in self.controls.items()}
-        self.view.stale = self.explorer.is_stale(values)
+        settings = self.checked()
+        self.view.stale = settings is None or self.explorer.is_stale(
+            {name: settings[name] for name in self.controls}
+        )
 
     def start(self, values: dict | None = None) -> Future:
         "End the run that goes on, and compute with these values; None: those of the controls."

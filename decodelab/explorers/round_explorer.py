@@ -315,7 +315,7 @@ def position_html(shown_round: TraceRound, node: int, texts: TokenTexts) -> str:
     if last['residual'] and last['after'] == before and item['accepted'] is False:
         title = drawn_title('the residual', last, texts)
         parts.append(distribution_html(title, last['top'], RESIDUAL_COLOR, texts, last['token']))
-    return f'<div class="dx-panes" style="margin:.3em 0">{"".join(parts)}</div>'
+    return f'<div class="dx-parts" style="margin:.3em 0">{"".join(parts)}</div>'
 
 
 def last_html(shown_round: TraceRound, texts: TokenTexts) -> str:
@@ -324,7 +324,7 @@ def last_html(shown_round: TraceRound, texts: TokenTexts) -> str:
     name = 'p after the draft' if shown_round.step.drafted else 'p'
     title = drawn_title(name, last, texts)
     part = distribution_html(title, last['top'], P_COLOR, texts, last['token'])
-    return f'<div class="dx-panes" style="margin:.3em 0">{part}</div>'
+    return f'<div class="dx-parts" style="margin:.3em 0">{part}</div>'
 
 
 def rejected_node(shown_round: TraceRound) -> int | None:

@@ -334,7 +334,7 @@ SERIES = {  # row → (title, colour, style of its border, dashes of its curve)
 }
 WATERMARK_STYLE = """<style>
 .dx-watermark table{margin:.4em 0}
-.dx-watermark td:first-child,.dx-watermark th:first-child{text-align:left}
+.dx-watermark td:first-child,.dx-watermark th:first-child{text-align:left;min-width:11em}
 .dx-watermark .dx-texts{display:grid;gap:1.2em}
 .dx-watermark .dx-texts>div{min-width:0}
 .dx-watermark .dx-edited{border-top:2px solid currentColor}
