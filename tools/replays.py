@@ -1,11 +1,12 @@
 """Records the replays of the site with the embedded models: `python tools/replays.py [NAME …]` writes docs/replays.
 
 A replay is an explorer over a grid of settings and picks (decodelab.explorers.record_replay). What is stored, and how
-to do the same in a notebook, stands above it on its page, docs/replays/NAME.md. Takes some minutes for all seven;
-`tests/repository/test_replays.py` compares some of the stored states with fresh explorers.
+to do the same in a notebook, stands above it on its page, docs/replays/NAME.md. Takes some minutes for all seven; `--pages` writes
+the stored states again after a change of the script alone. `tests/repository/test_replays.py` compares some of the
+stored states with fresh explorers.
 """
 
-import sys
+import argparse
 import time
 
 from repo import ROOT
@@ -117,7 +118,7 @@ def watermark():
     explorer = explore_watermark(models()[0], models=[])
     axes = dict(
         scheme=['green list', 'Gumbel', 'SynthID'],
-        length=[120, 60, 30],
+        length=[30, 60, 120],
         gamma=[0.25, 0.5],
         attack=[
             'none',
@@ -153,17 +154,18 @@ def distribution():
     from decodelab.explorers import explore_distribution
 
     explorer = explore_distribution(models()[0], models=[], tokens_shown=12, temperature=1.0, top_p=1.0)
+    first = dict(explorer.settings)
     axes = dict(
-        temperature=[1.0, 0.5, 0.8, 1.5],
+        temperature=[0.5, 0.8, 1.0, 1.5],
         top_k=[0, 5, 20],
-        top_p=[1.0, 0.7, 0.9],
+        top_p=[0.7, 0.9, 1.0],
         min_p=[0.0, 0.1],
         repetition_penalty=[1.0, 1.3],
     )
 
     def follow(explorer, key, n):
         "The three most probable tokens of the model itself, twice, and the way back."
-        off = all(explorer.settings[name] == values[0] for name, values in axes.items())
+        off = all(explorer.settings[name] == first[name] for name in axes)
         forced = [f'force:{token}' for token in explorer.result.top[:3]]
         return off and (key.startswith('go:') or (key in forced and n < 2))
 
@@ -189,12 +191,24 @@ def record(name):
     return record_replay(explorers, axes, follow)
 
 
+def remake(name):
+    "The page of stored states with the present script; no model is run."
+    from decodelab.explorers.replay import replay_html, unpack
+
+    return replay_html(unpack((FOLDER / f'{name}.html').read_text(encoding='utf-8')))
+
+
 if __name__ == '__main__':
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('names', nargs='*', default=list(REPLAYS), help=', '.join(REPLAYS))
+    parser.add_argument('--pages', action='store_true', help='write the stored states with the present script')
+    options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
-    for name in sys.argv[1:] or REPLAYS:
+    for name in options.names:
         start = time.perf_counter()
-        replay = record(name)
+        replay = None if options.pages else record(name)
+        page = remake(name) if options.pages else replay.html()
         path = FOLDER / f'{name}.html'
-        path.write_text(replay.html() + '\n', encoding='utf-8')
+        path.write_text(page, encoding='utf-8')
         seconds = time.perf_counter() - start
-        print(f'{replay}: {path.stat().st_size / 1000:.0f} kB, {seconds:.0f} s', flush=True)
+        print(f'{replay or name}: {path.stat().st_size / 1000:.0f} kB, {seconds:.0f} s', flush=True)

@@ -33,8 +33,7 @@ def opened(page, tmp_path):
         save_page(path, name, (FOLDER / f'{name}.html').read_text(encoding='utf-8'))
         page.goto(f'file://{path}')
         page.locator('.decodelab-replay .dx-buttons').wait_for()
-        packed = page.locator('script[id^=data-]').text_content()
-        return unpack(packed)
+        return unpack(path.read_text(encoding='utf-8'))
 
     return open_replay
 
