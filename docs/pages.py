@@ -449,7 +449,7 @@ def write(site, folder):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     docs = ROOT / 'docs'
-    for picture in [*docs.glob('*.svg'), *docs.glob('explorers/*.png')]:
+    for picture in [*docs.glob('*.svg'), *docs.glob('explorers/*.png'), *docs.glob('replays/*.html')]:
         path = folder / picture.relative_to(docs)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture.read_bytes())

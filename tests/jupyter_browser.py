@@ -27,12 +27,16 @@ CELLS = 'jupyterapp.shell.currentWidget.content.model.cells'
 
 
 def settings(home: Path, theme: str):
-    "No question about news over the page, and a theme."
-    folder = home / 'JUPYTERLAB_SETTINGS_DIR' / '@jupyterlab' / 'apputils-extension'
-    folder.mkdir(parents=True)
-    news = '{"fetchNews": "false", "checkForUpdates": false}'
-    (folder / 'notification.jupyterlab-settings').write_text(news)
-    (folder / 'themes.jupyterlab-settings').write_text(f'{{"theme": "JupyterLab {theme}"}}')
+    "No question about news over the page, a theme, and cells that are drawn wherever they are."
+    texts = {
+        'apputils-extension/notification': '{"fetchNews": "false", "checkForUpdates": false}',
+        'apputils-extension/themes': f'{{"theme": "JupyterLab {theme}"}}',
+        'notebook-extension/tracker': '{"windowingMode": "none"}',
+    }
+    for name, text in texts.items():
+        path = home / 'JUPYTERLAB_SETTINGS_DIR' / '@jupyterlab' / f'{name}.jupyterlab-settings'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def token_tooltips(step: Step, number: int, rejected_text: str) -> list[str]:
 STYLE = '''<style>
 .decodelab-trace{position:relative;max-width:64em;margin:.6em 0;line-height:1.75;font-size:13px}
 .decodelab-trace .dl-text{margin:0;padding:0;border:0;background:none;color:inherit;tab-size:4;
-white-space:pre-wrap;overflow-wrap:anywhere;
+white-space:pre-wrap;word-break:normal;overflow-wrap:break-word;
 font:13px/1.75 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .decodelab-trace .dl-head,.decodelab-trace .dl-strip,
 .decodelab-trace .dl-legend{font-family:system-ui,sans-serif;font-size:12px}
@@ -185,17 +185,22 @@ def token_spans(trace: Trace) -> str:
     return ''.join(token_span_list(trace))
 
 
-def token_span_list(trace: Trace) -> list[str]:
+def token_span_list(
+    trace: Trace,
+    notes: Sequence[str] = (),  # a line more for the tooltip of each token; none: as they are
+) -> list[str]:
     "A span for each new token; rejected drafts are in the tooltips."
     texts = trace.token_texts
     if len(texts) != len(trace.tokens):
         texts = [f' {token}' for token in trace.tokens]
     texts = iter(texts)
+    lines = iter([f'\n{note}' for note in notes] or [''] * len(trace.tokens))
     rejected = trace.rejected_texts[: len(trace.steps)]
     spans = []
     for n, (step, tail) in enumerate(zip_longest(trace.steps, rejected, fillvalue=''), 1):
         tooltips = token_tooltips(step, n, tail)
         for (_, origin), tooltip in zip(tokens_with_origins(step), tooltips):
+            tooltip += next(lines)
             spans.append(token_html(next(texts), origin, tooltip, focus=origin == 'corrected'))
     return spans
 

@@ -222,6 +222,7 @@ def highlighted_spans(
     null: NullDistribution,  # the distribution of one score without the watermark
     contexts: Sequence | None = None,  # (n,) the context of each score
     windows: Sequence = (),  # (begin, end) in tokens
+    notes: Sequence[str] = (),  # (n,) a line more for each tooltip; none: as they are
 ) -> list[str]:
     "Each token as a span with its colour and its tooltip."
     at, z = running_z(values, scored, null)
@@ -232,6 +233,7 @@ def highlighted_spans(
     spans = []
     for i, text in enumerate(pieces):
         tooltip = tooltip_text(i, values[i], scored[i], contexts[i], z_at.get(i))
+        tooltip += f'\n{notes[i]}' if notes else ''
         spans.append(token_span(text, intensity[i], scored[i], tooltip, i in inside))
     return spans
 

@@ -408,6 +408,26 @@ def check_jobs(jobs):
             )
 
 
+class NotebookLine:
+    "A file for one line of a notebook's cell, such as a progress bar; nothing is left of an empty line."
+
+    def __init__(self):
+        self.handle = None  # of the display, once there is a line
+
+    def write(self, text: str):
+        "Show a text instead of the one before."
+        line = text.strip()
+        data = {'text/plain': line} if line else {}
+        if self.handle is not None:
+            self.handle.update(data, raw=True)
+        elif line:
+            display = sys.modules['IPython.display'].display
+            self.handle = display(data, raw=True, display_id=True)
+
+    def flush(self):
+        "Do nothing: what is written is shown at once."
+
+
 def progress_bar(
     todo: list,
     total: int,  # number of jobs, including those done before
@@ -422,9 +442,12 @@ def progress_bar(
     from tqdm import tqdm
 
     rank, size, _ = process_rank()
-    visible = enabled and rank == 0 and (sys.stderr.isatty() or 'ipykernel' in sys.modules)
+    in_terminal = sys.stderr.isatty()
+    visible = enabled and rank == 0 and (in_terminal or 'ipykernel' in sys.modules)
     if size == 1:
         options = dict(initial=total - len(todo), total=total)
     else:
         options = dict(total=len(todo), desc=f'process 1 of {size}')
+    if visible and not in_terminal:
+        options |= dict(file=NotebookLine(), ncols=80)
     return tqdm(todo, **options, unit=unit, delay=delay, disable=not visible, leave=False)

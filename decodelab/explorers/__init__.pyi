@@ -22,3 +22,5 @@ from .beam_explorer import explore_beams as explore_beams
 from .layer_explorer import layer_table as layer_table
 from .layer_explorer import explore_layers as explore_layers
 from .explorer import list_explorers as list_explorers
+from .replay import Replay as Replay
+from .replay import record_replay as record_replay

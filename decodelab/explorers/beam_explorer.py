@@ -6,8 +6,8 @@
 __all__ = ['PathFilter', 'merge_searches', 'explore_beams']
 
 # %% ../../nbs/14_explorers/05_beam_explorer.ipynb #f13bed92
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
 import math
@@ -18,14 +18,17 @@ import torch
 from ..core.checks import check_choice
 from ..core.html import escape, row_html
 from ..core.trace import Step, Trace
-from .explorer import ChoiceField, Explorer, FlagField, IntField, NumberField
-from .explorer import StateField, TextField, evaluate, with_imports
+from .explorer import EXAMPLES, ChoiceField, FlagField, IntField
+from .explorer import ModelExplorer, NumberField, StateField, TextField, best_text
+from .explorer import call_text, evaluate, offered_models, top_pairs, with_imports
 from ..logits.processors import check_ids
 from ..logits.warpers import LogitsProcessor
 from ..models.session import LM
-from ..strategies.beam_html import DRAWN, STYLE, tree_svg
+from ..models.tree_branches import supports_tree
+from ..strategies.beam_html import STYLE, tree_svg
 from ..strategies.beam_plot import display_text, labelled_frame, layout_columns
 from ..strategies.beam_search import hypotheses
+from ..strategies.sampling import Greedy
 from ..strategies.streaming import Stream, make_request
 
 # %% ../../nbs/14_explorers/05_beam_explorer.ipynb #5c009938
@@ -159,6 +162,7 @@ class BeamTree:
     "A search from the prompt, and a search from each extended node."
 
     searches: list[Trace]  # the last one may be incomplete
+    best: dict = field(default_factory=dict)  # path → the target's best tokens after it
 
     @property
     def complete(self) -> bool:
@@ -187,16 +191,25 @@ class BeamTree:
         return tuple(tokens[::-1])
 
 
-class BeamExplorer(Explorer):
+PROMPT = 'def is_even(n):\n    """Return True if'
+
+
+class BeamExplorer(ModelExplorer):
     "A beam search, its tree, and searches from its nodes."
 
     title = 'Explore a beam search'
+    instant = True
 
-    def __init__(self, lm: LM, prompt: str):
-        self.lm = lm
+    def __init__(
+        self,
+        lm: LM,
+        prompt: str,
+        models: Iterable[LM] | None = None,  # others to choose from
+    ):
         self.results = {}  # code of a search → its trace
+        self.tree: tuple = ((), None)  # codes of the searches of the last tree, and the tree
         fields = dict(
-            prompt=TextField(prompt, rows=2),
+            prompt=TextField(prompt, rows=2, examples=EXAMPLES),
             num_beams=IntField(3, 1, 16),
             max_new_tokens=IntField(8, 1, 128),
             length_penalty=NumberField(1.0, -2.0, 4.0, 0.1),
@@ -209,7 +222,16 @@ class BeamExplorer(Explorer):
             history=StateField(()),  # earlier edits
             selected=StateField(()),  # the path to the selected node
         )
-        super().__init__(fields)
+        super().__init__(offered_models([lm], models), fields)
+
+    def check(self, **settings) -> dict:
+        "All settings with these changes; the paths of another model are of no use."
+        checked = super().check(**settings)
+        if checked['model'] != self.settings['model']:
+            for name in ('edits', 'history', 'selected'):
+                if checked[name] == self.settings[name]:
+                    checked[name] = ()
+        return checked
 
     def search(self, prompt: str, strategy, max_new_tokens: int, show: Callable) -> Trace:
         "The trace of one search; `show` gets it after each step."
@@ -246,11 +268,10 @@ class BeamExplorer(Explorer):
             buttons += f'<button {attributes}>{name}</button> '
         chips = ''
         for i, (action, path) in enumerate(edits):
-            attributes = (
-                f'type="button" data-pick="remove {i}" tabindex="0" title="Remove this edit"'
-            )
-            chips += f'<button {attributes}>{action} {self.path_html(path)} ×</button> '
-        bar = f'<div class="dx-bar" role="toolbar">{buttons}<span>{text}</span></div>'
+            pick = f'data-pick="remove {i}" tabindex="0" role="button"'
+            close = '<span class="dx-live" title="Remove this edit"> ×</span>'
+            chips += f'<span class="dx-badge" {pick}>{action} {self.path_html(path)}{close}</span>'
+        bar = f'<div class="dx-bar dx-live" role="toolbar">{buttons}<span>{text}</span></div>'
         return f'{BEAM_STYLE}{bar}' + (f'<div class="dx-bar">{chips}</div>' if chips else '')
 
     def path_html(self, path: Sequence[int]) -> str:
@@ -271,10 +292,13 @@ class BeamExplorer(Explorer):
             path = result.path(e.node)
             if selected[: len(path)] == path:
                 e.classes += ' dl-on'
+            if path[:-1] in result.best:
+                before = [*result.trace.prompt, *path[:-1]]
+                e.tooltip += f'\n{best_text(self.lm, before, result.best[path[:-1]])}'
             if e.end_label and e.node in inner:  # an extended hypothesis: its line goes on
                 e.caption, e.end_label = f'{e.caption} {e.end_label}', ''
-        live = tree_svg(edges, 'search tree', pick=True)
-        return f'{self.table_html(result.trace, frame)}{picture_html(live)}'
+        drawing = tree_svg(edges, f'search tree: {self.summary(result)}', pick=True)
+        return f'{self.table_html(result.trace, frame)}{picture_html(drawing)}'
 
     def table_html(self, trace: Trace, frame) -> str:
         "The hypotheses, each linked to its last node."
@@ -309,7 +333,7 @@ class BeamExplorer(Explorer):
     def code(self) -> str:
         "Code that repeats the searches in a fresh notebook."
         settings = self.settings
-        lines = [f'lm = load({self.lm.name!r})', f'prompt = {settings["prompt"]!r}']
+        lines = [f'lm = {self.load_line()}', f'prompt = {settings["prompt"]!r}']
         words = constraint_words(settings)
         if words:
             lines.append(f'words = {words!r}')
@@ -321,6 +345,23 @@ class BeamExplorer(Explorer):
         if len(names) > 1:
             lines.append(f'trace = merge_searches([{", ".join(names)}])')
         return with_imports('\n'.join([*lines, 'hypotheses(trace)']))
+
+    def call(self) -> str:
+        "The call that opens the form with these settings and edits."
+        changed = self.changed()
+        changed.pop('history', None)
+        changed.pop('prompt', None)
+        if self.settings['prompt'] != PROMPT:
+            changed = dict(prompt=self.settings['prompt']) | changed
+        return call_text('explore_beams', 'lm', **changed)
+
+    def summary(self, result: BeamTree) -> str:
+        "The best hypothesis, and its score."
+        if not result.complete:
+            return 'the search has not ended'
+        best = hypotheses(result.trace)[0]
+        text = display_text(self.lm.decode(best['tokens']))
+        return f'best of {len(result.nodes)} candidates, score {best["score"]:.4f}: {text}'
 
 # %% ../../nbs/14_explorers/05_beam_explorer.ipynb #cdf0aefd
 def constraint_words(settings: dict) -> list[str]:
@@ -362,6 +403,7 @@ def searches_of(settings: dict) -> list[tuple[dict[str, str], int]]:
 
 # %% ../../nbs/14_explorers/05_beam_explorer.ipynb #727060fc
 MAX_RESULTS = 32  # searches that an explorer stores
+MAX_LOGITS = 1 << 26  # of a pass over the tree
 
 
 @patch
@@ -374,8 +416,9 @@ def compute(self: BeamExplorer, settings: dict, show: Callable) -> BeamTree:
             'set it to 1, or leave the words out'
         )
     done = []
+    keys = []
     for expressions, max_new_tokens in searches_of(settings):
-        key = repr((settings['prompt'], words, expressions, max_new_tokens))
+        key = repr((settings['model'], settings['prompt'], words, expressions, max_new_tokens))
         if key not in self.results:
             objects = dict(lm=self.lm, words=words)
             for name, expression in expressions.items():
@@ -383,8 +426,28 @@ def compute(self: BeamExplorer, settings: dict, show: Callable) -> BeamTree:
             request = settings['prompt'], objects['strategy'], max_new_tokens
             self.results[key] = self.search(*request, lambda t: show(BeamTree([*done, t])))
         done.append(self.results[key])
+        keys.append(key)
     self.results = dict(list(self.results.items())[-MAX_RESULTS:])
-    return BeamTree(done)
+    if self.tree[0] != keys:
+        tree = BeamTree(done)
+        tree.best = self.best_after(settings['prompt'], tree)
+        self.tree = keys, tree
+    return self.tree[1]
+
+
+@patch
+def best_after(self: BeamExplorer, prompt: str, tree: BeamTree) -> dict[tuple, list]:
+    "The target's best tokens after the prompt and after each inner node, by path: one tree pass."
+    request = make_request(self.lm, prompt, Greedy(), 1, 0, None, agreed_only=True)
+    session = request.session()
+    inner = sorted({node['parent'] for node in tree.nodes} - {-1})
+    if not supports_tree(session) or len(inner) * self.lm.vocab_size > MAX_LOGITS:
+        return {}
+    number = {-1: -1} | {node: i for i, node in enumerate(inner)}
+    tokens = [tree.nodes[node]['token'] for node in inner]
+    parents = [number[tree.nodes[node]['parent']] for node in inner]
+    p = session.tree_logits(request.prompt, tokens, parents).softmax(-1)  # (1 + n, V)
+    return dict(zip([(), *map(tree.path, inner)], top_pairs(p)))
 
 # %% ../../nbs/14_explorers/05_beam_explorer.ipynb #1463f567
 @patch
@@ -424,15 +487,16 @@ border-radius:.4em;padding:0 .7em}
 BEAM_LEGEND = (
     'Thick: the best hypothesis. Medium: led to something that finished, ■ returned, □ not. '
     'Thin: went on, and was dropped later. Dashed and ×: dropped at once. Under each token: the '
-    'sum of log-probabilities. Click a node, or Tab, arrow keys and Enter.'
+    'sum of log-probabilities.'
 )
 
 
 def picture_html(svg: str) -> str:
-    "The tree, which stays hidden without style sheets, as in a notebook that is not trusted."
-    live = f'<div class="dl-live" style="display: none"><div class="dl-scroll">{svg}</div>'
-    legend = f'<div class="dl-legend">{escape(BEAM_LEGEND)}</div></div>'
-    return f'<style>{DRAWN}{STYLE}</style><div class="decodelab-beams">{live}{legend}</div>'
+    "The tree and its legend."
+    hint = '<span class="dx-live"> Click a node, or Tab, arrow keys and Enter.</span>'
+    legend = f'<div class="dl-legend">{escape(BEAM_LEGEND)}{hint}</div>'
+    box = f'<div class="dl-scroll" style="overflow: auto">{svg}</div>'
+    return f'<style>{STYLE}</style><div class="decodelab-beams">{box}{legend}</div>'
 
 
 def rows_html(names: list[str], rows: list[list[str]]) -> str:
@@ -443,11 +507,12 @@ def rows_html(names: list[str], rows: list[list[str]]) -> str:
 # %% ../../nbs/14_explorers/05_beam_explorer.ipynb #f406c25a
 def explore_beams(
     lm: LM,
-    prompt: str = 'def is_even(n):\n    """Return True if',
+    prompt: str = PROMPT,
+    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> BeamExplorer:
     """Explore the beam search of a prompt in JupyterLab.
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    return BeamExplorer(lm, prompt).configure(**settings)
+    return BeamExplorer(lm, prompt, models).configure(**settings)

@@ -6,18 +6,22 @@
 __all__ = ['explore']
 
 # %% ../../nbs/14_explorers/03_decoding_explorer.ipynb #d5cd7958
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastcore.basics import patch
 
+from ..core.driver import Request
+from ..core.html import escape
 from ..core.metrics import Interval, speedup
-from ..core.plot import STYLE, escape, legend_html, prompt_html, strip_html, token_span_list
+from ..core.plot import STYLE, legend_html, prompt_html, strip_html, token_span_list
 from ..core.trace import Trace
 from ..evaluate.bench import run_row, to_frame
-from .explorer import ChoiceField, Explorer, Field, FlagField, IntField
-from .explorer import NumberField, TextField, evaluate, with_imports
+from .explorer import EXAMPLES, ChoiceField, Field, FlagField, IntField
+from .explorer import ModelExplorer, NumberField, StateField, TextField, best_text
+from .explorer import best_tokens, call_text, evaluate, offered_models, with_imports
+from .round_explorer import P_COLOR, TokenTexts, distribution_html
 from ..models.session import LM, tokenizer_difference
 from ..strategies.streaming import Stream, make_request, partial_trace
 
@@ -46,21 +50,30 @@ SEARCHES = {
     'DoLa': "DoLa('high', base)",
 }
 NOTHING = 'nothing'
+NO_DRAFT = 'none'
+WITH_DRAFT = ('draft model', 'token tree')  # drafters that have a model
+DRAFTERS = {
+    'prompt lookup': 'PromptLookupDrafter()',
+    'suffix': 'SuffixDrafter()',
+    'lookahead decoding': 'LookaheadDecodingDrafter()',
+    'early exit': 'EarlyExitDrafter({layer})',
+}
 
 
-def drafters(lm: LM, draft: LM | None) -> dict[str, str]:
+def drafters(
+    lm: LM,
+    draft: LM | None = None,  # of the same tokenizer or of another
+) -> dict[str, str]:
     "The drafters that these models allow: name → expression."
     table = {}
-    if draft is not None and tokenizer_difference(lm, draft):
-        table['draft model, another tokenizer'] = 'UniversalDrafter(draft)'
-    elif draft is not None:
-        table['draft model'] = 'AssistantDrafter(draft)'
-        table['token tree'] = 'TreeDrafter(draft, (3, 2, 1))'
-    table['prompt lookup'] = 'PromptLookupDrafter()'
-    table['suffix'] = 'SuffixDrafter()'
-    table['lookahead decoding'] = 'LookaheadDecodingDrafter()'
-    if lm.depth > 1:
-        table['early exit'] = f'EarlyExitDrafter({lm.depth // 2})'
+    if draft is not None:
+        other = tokenizer_difference(lm, draft)
+        table['draft model'] = 'UniversalDrafter(draft)' if other else 'AssistantDrafter(draft)'
+        if not other:
+            table['token tree'] = 'TreeDrafter(draft, (3, 2, 1))'
+    table |= {name: call.format(layer=lm.depth // 2) for name, call in DRAFTERS.items()}
+    if lm.depth < 2:
+        del table['early exit']
     return table
 
 
@@ -90,16 +103,26 @@ class Comparison:
     traces: list[Trace]
     speed: Interval | None = None  # of the first, relative to the second
     repeats: int = 0  # that were measured
+    finished: bool = True  # have all decodes ended?
+    best: list = field(default_factory=list)  # the target's best tokens, for each token of each text
+
+    @property
+    def n_compared(self) -> int:
+        "The number of new tokens that every text has."
+        return min(len(trace.tokens) for trace in self.traces)
 
     def first_difference(self) -> int | None:
-        "The index of the first new token that differs; None if none does."
+        """The index of the first new token that differs; None if none does so far.
+
+        An unfinished text is compared as far as it goes: its end is no difference.
+        """
         if len(self.traces) < 2:
             return None
         a, b = (trace.tokens for trace in self.traces)
         for i, (x, y) in enumerate(zip(a, b)):
             if x != y:
                 return i
-        return None if len(a) == len(b) else min(len(a), len(b))
+        return self.n_compared if self.finished and len(a) != len(b) else None
 
 
 def measure_speed(runs: list[Callable[[], Trace]], show: Callable, repeats: int = 5) -> Interval:
@@ -117,11 +140,13 @@ def measure_speed(runs: list[Callable[[], Trace]], show: Callable, repeats: int 
     return speedup(to_frame(rows, {}), '0', '1')
 
 
-def decoding_fields(prompt: str, methods: list[str]) -> dict[str, Field]:
+def decoding_fields(prompt: str, methods: list[str], draft: str, drafts: list[str]) -> dict[str, Field]:
     "The fields of the form; the first method is beside the plain base."
+    first = methods[0] if draft != NO_DRAFT else next(m for m in methods if m not in WITH_DRAFT)
     return dict(
-        prompt=TextField(prompt, rows=3),
-        method=ChoiceField(methods[0], methods),
+        draft=ChoiceField(draft, drafts),
+        prompt=TextField(prompt, rows=3, examples=EXAMPLES),
+        method=ChoiceField(first, methods),
         beside=ChoiceField('plain', [*methods, NOTHING]),
         temperature=NumberField(0.0, 0.0, 2.0),
         top_p=NumberField(1.0, 0.05, 1.0),
@@ -129,25 +154,38 @@ def decoding_fields(prompt: str, methods: list[str]) -> dict[str, Field]:
         lookahead=ChoiceField('fixed', LOOKAHEADS),
         draft_length=IntField(4, 1, 20),
         max_new_tokens=IntField(48, 1, 512),
-        seed=IntField(0, 0, 9999),
+        seed=IntField(0, 0, 9999, box=True),
         measure_speed=FlagField(False),
+        token=StateField(''),  # the picked one: number of its text, and its own
     )
 
 
-class DecodingExplorer(Explorer):
+PROMPT = 'def is_even(n):\n    """Return True if n is even."""'
+
+
+class DecodingExplorer(ModelExplorer):
     "Two strategies on one prompt, side by side."
 
     title = 'Explore a decode'
 
-    def __init__(self, lm: LM, draft: LM | None, prompt: str):
-        self.lm = lm
-        self.draft = draft
-        self.drafters = drafters(lm, draft)
-        super().__init__(decoding_fields(prompt, [*self.drafters, 'plain', *SEARCHES]))
+    def __init__(
+        self,
+        lm: LM,
+        draft: LM | None,
+        prompt: str,
+        models: Iterable[LM] | None = None,  # others to choose from
+    ):
+        given = [lm] if draft is None else [lm, draft]
+        table = offered_models(given, models)
+        drafts = [NO_DRAFT, *table] if len(table) > 1 else [NO_DRAFT]
+        first = next((name for name, m in table.items() if m is draft), NO_DRAFT)
+        methods = [*WITH_DRAFT * (len(table) > 1), *DRAFTERS, 'plain', *SEARCHES]
+        super().__init__(table, decoding_fields(prompt, methods, first, drafts))
 
-    def objects(self) -> dict[str, Any]:
-        "The reader's objects that expressions name."
-        return dict(lm=self.lm, draft=self.draft)
+    @property
+    def draft(self) -> LM | None:
+        "The chosen draft model."
+        return self.models.get(self.settings['draft'])
 
     def methods(self, settings: dict) -> list[str]:
         "The method, and the one beside it."
@@ -155,45 +193,85 @@ class DecodingExplorer(Explorer):
         return [name for name in names if name != NOTHING]
 
     def expression(self, method: str, settings: dict) -> str:
-        "The strategy of a method."
-        if method in self.drafters:
-            return speculative_expression(self.drafters[method], settings)
-        return SEARCHES.get(method, 'base')
+        "The strategy of a method; raises `ValueError` for a drafter that the models do not allow."
+        if method not in (*WITH_DRAFT, *DRAFTERS):
+            return SEARCHES.get(method, 'base')
+        table = drafters(self.models[settings['model']], self.models.get(settings['draft']))
+        if method not in table:
+            raise ValueError(
+                f'{method} does not work with model {settings["model"]} and draft '
+                f'{settings["draft"]}: choose a draft model of the same tokenizer, or another method'
+            )
+        return speculative_expression(table[method], settings)
+
+    def request(self, settings: dict, strategy) -> Request:
+        "The request of a decode."
+        sizes = settings['max_new_tokens'], settings['seed']
+        return make_request(
+            self.lm, settings['prompt'], strategy, *sizes, None, agreed_only=True
+        )
 
     def partial_traces(self, settings: dict, strategy) -> Iterator[Trace]:
         "The trace as it grows; the last one is whole."
-        sizes = settings['max_new_tokens'], settings['seed']
-        request = make_request(
-            self.lm, settings['prompt'], strategy, *sizes, None, agreed_only=True
-        )
+        request = self.request(settings, strategy)
         with Stream(request, strategy) as flow:
             for _ in flow.chunks:
                 yield partial_trace(flow.trace, request)
         yield flow.trace
 
+    def best(self, settings: dict, strategy, trace: Trace) -> list:
+        "The target's best tokens at each new one."
+        session = self.request(settings, strategy).session()
+        return best_tokens(session, trace.prompt + trace.tokens, len(trace.prompt))
+
     def compute(self, settings: dict, show: Callable) -> Comparison:
         "Decode with each method in turn; `show` gets the traces as they grow."
+        if self.is_other_view(settings):
+            return self.whole[1]
         strategies = self.strategies(settings)
         done = []
         for strategy in strategies:
             for trace in self.partial_traces(settings, strategy):
-                show(Comparison([*done, trace]))
+                show(Comparison([*done, trace], finished=False))
             done.append(trace)
         comparison = Comparison(done)
+        comparison.best = [self.best(settings, s, t) for s, t in zip(strategies, done)]
         if settings['measure_speed'] and len(done) == 2:
             runs = [lambda s=s: list(self.partial_traces(settings, s))[-1] for s in strategies]
             comparison.repeats = 5
             comparison.speed = measure_speed(runs, lambda: show(comparison), comparison.repeats)
         return comparison
 
+    def pick(self, key: str) -> dict:
+        "A token of a text: the target's best ones at its position are shown."
+        return dict(token=key)
+
+    def call(self) -> str:
+        "The call that opens the form with these settings."
+        changed = self.changed()
+        changed.pop('prompt', None)
+        if self.settings['prompt'] != PROMPT:
+            changed = dict(prompt=self.settings['prompt']) | changed
+        has_draft = self.fields['draft'].value != NO_DRAFT
+        return call_text('explore', *['lm', 'draft'][: 1 + has_draft], **changed)
+
+    def summary(self, result: Comparison) -> str:
+        "Equal or not, and the passes of each text."
+        counts = [
+            f'{name}: {len(t.tokens)} tokens in {t.metrics()["target_passes"]} passes'
+            for name, t in zip(self.methods(self.settings), result.traces)
+        ]
+        words = [comparison_text(result, self.settings['temperature'] == 0)]
+        return '; '.join(words * (len(counts) == 2) + counts)
+
     def code(self) -> str:
         "Code that repeats the decode in a fresh notebook."
         settings = self.settings
         names = ['trace', 'other']
-        lines = [f'lm = load({self.lm.name!r})']
+        lines = [f'lm = {self.load_line()}']
         expressions = [self.expression(m, settings) for m in self.methods(settings)]
         if any('draft' in expression for expression in expressions):
-            lines.append(f'draft = load({self.draft.name!r})')
+            lines.append(f'draft = {self.load_line("draft")}')
         lines.append(f'prompt = {settings["prompt"]!r}')
         if any('base' in expression for expression in expressions):
             lines.append(f'base = {base_expression(settings["temperature"], settings["top_p"])}')
@@ -211,9 +289,10 @@ def without_effect(self: DecodingExplorer, settings: dict) -> list[str]:
     "The settings that are not at their first value and that no chosen method reads."
     methods = self.methods(settings)
     read = set()
-    if any(m in self.drafters for m in methods):
+    speculative = (*WITH_DRAFT, *DRAFTERS)
+    if any(m in speculative for m in methods):
         read |= {'verifier', 'lookahead', 'draft_length'}
-    if any(m in self.drafters or m in ('plain', 'DoLa') for m in methods):
+    if any(m in (*speculative, 'plain', 'DoLa') for m in methods):
         read.add('temperature')
         if settings['temperature'] > 0:
             read.add('top_p')
@@ -228,51 +307,99 @@ def without_effect(self: DecodingExplorer, settings: dict) -> list[str]:
 def strategies(self: DecodingExplorer, settings: dict) -> list:
     "The strategies of the settings; raises `ValueError` for parts that do not fit."
     base = evaluate(base_expression(settings['temperature'], settings['top_p']), {})
-    objects = self.objects() | dict(base=base)
+    objects = dict(lm=self.lm, draft=self.draft, base=base)
     return [evaluate(self.expression(m, settings), objects) for m in self.methods(settings)]
 
 # %% ../../nbs/14_explorers/03_decoding_explorer.ipynb #26830fd7
 @patch
 def result_html(self: DecodingExplorer, result: Comparison) -> str:
-    "Badges, and the texts side by side."
+    "Badges, the texts side by side, and the picked token."
     names = self.methods(self.settings)
-    difference = result.first_difference()
-    panes = [pane_html(name, trace, difference) for name, trace in zip(names, result.traces)]
     head = badges_html(result, self.settings['temperature'] == 0)
     unused = self.without_effect(self.settings)
     if unused:
         listed = ', '.join(unused).replace('_', ' ')
         head += f'<div class="dx-settings">without effect here: {escape(listed)}</div>'
-    return f'{STYLE}{head}<div class="dx-panes">{"".join(panes)}</div>'
+    every = Trace([], [step for trace in result.traces for step in trace.steps])
+    legend = f'<div class="dl-legend">{legend_html(every)}</div>'
+    panes = ''
+    for number, name in enumerate(names):
+        panes += self.pane_html(result, number, name)
+    style = f'{STYLE}{DECODING_STYLE}'
+    box = f'<div class="decodelab-trace dx-decoding">{legend}<div class="dx-panes">{panes}</div></div>'
+    return f'{style}{head}{box}{self.token_html(result)}'
 
 
-def pane_html(name: str, trace: Trace, difference: int | None) -> str:
-    "One text: its tokens, linked to those of the other pane, its figures and its legend."
+@patch
+def pane_html(self: DecodingExplorer, result: Comparison, number: int, name: str) -> str:
+    "One text: its figures, and its tokens, linked to those of the other pane; empty until it begins."
+    if number >= len(result.traces):
+        return f'<div><b>{escape(name)}</b><div class="dl-text">waiting …</div></div>'
+    trace, difference = result.traces[number], result.first_difference()
+    notes = []
+    if result.best:
+        ids = trace.prompt + trace.tokens
+        ends = range(len(trace.prompt), len(ids))
+        notes = [best_text(self.lm, ids[:i], best) for i, best in zip(ends, result.best[number])]
     spans = []
-    for i, span in enumerate(token_span_list(trace)):
+    for i, span in enumerate(token_span_list(trace, notes)):
         sign = '<b title="the first token that differs">▸</b>' if i == difference else ''
-        spans.append(f'<span data-link="{i}">{sign}{span}</span>')
+        pick = f'data-pick="{number}:{i}" tabindex="{-1 if i else 0}"' * bool(notes)
+        kind = ' class="dx-picked"' * (self.settings['token'] == f'{number}:{i}')
+        spans.append(f'<span data-link="{i}"{kind} {pick}>{sign}{span}</span>')
     fold, prompt = prompt_html(trace.prompt_text)
     strategy = escape(str(trace.metadata['strategy']))
     return (
-        f'<div><b>{escape(name)}</b><div class="decodelab-trace"><div class="dl-head">{strategy}</div>'
-        f'{fold}<pre class="dl-text">{prompt}{"".join(spans)}</pre>'
+        f'<div><b>{escape(name)}</b><div class="dl-head">{strategy}</div>'
         f'<div class="dl-strip">{strip_html(trace)}</div>'
-        f'<div class="dl-legend">{legend_html(trace)}</div></div></div>'
+        f'{fold}<pre class="dl-text">{prompt}{"".join(spans)}</pre></div>'
     )
+
+
+@patch
+def token_html(self: DecodingExplorer, result: Comparison) -> str:
+    "The picked token, and the target's best ones at its position."
+    number, _, i = self.settings['token'].partition(':')
+    if not i or not result.best:
+        hint = 'Pick a token for the target’s best ones at its position.'
+        return f'<div class="dx-settings dx-live">{hint}</div>' if result.best else ''
+    trace, i = result.traces[int(number)], int(i)
+    if i >= len(trace.tokens):
+        return ''
+    texts = TokenTexts(trace, self.lm)
+    name = escape(texts.text(trace.tokens[i]))
+    title = f'p, the target, at new token {i + 1} ({self.methods(self.settings)[int(number)]})'
+    pairs = result.best[int(number)][i]
+    return (
+        f'<div>picked: <code>{name}</code></div>'
+        f'{distribution_html(title, pairs, P_COLOR, texts, trace.tokens[i])}'
+    )
+
+
+DECODING_STYLE = '''<style>
+.decodelab-explorer .dx-decoding .dl-text{min-height:12em;max-height:32em;overflow:auto;margin-top:.3em}
+.decodelab-explorer .dx-decoding .dl-strip{border-top:0;margin:0;padding:0;min-height:5.2em}
+.decodelab-explorer .dx-decoding .dx-picked{box-shadow:0 0 0 2px currentColor}
+.decodelab-explorer .dx-decoding .dl-text,.decodelab-explorer .dx-decoding .dl-head{overflow-wrap:break-word}
+.decodelab-explorer .dx-decoding .dl-head{min-height:3.2em}
+</style>'''
+
+
+def comparison_text(result: Comparison, greedy: bool) -> str:
+    "A statement about the two texts that holds whatever an unfinished one adds."
+    difference = result.first_difference()
+    if difference is None:
+        words = f'same tokens: {result.n_compared}'
+        return words if result.finished else f'same so far: {result.n_compared} tokens'
+    words = f'first difference at new token {difference + 1}'
+    return words if greedy else f'{words} (two draws: equal texts are not expected)'
 
 
 def badges_html(result: Comparison, greedy: bool) -> str:
     "Badges that show whether the texts are equal, and the speed."
     if len(result.traces) < 2:
         return ''
-    difference = result.first_difference()
-    words = (
-        'same tokens' if difference is None else f'first difference at new token {difference + 1}'
-    )
-    if difference is not None and not greedy:
-        words += ' (two draws: equal texts are not expected)'
-    badges = f'<span class="dx-badge">{words}</span>'
+    badges = f'<span class="dx-badge">{comparison_text(result, greedy)}</span>'
     if result.speed is not None:
         speed = f'{result.speed.value:.2f}× [{result.speed.low:.2f}, {result.speed.high:.2f}]'
         note = f'ratio of medians, 95 % interval over {result.repeats} repeats'
@@ -283,11 +410,12 @@ def badges_html(result: Comparison, greedy: bool) -> str:
 def explore(
     lm: LM,
     draft: LM | None = None,  # a smaller model, of the same tokenizer or of another
-    prompt: str = 'def is_even(n):\n    """Return True if n is even."""',
+    prompt: str = PROMPT,
+    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> DecodingExplorer:
     """Explore the decoding of a prompt in JupyterLab.
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    return DecodingExplorer(lm, draft, prompt).configure(**settings)
+    return DecodingExplorer(lm, draft, prompt, models).configure(**settings)

@@ -8,7 +8,8 @@ __all__ = ['NextLogits', 'distribution_stages', 'branch_probabilities', 'explore
 # %% ../../nbs/14_explorers/09_distribution_explorer.ipynb #d5428801
 import math
 import re
-from collections.abc import Callable, Sequence
+from html import unescape
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,8 +19,9 @@ from ..core.driver import Request, Rng, encode_prompt
 from ..core.html import escape, probability_text, row_html
 from ..core.plot import prompt_html
 from ..core.trace import detokenize
-from .explorer import Explorer, Field, FlagField, IntField, NumberField
-from .explorer import StateField, TextField, evaluate, with_imports
+from .explorer import EXAMPLES, Field, FlagField, IntField, ModelExplorer
+from .explorer import NumberField, StateField, TextField, best_text, call_text
+from .explorer import evaluate, offered_models, top_pairs, with_imports
 from ..logits.processor_list import LogitsProcessorList
 from ..models.session import LM
 
@@ -197,30 +199,36 @@ def top_tokens(stages: list[Stage], n: int) -> list[int]:
     return chosen[first[chosen].argsort(descending=True, stable=True)].tolist()
 
 
-class DistributionExplorer(Explorer):
+PREFIX = 'def is_even(n):\n    return n'
+
+
+class DistributionExplorer(ModelExplorer):
     "The next token before and after each processor, and a tree of forced tokens."
 
     title = 'Explore a distribution'
     instant = True
 
-    def __init__(self, lm: LM, prefix):
-        self.lm = lm
+    def __init__(
+        self,
+        lm: LM,
+        prefix,
+        models: Iterable[LM] | None = None,  # others to choose from
+    ):
         self.next_logits = None  # of the last prefix
         is_text = isinstance(prefix, str)
-        fields = dict(
-            prefix=TextField(prefix, rows=2) if is_text else StateField([int(i) for i in prefix])
-        )
+        prefixes = TextField(prefix, 2, EXAMPLES) if is_text else None
+        fields: dict[str, Field] = dict(prefix=prefixes or StateField([int(i) for i in prefix]))
         fields |= {name: processor.field for name, processor in PROCESSORS.items()}
         fields['temperature_last'] = FlagField(False)
         fields['tokens_shown'] = IntField(16, 1, 80)
         fields['path'] = StateField(())
         fields['branches'] = StateField(())
-        super().__init__(fields)
+        super().__init__(offered_models([lm], models), fields)
 
     def check(self, **settings) -> dict:
-        "All settings with these changes; another prefix begins without forced tokens."
+        "All settings with these changes; another prefix or model begins without forced tokens."
         checked = super().check(**settings)
-        if checked['prefix'] != self.settings['prefix']:
+        if any(checked[name] != self.settings[name] for name in ('prefix', 'model')):
             for name in ('path', 'branches'):
                 if checked[name] == self.settings[name]:
                     checked[name] = ()
@@ -228,7 +236,8 @@ class DistributionExplorer(Explorer):
 
     def logits_after(self, prefix) -> NextLogits:
         "The model behind a prefix, with what was computed there already."
-        if self.next_logits is None or self.next_logits.prompt != prefix:
+        known = self.next_logits
+        if known is None or known.prompt != prefix or known.lm is not self.lm:
             self.next_logits = NextLogits(self.lm, prefix)
         return self.next_logits
 
@@ -261,7 +270,7 @@ class DistributionExplorer(Explorer):
         settings = self.settings
         branches = [list(b) for b in add_branch(settings['branches'], settings['path'])]
         lines = [
-            f'lm = load({self.lm.name!r})',
+            f'lm = {self.load_line()}',
             f'next_logits = NextLogits(lm, {settings["prefix"]!r})',
             f'processors = {processors_expression(settings)}',
             f'path = {list(settings["path"])}',
@@ -271,6 +280,28 @@ class DistributionExplorer(Explorer):
             lines.append(f'branches = {branches}')
             lines.append('tree = branch_probabilities(next_logits, branches, processors)')
         return with_imports('\n'.join(lines))
+
+    def call(self) -> str:
+        "The call that opens the form with these settings and forced tokens."
+        changed = self.changed()
+        changed.pop('prefix', None)
+        if self.settings['prefix'] != PREFIX:
+            changed = dict(prefix=self.settings['prefix']) | changed
+        return call_text('explore_distribution', 'lm', **changed)
+
+    def summary(self, result: DistributionResult) -> str:
+        "The first token, and how many are left."
+        last = result.stages[-1]
+        token = token_text(self.lm, [*result.prompt, *result.forced], int(last.p.argmax()))
+        return (
+            f'{last.possible} tokens left, {last.entropy:.2f} bits; '
+            f'first: {unescape(token)} {last.p.max().item():.0%}'
+        )
+
+    def best_before(self, path: tuple[int, ...]) -> str:
+        "The target's best tokens at the position of the last token of a path."
+        pairs = top_pairs(self.next_logits(path[:-1]).softmax(-1))
+        return best_text(self.lm, self.next_logits.ids(path[:-1]), pairs[0])
 
     def bars_html(self, result: DistributionResult) -> str:
         "A row for each shown token and a column for each stage; a row forces its token."
@@ -304,9 +335,8 @@ class DistributionExplorer(Explorer):
             key = path_key(result.forced[:k])
             p, before = result.branches[result.forced[:k]]
             visible = escape(text).replace('\n', '↵\n')
-            about = (
-                f'title="{probability_text(p)}, under the model alone {probability_text(before)}"'
-            )
+            about = f'{probability_text(p)}, under the model alone {probability_text(before)}'
+            about = f'title="{about}&#10;{escape(self.best_before(result.forced[:k]))}"'
             html += (
                 f'<span class="dx-forced" data-pick="{key}" data-link="{key}" tabindex="0" {about}>'
                 f'{visible or "·"}</span>'
@@ -334,7 +364,7 @@ class DistributionExplorer(Explorer):
     def tree_html(self, result: DistributionResult) -> str:
         "The tree of forced tokens, and the probability of the present path."
         if not result.branches:
-            return '<div class="dx-settings">pick a row to force its token</div>'
+            return '<div class="dx-settings dx-live">pick a row to force its token</div>'
         after, before = result.path_probability
         here = ' class="dx-here"' if not result.forced else ''
         root = f'<code{here} data-pick="node-go:" data-link="go:" tabindex="0">prefix</code>'
@@ -346,7 +376,7 @@ class DistributionExplorer(Explorer):
             )
         forget = ''
         if len(result.branches) > len(result.forced):
-            opening = '<span class="dx-badge" data-pick="forget:" tabindex="0">'
+            opening = '<span class="dx-badge dx-live" data-pick="forget:" tabindex="0" role="button">'
             forget = f'{opening}forget the other branches</span>'
         return f'<div>{badge}{forget}</div>{root}{self.branch_html(result, ())}'
 
@@ -441,11 +471,12 @@ def bar_cell(p: float, largest: float, possible: bool, removed: bool) -> str:
 # %% ../../nbs/14_explorers/09_distribution_explorer.ipynb #9eb2fcb2
 def explore_distribution(
     lm: LM,
-    prefix='def is_even(n):\n    return n',  # a string or ids
+    prefix=PREFIX,  # a string or ids
+    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> DistributionExplorer:
     """Explore the distribution of the next token in JupyterLab.
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    return DistributionExplorer(lm, prefix).configure(**settings)
+    return DistributionExplorer(lm, prefix, models).configure(**settings)

@@ -7,15 +7,15 @@ __all__ = ['layer_table', 'explore_layers']
 
 # %% ../../nbs/14_explorers/06_layer_explorer.ipynb #a8005a9a
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from ..core.html import escape
+from ..core.html import escape, svg_html
 from ..core.trace import detokenize
-from .explorer import ChoiceField, Explorer, NumberField, StateField, TextField
-from .explorer import with_imports
+from .explorer import EXAMPLES, ChoiceField, ModelExplorer, NumberField
+from .explorer import StateField, TextField, call_text, offered_models, with_imports
 from ..models.session import LM
 from ..strategies.beam_plot import display_text
 from ..strategies.dola import DIVERGENCES, contrast, dola_layers
@@ -133,16 +133,21 @@ def layer_table(
 VIEWS = ('first choice', 'divergence')
 
 
-class LayerExplorer(Explorer):
+class LayerExplorer(ModelExplorer):
     "A text, and what every layer predicts for its tokens."
 
     title = 'Explore the layers'
+    instant = True
 
-    def __init__(self, lm: LM, text: str):
-        self.lm = lm
+    def __init__(
+        self,
+        lm: LM,
+        text: str,
+        models: Iterable[LM] | None = None,  # others to choose from
+    ):
         self.tables = {}  # arguments → the last table
         fields = dict(
-            text=TextField(text, rows=3),
+            text=TextField(text, rows=3, examples=EXAMPLES),
             view=ChoiceField('first choice', VIEWS),
             norm=ChoiceField('final', ('final', 'none')),
             divergence=ChoiceField('jsd', DIVERGENCES),
@@ -150,16 +155,32 @@ class LayerExplorer(Explorer):
             relative_top=NumberField(0.1, 0.0, 1.0),
             token=StateField(1),  # the position of the picked token
         )
-        super().__init__(fields)
+        super().__init__(offered_models([lm], models), fields)
 
     def compute(self, settings: dict, show: Callable) -> LayerTable:
         "The table of the text; another view or token of the same table costs no pass."
         arguments = table_arguments(settings)
-        key = repr((settings['text'], arguments))
+        key = repr((settings['model'], settings['text'], arguments))
         if key not in self.tables:
             table = layer_table(self.lm, settings['text'], **arguments, show=show)
             self.tables = {key: table}
         return self.tables[key]
+
+    def call(self) -> str:
+        "The call that opens the form with these settings."
+        changed = self.changed()
+        changed.pop('text', None)
+        return call_text('explore_layers', 'lm', repr(self.settings['text']), **changed)
+
+    def summary(self, result: LayerTable) -> str:
+        "The picked token, and the layers in which it is the first choice."
+        position = self.settings['token']
+        if not 1 <= position <= len(result):
+            return f'{len(result)} tokens, {result.depth} layers'
+        ranks = result.rank[:, position - 1].tolist()
+        first = [str(layer) for layer, rank in enumerate(ranks) if rank == 1]
+        where = f'first choice of layers {", ".join(first)}' if first else 'first choice of no layer'
+        return f'token {display_text(result.texts[position])}: {where} of {result.depth}'
 
     def pick(self, key: str) -> dict:
         "The token with this position is picked."
@@ -169,7 +190,7 @@ class LayerExplorer(Explorer):
         "The table of the same text in a fresh notebook."
         arguments = table_arguments(self.settings).items()
         options = ', '.join(f'{name}={value!r}' for name, value in arguments)
-        lines = [f'lm = load({self.lm.name!r})', f'text = {self.settings["text"]!r}']
+        lines = [f'lm = {self.load_line()}', f'text = {self.settings["text"]!r}']
         lines += [f'table = layer_table(lm, text, {options})', 'table.agreement()']
         return with_imports('\n'.join(lines))
 
@@ -254,7 +275,8 @@ class LayerExplorer(Explorer):
             f'<table class="dx-lens"><thead>{self.head_row(result)}</thead><tbody>{body}</tbody>'
             f'<tbody>{self.dola_rows(result)}</tbody></table>'
         )
-        legend = f'<div class="dx-legend">{escape(LAYER_LEGEND)}</div>'
+        hint = f'<span class="dx-live"> {escape(LAYER_HINT)}</span>'
+        legend = f'<div class="dx-legend">{escape(LAYER_LEGEND)}{hint}</div>'
         curve = ''
         if 1 <= self.settings['token'] <= len(result):
             curve = self.token_view(result, self.settings['token'])
@@ -269,7 +291,7 @@ class LayerExplorer(Explorer):
         text = display_text(table.texts[position]) or f'⟨{table.ids[position]}⟩'
         before = display_text(''.join(table.texts[:position]))[-40:]
         svg = curve_svg(ranks, table.dola_layer[i], f'rank of {text} by layer')
-        live = f'<div class="dx-live dx-scroll" style="display: none">{svg}</div>'
+        drawing = f'<div class="dx-scroll" style="overflow-x: auto">{svg}</div>'
         rows = dict(layer=range(len(ranks)), rank=ranks)
         rows['probability'] = [f'{p:.1%}' if p >= 0.001 else f'{p:.0e}' for p in probabilities]
         body = ''
@@ -282,7 +304,7 @@ class LayerExplorer(Explorer):
             f'Rank of <code>{escape(text)}</code> by layer, after <code>…{escape(before)}</code>'
         )
         note = f'DoLa subtracts layer {table.dola_layer[i]}, the large dot.'
-        return f'<div>{title}. {note}</div>{live}{numbers}'
+        return f'<div>{title}. {note}</div>{drawing}{numbers}'
 
 
 def table_arguments(settings: dict) -> dict:
@@ -318,16 +340,14 @@ background:var(--jp-layout-color0,var(--pst-color-background,var(--color-backgro
 .decodelab-explorer .dx-lens [data-pick]:hover,.decodelab-explorer .dx-lens [data-pick]:focus,
 .decodelab-explorer .dx-lens .dx-linked{outline-offset:-2px}
 .decodelab-explorer .dx-lens .dx-on{border-left:2px solid currentColor;border-right:2px solid currentColor}
-.decodelab-explorer .dx-live{display:block!important}
 .decodelab-explorer .dx-legend{opacity:.75;font-size:12px}
-.decodelab-explorer svg text{fill:currentColor;font:11px system-ui,sans-serif}
 </style>"""
 LAYER_LEGEND = (
     'Columns: the tokens of the text. Rows: layers, the last one on top, with the fraction of tokens '
     "for which a layer's first choice is the last layer's; • is a candidate of DoLa. "
-    'Bold: the first choice is the token that follows. Framed: the layer that DoLa subtracts. '
-    'Click a column, or Tab, arrow keys and Enter, for its rank by layer.'
+    'Bold: the first choice is the token that follows. Framed: the layer that DoLa subtracts.'
 )
+LAYER_HINT = 'Click a column, or Tab, arrow keys and Enter, for its rank by layer.'
 
 # %% ../../nbs/14_explorers/06_layer_explorer.ipynb #97020806
 HEIGHT = 130  # pixels of the curve
@@ -358,17 +378,18 @@ def curve_svg(
         parts.append(f'<circle cx="{x}" cy="{y:.1f}" {style}>{title}</circle>')
         if j % every == 0:
             parts.append(f'<text x="{x}" y="{UP + HEIGHT + 20}" text-anchor="middle">{j}</text>')
-    size = f'width="{right + 20}" height="{UP + HEIGHT + 28}"'
-    return f'<svg {size} role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    font = 'fill="currentColor" font-size="11" font-family="system-ui,sans-serif"'
+    return svg_html(f'<g {font}>{"".join(parts)}</g>', right + 20, UP + HEIGHT + 28, label)
 
 # %% ../../nbs/14_explorers/06_layer_explorer.ipynb #8fa01400
 def explore_layers(
     lm: LM,
     text: str,
+    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> LayerExplorer:
     """Explore what the layers of a model predict for the tokens of a text, in JupyterLab.
 
     Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
     """
-    return LayerExplorer(lm, text).configure(**settings)
+    return LayerExplorer(lm, text, models).configure(**settings)

@@ -8,16 +8,18 @@ __all__ = ['explore_lookahead']
 # %% ../../nbs/14_explorers/08_lookahead_explorer.ipynb #0842b4f8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from ..core.html import escape, figures_html
+from ..core.html import escape, figures_html, svg_html
 from ..core.plot import TINTS
 from ..core.trace import CONTEXT, Step, detokenize
 from .explorer import ChoiceField, Explorer, IntField, NumberField, StateField
-from .explorer import evaluate, with_imports
+from .explorer import best_text, best_tokens, call_text, constructor_code, evaluate
+from .explorer import load_call, with_imports
 from .round_explorer import visible
+from ..models.session import LM
 from ..speculative.cost_aware import RoundCosts
 from ..tuning.replay import DraftTable, OracleLookahead, replay
+from ..zoo.corpus import builtin_prompts
 
 # %% ../../nbs/14_explorers/08_lookahead_explorer.ipynb #f526e1a3
 @dataclass
@@ -188,10 +190,10 @@ def curve_svg(view: LookaheadView) -> str:
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}" tabindex="0" '
             f'data-pick="{view.axis}:{value:g}"><title>{view.axis} {value:g}: {s:.2f}×</title></circle>'
         )
-    size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
-    title = f'speed over plain decoding by {view.axis}'
+    best, at_best = max((s, x) for x, s in view.curve)
+    title = f'speed over plain decoding by {view.axis}, best {best:.2f}× at {at_best:g}'
     style = 'style="max-width:100%;height:auto;overflow:visible"'
-    return f'<svg {size} {style} role="img" aria-label="{title}">{"".join(parts)}</svg>'
+    return svg_html(''.join(parts), WIDTH, HEIGHT, title, style)
 
 
 def curve_html(view: LookaheadView) -> str:
@@ -224,6 +226,7 @@ def sequence_html(
     texts: list[str],  # of the sequence's tokens
     prompt_text: str,
     picked: int,  # number of the round that is open; 0: none
+    notes: list[str],  # a line more for the tooltip of each token; none: as they are
 ) -> str:
     "The tokens of a sequence in the colours of their rounds' outcomes."
     spans = []
@@ -232,7 +235,9 @@ def sequence_html(
         title = f'round {n + 1}: {r.step.drafted} drafted, {r.match} right'
         for i, text in enumerate(texts[r.position : end]):
             kind = 'accepted' if i < r.step.accepted else r.outcome
-            attributes = f'data-pick="round:{n + 1}" data-link="{n}" title="{title}"'
+            note = f'\n{notes[r.position + i]}' if notes else ''
+            about = f'title="{escape(title + note)}"'
+            attributes = f'data-pick="round:{n + 1}" data-link="{n}" {about}'
             if i == 0:
                 attributes += ' tabindex="0"'
             style = 'border-bottom:2px solid currentColor;' if n + 1 == picked else ''
@@ -287,23 +292,23 @@ class LookaheadExplorer(Explorer):
     def __init__(
         self,
         table: DraftTable,
-        lm: Any = None,  # the target, for texts; None: tokens are shown by their ids
+        lm: LM | None = None,  # the target, for texts; None: tokens are shown by their ids
         costs: RoundCosts | None = None,  # measured; they set the sliders
     ):
         if not isinstance(table, DraftTable):
             raise TypeError(
                 f'table is {table!r}: give a DraftTable, as DraftTable.build(lm, drafter, prompts)'
             )
-        costs = costs or RoundCosts.from_ratio(0.2, 0.02)
-        unit = costs.target_pass(1)
-        slope = max((costs.target_pass(9) / unit - 1) / 8, 0.0)
+        first = costs or RoundCosts.from_ratio(0.2, 0.02)
+        unit = first.target_pass(1)
+        slope = max((first.target_pass(9) / unit - 1) / 8, 0.0)
         k = table.metadata['k']
         super().__init__(
             dict(
                 rule=ChoiceField('confidence', RULES),
                 threshold=NumberField(0.4, 0.0, 1.0, 0.05),
                 k=IntField(k, 1, k),
-                c=NumberField(round(costs.draft / unit, 3), 0.0, 2.0, 0.01),
+                c=NumberField(round(first.draft / unit, 3), 0.0, 2.0, 0.01),
                 per_token=NumberField(round(slope, 3), 0.0, 1.0, 0.01),
                 prompt=IntField(1, 1, len(table)),
                 round=StateField(''),
@@ -311,7 +316,9 @@ class LookaheadExplorer(Explorer):
         )
         self.table = table
         self.lm = lm
+        self.costs = costs
         self.replays: dict[str, list[list[Step]]] = {}
+        self.best: dict[int, list] = {}  # number of a prompt → the target's best tokens
 
     def replayed(self, settings: dict) -> list[list[Step]]:
         "The steps under the rule of these settings, from an earlier replay where there is one."
@@ -356,6 +363,17 @@ class LookaheadExplorer(Explorer):
             return [f' {token}' for token in tokens]
         return detokenize(self.lm.decode, before[-CONTEXT:], tokens)
 
+    def notes(self, which: int) -> list[str]:
+        "The target's best tokens at each token of a sequence, as text; none without the target."
+        if self.lm is None:
+            return []
+        ids = self.table.prompts[which] + self.table.sequences[which]
+        start = len(self.table.prompts[which])
+        if which not in self.best:
+            self.best[which] = best_tokens(self.lm.session(), ids, start)
+        best = self.best[which]
+        return [best_text(self.lm, ids[: start + i], pairs) for i, pairs in enumerate(best)]
+
     def result_html(self, result: LookaheadView) -> str:
         "Speed, curve, and the text in colours."
         table = self.table
@@ -370,7 +388,9 @@ class LookaheadExplorer(Explorer):
             summary_html(result, rounds),
             curve_html(result),
             legend_html(),
-            sequence_html(result.rounds, self.texts(prompt, sequence), before, number),
+            sequence_html(
+                result.rounds, self.texts(prompt, sequence), before, number, self.notes(which)
+            ),
         ]
         if 1 <= number <= len(result.rounds):
             r = result.rounds[number - 1]
@@ -378,13 +398,55 @@ class LookaheadExplorer(Explorer):
             parts.append(proposal_html(number, r, self.texts(ids, r.proposed)))
         return ''.join(parts)
 
+    def table_lines(self) -> list[str]:
+        "Code that records the table again; that loads it where its metadata do not suffice."
+        metadata = self.table.metadata
+        drafter = constructor_code(str(metadata['drafter']), self.lm)
+        base = constructor_code(str(metadata.get('base', '')), self.lm)
+        if not drafter or not base:
+            return ["# table.save('table.json') has stored it", "table = DraftTable.load('table.json')"]
+        sizes = f'{metadata["max_new_tokens"]}, {metadata["k"]}'
+        options = f', {base}' if base != 'Greedy()' else ''
+        options += f', seed={metadata["seed"]}' if metadata['seed'] else ''
+        load_line = f'load({metadata["lm"]!r})' if self.lm is None else load_call(self.lm)
+        return [
+            f'lm = {load_line}',
+            f'prompts = {self.prompts_code()}',
+            f'table = DraftTable.build(lm, {drafter}, prompts, {sizes}{options})',
+        ]
+
+    def prompts_code(self) -> str:
+        "The prompts of the table: the first of the built-in ones, texts, or else ids."
+        n = len(self.table)
+        if self.lm is None:
+            return repr(self.table.prompts)
+        texts = [self.lm.decode(ids) for ids in self.table.prompts]
+        if [self.lm.encode(text) for text in texts] != self.table.prompts:
+            return repr(self.table.prompts)
+        return f'builtin_prompts()[:{n}]' if texts == builtin_prompts()[:n] else repr(texts)
+
     def code(self) -> str:
-        "The call that predicts the speed."
-        return with_imports(
-            f'costs = {costs_code(self.settings)}\n'
-            f'rule = {rule_code(self.settings)}\n'
-            'predicted_speedup(table, rule, costs)'
-        )
+        "Code that predicts the speed in a fresh notebook."
+        lines = [
+            *self.table_lines(),
+            f'costs = {costs_code(self.settings)}',
+            f'rule = {rule_code(self.settings)}',
+            'predicted_speedup(table, rule, costs)',
+        ]
+        return with_imports('\n'.join(lines))
+
+    def call(self) -> str:
+        "The call that opens the form with these settings on the reader's table."
+        names = ['table']
+        if self.lm is not None:
+            names.append('lm')
+        if self.costs is not None:
+            names.append('costs' if self.lm is not None else 'costs=costs')
+        return call_text('explore_lookahead', *names, **self.changed())
+
+    def summary(self, result: LookaheadView) -> str:
+        "The rule and its predicted speed."
+        return f'{result.rule}: {result.speedup:.2f} times the speed of plain decoding, predicted'
 
     def pick(self, key: str) -> dict:
         "A point of the curve sets its value, a token opens its round."
@@ -396,8 +458,12 @@ class LookaheadExplorer(Explorer):
 # %% ../../nbs/14_explorers/08_lookahead_explorer.ipynb #45f46289
 def explore_lookahead(
     table: DraftTable,  # `DraftTable.build(lm, AssistantDrafter(draft), prompts)`
-    lm: Any = None,  # the target, for texts; None: tokens are shown by their ids
+    lm: LM | None = None,  # the target, for texts; None: tokens are shown by their ids
     costs: RoundCosts | None = None,  # measured (`measure_costs`); they set the sliders
+    **settings,  # first values of the form, by the names of its fields
 ) -> LookaheadExplorer:
-    "An explorer of lookahead rules over a recorded table."
-    return LookaheadExplorer(table, lm, costs)
+    """An explorer of lookahead rules over a recorded table.
+
+    Raises `TypeError` for a setting that the form does not have, `ValueError` for a bad value.
+    """
+    return LookaheadExplorer(table, lm, costs).configure(**settings)

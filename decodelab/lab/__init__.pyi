@@ -9,3 +9,4 @@ from .freshness import stored_freshness as stored_freshness
 from .validate import folder_problems as folder_problems
 from .distributed import launch as launch
 from .distributed import scaling as scaling
+from .exercise import your_turn as your_turn

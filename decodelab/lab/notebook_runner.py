@@ -214,8 +214,10 @@ def format_duration(seconds: float) -> str:
 
 def progress_text(cell) -> str:
     "The last progress bar of a cell, as `done/total, time left`; empty without one."
-    outputs = cell.get('outputs', [])
-    text = ''.join(o.get('text', '') for o in outputs if o.get('name') == 'stderr')
+    text = ''
+    for output in cell.get('outputs', []):
+        text += output.get('data', {}).get('text/plain', '')
+        text += output.get('text', '') if output.get('name') == 'stderr' else ''
     bars = re.findall(r'(\d+/\d+) \[[^<\]]*<([^,\]]+)', text)
     if not bars:
         return ''

@@ -81,8 +81,11 @@ def tree_svg(
     height = TOP + ROW * max(e.y for e in edges) + 22
     attributes = f'role="tree" aria-label="{escape(label)}"'
     if still:
-        body = f'<style>{DRAWN}</style>{body}'
         attributes = 'class="decodelab-beams"'
+    elif pick:
+        attributes += ' class="decodelab-beams"'
+    if still or pick:  # it can be saved
+        body = f'<style>{DRAWN}</style>{body}'
     return svg_html(body, width, height, attributes=attributes)
 
 
@@ -96,6 +99,7 @@ LINES = '''
 .decodelab-beams .dl-pruned path{stroke:#888;stroke-width:1;stroke-dasharray:3 3}
 .decodelab-beams .dl-pruned text{opacity:.7}
 .decodelab-beams .dl-best path{stroke-width:4.5}
+.decodelab-beams .dl-on path{stroke:currentColor;stroke-dasharray:none}
 '''
 FONT = f'.decodelab-beams text{{font:12px {MONOSPACE}}}\n'
 DRAWN = (
@@ -119,7 +123,6 @@ STYLE = '''
 .decodelab-beams:has([value=hypotheses]:checked) .dl-view:not(.dl-hypotheses){display:none}
 .decodelab-beams .dl-n:focus{outline:none}
 .decodelab-beams .dl-n:focus text{text-decoration:underline}
-.decodelab-beams .dl-on path{stroke:currentColor;stroke-dasharray:none}
 .decodelab-beams output{display:block;min-height:4.5em;white-space:pre-wrap;overflow-wrap:anywhere}
 .decodelab-beams .dl-legend{opacity:.75}
 '''

@@ -1,12 +1,11 @@
-"""The explorers in JupyterLab, driven by slider, list, button, click and key.
+"""The explorers in JupyterLab, driven by slider, list, button, click and key; then saved, and opened without a kernel.
 
 What a page shows at the end is what the same explorer computes here, without a browser, from the same settings.
-A picture of each is kept. Every second one is dark; DECODELAB_THEMES=both drives each in both themes.
+One notebook has all seven, so that models are loaded once. A picture of each is kept, light, dark and narrow.
 
 Skipped if the machine has no browser.
 """
 
-import os
 import re
 import time
 
@@ -23,7 +22,7 @@ from decodelab.explorers import (
     explore_watermark,
     step_rounds,
 )
-from decodelab.explorers.explorer import view_html
+from decodelab.explorers.explorer import RERUN, view_html
 from decodelab.speculative import recorded
 from tests.jupyter_browser import ARTEFACTS, BROWSER, open_browser, open_notebook, run_all, serve
 
@@ -57,76 +56,76 @@ CELLS = dict(
     lookahead=LOOKAHEAD,
     distribution='explore_distribution(lm, prompt, top_k=12)',
 )
-
-
-def in_theme(name: str):
-    "The theme of JupyterLab in a test; both where DECODELAB_THEMES asks for them."
-    names = ['Light', 'Dark'] if os.environ.get('DECODELAB_THEMES') == 'both' else [name]
-    return pytest.mark.parametrize('lab', names, indirect=True, scope='module')
+DIFFERENCE = 'first difference'
 
 
 @pytest.fixture(scope='module')
-def lab(request, tmp_path_factory):
-    "A function that opens an explorer and returns the page, 900 pixels wide."
-    theme = request.param
+def lab(tmp_path_factory):
+    "The page of a notebook with all explorers, the address of a file beside it, and its folder."
     home, folder = (tmp_path_factory.mktemp(name) for name in ('home', 'notebooks'))
-    for name, cell in CELLS.items():
-        nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in (SETUP, cell)])
-        nb.metadata.kernelspec = dict(name='python3', display_name='python3', language='python')
-        nbformat.write(nb, folder / f'{name}.ipynb')
-    with serve(folder, home, theme) as address:
-        yield address, theme.lower()
+    sources = [SETUP, *CELLS.values()]
+    nb = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
+    nb.metadata.kernelspec = dict(name='python3', display_name='python3', language='python')
+    nbformat.write(nb, folder / 'explorers.ipynb')
+    ARTEFACTS.mkdir(parents=True, exist_ok=True)
+    with serve(folder, home) as address, open_browser(1280, 1600) as page:
+        page.context.grant_permissions(['clipboard-read', 'clipboard-write'])
+        open_notebook(page, address('explorers.ipynb') + '&reset')
+        outputs = run_all(page)
+        assert not [o for o in outputs if o['output_type'] == 'error'], outputs
+        page.locator('.decodelab-panel .decodelab-explorer').nth(len(CELLS) - 1).wait_for()
+        yield page, address, folder
+
+
+class Form:
+    "One explorer of the page."
+
+    def __init__(self, page, name: str):
+        self.page = page
+        self.name = name
+        self.box = page.locator('.decodelab-panel').nth(list(CELLS).index(name))
+        self.view = self.box.locator('.decodelab-explorer')
+
+    def move(self, name: str, steps: int, key: str = 'ArrowRight'):
+        "Move a slider by keys; it is called as a screen reader would call it."
+        handle = self.box.get_by_role('slider', name=name, exact=True)
+        handle.focus()
+        for _ in range(steps):
+            handle.press(key)
+
+    def press(self, label: str):
+        self.box.locator('button.jupyter-button', has_text=label).click()
+
+    def choose(self, name: str, option: str):
+        self.box.get_by_label(name, exact=True).select_option(option)
+
+    def pick(self, key: str):
+        "Pick an element by key."
+        element = self.box.locator(f'[data-pick="{key}"]').first
+        element.focus()
+        element.press('Enter')
+
+    def wait_for(self, explorer):
+        "Wait until the page shows what the explorer computed here."
+        expected = text_of(view_html(explorer))
+        end = time.monotonic() + 60
+        while (shown := text_of(self.view.evaluate('e => e.outerHTML'))) != expected:
+            assert time.monotonic() < end, (shown, expected)
+            self.page.wait_for_timeout(100)
+        assert len(expected) > 60
+
+    def wait_for_status(self, text: str):
+        self.box.locator('.widget-html', has_text=text).last.wait_for(timeout=60_000)
+
+    def keep(self, kind: str):
+        "Keep a picture of the explorer; nothing sticks out sideways."
+        assert self.box.evaluate('e => e.scrollWidth - e.clientWidth') < 2
+        self.box.screenshot(path=ARTEFACTS / f'explorer_{self.name}_{kind}.png')
 
 
 @pytest.fixture
-def opened(lab):
-    address, theme = lab
-    with open_browser(900, 1600) as page:
-
-        def open_cell(name: str):
-            open_notebook(page, address(f'{name}.ipynb') + '&reset')
-            outputs = run_all(page)
-            assert not [o for o in outputs if o['output_type'] == 'error'], outputs
-            static = page.locator('[class^=decodelab-static]')
-            page.locator('.widget-vbox .decodelab-explorer').wait_for(timeout=60_000)
-            # the live view is there
-            assert static.count() == 1
-            assert not static.is_visible()
-            page.keep = lambda: keep(page, f'{name}_{theme}')
-            return page
-
-        yield open_cell
-
-
-def keep(page, name: str):
-    "Keep a picture of the explorer; nothing sticks out sideways."
-    ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    box = page.locator('.jp-OutputArea-child:has(.widget-vbox)').last
-    assert box.evaluate('e => e.scrollWidth - e.clientWidth') < 24
-    box.screenshot(path=ARTEFACTS / f'explorer_{name}.png')
-
-
-def move(page, name: str, steps: int):
-    "Move a slider by keys."
-    handle = page.locator('.widget-slider', has_text=name).locator('.noUi-handle')
-    handle.focus()
-    for _ in range(steps):
-        handle.press('ArrowRight')
-
-
-def button(page, label: str):
-    return page.locator('button.jupyter-button', has_text=label)
-
-
-def choose(page, name: str, option: str):
-    page.locator('.widget-dropdown', has_text=name).locator('select').select_option(option)
-
-
-def pick(page, key: str):
-    "Pick an element by key."
-    element = page.locator(f'.widget-vbox [data-pick="{key}"]').first
-    element.focus()
-    element.press('Enter')
+def form(lab):
+    return lambda name: Form(lab[0], name)
 
 
 def text_of(html: str) -> str:
@@ -136,135 +135,254 @@ def text_of(html: str) -> str:
     return re.sub(r'\s+', ' ', text).strip()
 
 
-def wait_for(page, explorer):
-    "Wait until the page shows what the explorer computed here."
-    expected = text_of(view_html(explorer))
-    view = page.locator('.widget-vbox .decodelab-explorer')
-    end = time.monotonic() + 60
-    while (
-        seen := text_of(view.evaluate('e => e.outerHTML'))
-    ) != expected and time.monotonic() < end:
-        page.wait_for_timeout(200)
-    assert seen == expected
-    assert len(expected) > 60
-
-
 @pytest.fixture(scope='module')
 def models():
     return load('pico'), load('pico-draft')
 
 
-@in_theme('Light')
-def test_a_decode(opened, models):
+def badges_while(page, form, act):
+    "Every text that the first badge has while `act` runs."
+    page.evaluate(
+        """box => {
+        window.badges = []
+        window.watcher = new MutationObserver(() => {
+          const text = box.querySelector('.dx-badge')?.textContent
+          if (text && text !== window.badges.at(-1)) window.badges.push(text)
+        })
+        window.watcher.observe(box, {childList: true, subtree: true})
+        }""",
+        form.box.element_handle(),
+    )
+    act()
+    page.evaluate('window.watcher.disconnect()')
+    return page.evaluate('window.badges')
+
+
+def test_a_decode(form, models):
     lm, draft = models
-    page = opened('decoding')
-    view = page.locator('.widget-vbox .decodelab-explorer')
-    move(page, 'draft length', 3)
-    button(page, 'Run').click()
-    explorer = explore(lm, draft)
+    form = form('decoding')
+    explorer = explore(lm, draft, models=[])
+    explorer.run()
+    form.wait_for(explorer)
+    form.move('draft length', 3)
+    note = form.box.locator('.dx-note')
+    note.get_by_text('press Run').wait_for()
+    assert form.box.locator('.dx-stale').count() == 1
+    form.press('Run')
     explorer.run(draft_length=7)
-    wait_for(page, explorer)
-    assert 'same tokens' in view.inner_text()
-    token = view.locator('[data-link="5"]')
+    form.wait_for(explorer)
+    assert form.box.locator('.dx-stale').count() == 0
+    assert note.inner_text() == ''
+    assert 'same tokens: 48' in form.box.get_by_role('status').last.inner_text()  # it is announced
+
+    token = form.view.locator('[data-link="5"]')
     token.first.hover()
     assert token.count() == 2
     assert all('dx-linked' in t.get_attribute('class') for t in token.all())
+    assert 'target: ' in token.first.locator('span').first.get_attribute('title')
+    form.pick('1:5')
+    explorer.run(token='1:5')
+    form.wait_for(explorer)
 
-    button(page, 'Copy as code').click()
+    form.press('Undo')
+    form.press('Undo')
+    explorer.undo()
+    explorer.undo()
+    form.wait_for(explorer)
+    assert form.box.get_by_role('slider', name='draft length').get_attribute('aria-valuenow') == '4.0'
+
+
+def clipboard(page) -> str:
+    "The text of the clipboard, once there is one."
+    end = time.monotonic() + 30
+    while not (text := page.evaluate('navigator.clipboard.readText()')):
+        assert time.monotonic() < end
+        page.wait_for_timeout(100)
+    return text
+
+
+def test_what_is_copied(lab, form, models):
+    page, form = lab[0], form('decoding')
+    for _ in range(2):  # every press copies
+        page.evaluate("navigator.clipboard.writeText('')")
+        form.press('Copy code')
+        code = clipboard(page)
+    form.wait_for_status('copied')
+    assert code == form.box.locator('.decodelab-code').inner_text()
     names = {}
-    exec(page.locator('.decodelab-code').inner_text(), names)
-    assert names['trace'].tokens == decode(lm, PROMPT, Greedy(), max_new_tokens=48).tokens
-    page.keep()
+    exec(code, names)
+    assert names['trace'].tokens == decode(models[0], PROMPT, Greedy(), max_new_tokens=48).tokens
+    form.choose('method', 'suffix')
+    form.press('Run')
+    page.get_by_text('SuffixDrafter').last.wait_for()
+    page.evaluate("navigator.clipboard.writeText('')")
+    form.press('Copy settings')
+    assert clipboard(page) == "explore(lm, draft, method='suffix')"
+    form.press('Undo')
 
-    choose(page, 'verifier', 'token')
-    button(page, 'Run').click()
-    alert = view.locator('[role=alert]')
+
+def test_saved_pictures(lab, form):
+    page = lab[0]
+    for name, drawing in (('decoding', False), ('beams', True)):
+        for kind in ('SVG', 'PNG'):
+            with page.expect_download() as download:
+                form(name).press(f'Save {kind}')
+            path = ARTEFACTS / f'{name}.{kind.lower()}'
+            download.value.save_as(path)
+            data = path.read_bytes()
+            if kind == 'PNG':
+                assert data.startswith(b'\x89PNG')
+                assert len(data) > 20_000
+            else:
+                assert (b'foreignObject' in data) != drawing
+                assert data.startswith(b'<svg')
+
+
+def test_a_decode_that_fails_or_is_stopped(lab, form):
+    form = form('decoding')
+    form.choose('verifier', 'token')
+    form.press('Run')
+    alert = form.view.locator('[role=alert]')
     alert.wait_for(timeout=30_000)
     assert 'weighs probabilities' in alert.inner_text()
-    choose(page, 'verifier', 'default')
-    page.locator('.widget-checkbox', has_text='measure speed').locator('input').check()
-    move(page, 'max new tokens', 200)
-    button(page, 'Run').click()
-    button(page, 'Stop').click()
-    page.get_by_text('stopped', exact=True).wait_for(timeout=60_000)
+    form.choose('verifier', 'default')
+    form.move('max new tokens', 200)
+
+    def stop_in_the_second_pane():
+        form.press('Run')
+        form.view.locator('.dx-panes > div').nth(1).locator('[data-link="20"]').wait_for()
+        form.press('Stop')
+        form.wait_for_status('stopped')
+
+    badges = badges_while(lab[0], form, stop_in_the_second_pane)
+    assert [b for b in badges if b.startswith('same so far')]
+    assert not [b for b in badges if DIFFERENCE in b]
+    assert form.view.locator('.dx-badge').first.inner_text().startswith('same so far')
 
 
-@in_theme('Dark')
-def test_rounds(opened, models):
+def test_rounds(form, models):
     lm, draft = models
-    page = opened('rounds')
+    form = form('rounds')
     sampled = recorded(Speculative(AssistantDrafter(draft), Sample([Temperature(0.8)])))
     explorer = step_rounds(decode(lm, PROMPT, sampled, max_new_tokens=32), lm)
     explorer.run()
-    wait_for(page, explorer)
-    pick(page, 'next')
+    form.wait_for(explorer)
+    form.pick('next')
     explorer.run(**explorer.pick('next'))
-    wait_for(page, explorer)
+    form.wait_for(explorer)
     assert explorer.settings['round'] == 2
-    page.keep()
 
 
-@in_theme('Light')
-def test_beams(opened, models):
-    page = opened('beams')
-    explorer = explore_beams(models[0], max_new_tokens=4)
-    move(page, 'num beams', 1)
-    button(page, 'Run').click()
+def test_beams(form, models):
+    form = form('beams')
+    explorer = explore_beams(models[0], max_new_tokens=4, models=[])
+    form.move('num beams', 1)  # it is instant
     explorer.run(num_beams=explorer.settings['num_beams'] + 1)
-    wait_for(page, explorer)
+    form.wait_for(explorer)
     for key in ('node 1', 'force'):
-        pick(page, key)
+        form.pick(key)
         explorer.run(**explorer.pick(key))
-        wait_for(page, explorer)
-    page.keep()
+        form.wait_for(explorer)
 
 
-@in_theme('Dark')
-def test_layers(opened, models):
-    page = opened('layers')
-    explorer = explore_layers(models[0], PROMPT)
+def test_layers(form, models):
+    form = form('layers')
+    explorer = explore_layers(models[0], PROMPT, models=[])
     explorer.run()
-    pick(page, '6')
+    form.pick('6')
     explorer.run(**explorer.pick('6'))
-    wait_for(page, explorer)
-    page.keep()
+    form.wait_for(explorer)
 
 
-@in_theme('Light')
-def test_a_watermark(opened, models):
-    page = opened('watermark')
-    explorer = explore_watermark(models[0], length=40)
-    choose(page, 'scheme', 'Gumbel')
-    choose(page, 'attack', 'replace tokens')
-    button(page, 'Run').click()
-    explorer.run(scheme='Gumbel', attack='replace tokens')
-    wait_for(page, explorer)
-    page.keep()
+def test_a_watermark(form, models):
+    form = form('watermark')
+    explorer = explore_watermark(models[0], length=40, models=[])
+    form.choose('scheme', 'Gumbel')
+    form.box.locator('.dx-note').get_by_text('press Run').wait_for()
+    form.press('Run')
+    explorer.run(scheme='Gumbel')
+    form.wait_for(explorer)
+    form.choose('attack', 'replace tokens')  # no text is sampled again
+    explorer.run(attack='replace tokens')
+    form.wait_for(explorer)
 
 
-@in_theme('Dark')
-def test_a_lookahead_rule(opened, models):
+def test_a_lookahead_rule(form, models):
     lm, draft = models
-    page = opened('lookahead')
+    form = form('lookahead')
     table = DraftTable.build(lm, AssistantDrafter(draft), builtin_prompts()[:1], 24, k=6)
     explorer = explore_lookahead(table, lm)
     step = explorer.fields['threshold'].step
-    move(page, 'threshold', 2)
+    form.move('threshold', 2)
     explorer.run(threshold=explorer.settings['threshold'] + 2 * step)
-    wait_for(page, explorer)
-    page.keep()
+    form.wait_for(explorer)
 
 
-@in_theme('Light')
-def test_the_next_token(opened, models):
-    page = opened('distribution')
-    explorer = explore_distribution(models[0], PROMPT, top_k=12)
+def test_the_next_token(form, models):
+    form = form('distribution')
+    explorer = explore_distribution(models[0], PROMPT, models=[], top_k=12)
     explorer.run()
     key = f'force:{explorer.result.top[1]}'
-    pick(page, key)
+    form.pick(key)
     explorer.run(**explorer.pick(key))
-    wait_for(page, explorer)
-    move(page, 'temperature', 1)
+    form.wait_for(explorer)
+    form.move('temperature', 1)
     explorer.run(temperature=explorer.settings['temperature'] + explorer.fields['temperature'].step)
-    wait_for(page, explorer)
-    page.keep()
+    form.wait_for(explorer)
+
+
+def test_every_control_has_a_name(lab):
+    for role in ('slider', 'spinbutton', 'combobox', 'checkbox'):
+        controls = lab[0].locator('.decodelab-panel').get_by_role(role)
+        assert controls.count(), role
+        for control in controls.all():
+            name = control.evaluate("e => e.getAttribute('aria-label') || e.labels?.[0]?.textContent")
+            assert name, control.evaluate('e => e.outerHTML')
+
+
+def test_pictures_of_all(lab, form):
+    page = lab[0]
+    for theme in ('Light', 'Dark'):
+        page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
+        page.wait_for_function(f"document.body.dataset.jpThemeName === 'JupyterLab {theme}'")
+        for name in CELLS:
+            form(name).keep(theme.lower())
+    page.set_viewport_size(dict(width=900, height=1600))  # the file browser leaves half of it
+    page.wait_for_timeout(300)
+    for name in CELLS:
+        form(name).keep('narrow')
+    watermark = form('watermark').box
+    right = watermark.bounding_box()['x'] + watermark.bounding_box()['width']
+    for verdict in watermark.locator('td', has_text=re.compile('^(watermarked|no evidence)$')).all():
+        assert verdict.bounding_box()['x'] + verdict.bounding_box()['width'] <= right
+    page.set_viewport_size(dict(width=1280, height=1600))
+
+
+@pytest.mark.parametrize('trusted', [True, False])
+def test_saved_and_opened_without_its_kernel(lab, trusted):
+    page, address, folder = lab
+    name = 'explorers.ipynb'
+    if trusted:
+        page.evaluate("jupyterapp.commands.execute('docmanager:save')")
+        page.wait_for_function('!jupyterapp.shell.currentWidget.context.model.dirty')
+        page.evaluate('jupyterapp.shell.currentWidget.sessionContext.shutdown()')
+    else:
+        name = 'copy.ipynb'
+        nb = nbformat.read(folder / 'explorers.ipynb', 4)
+        nb.metadata.author = 'somebody'  # another file than the one that was signed
+        nbformat.write(nb, folder / name)
+    open_notebook(page, address(name) + '&reset')
+    page.locator('.decodelab-still').first.wait_for()
+    page.wait_for_timeout(1000)
+    text = page.locator('.jp-Notebook').inner_text()
+    assert 'PanelBox' not in text
+    assert 'model not found' not in text
+    assert text.count(RERUN) == len(CELLS)
+    pictures = page.locator('.decodelab-explorer img')
+    assert pictures.count() == 4  # tree, ranks, z, speed
+    assert all(picture.evaluate('e => e.naturalWidth > 100') for picture in pictures.all())
+    output = page.locator('.jp-OutputArea')
+    assert output.locator('button, [data-pick], svg[role=tree]').count() == 0
+    page.locator('.jp-Notebook').screenshot(
+        path=ARTEFACTS / f'explorers_{"trusted" if trusted else "untrusted"}.png'
+    )

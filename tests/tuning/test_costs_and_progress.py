@@ -6,6 +6,7 @@ import re
 from importlib import import_module
 from operator import attrgetter
 
+import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -97,3 +98,29 @@ def test_a_bar_shows_only_where_it_takes_long(enabled, delay, shown):
     _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert ('run' in err) is shown, err
+
+
+IN_A_CELL = """
+import time
+
+from decodelab.evaluate import jobs
+
+print('before')
+for _ in jobs.progress_bar([1, 2, 3], 3, True, delay=0):
+    time.sleep(0.2)
+print('after')
+"""
+
+
+def test_a_bar_leaves_nothing_in_a_notebook():
+    nbclient = pytest.importorskip('nbclient', reason='comes with nbconvert, of [lab]')
+    nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(IN_A_CELL)])
+    shown = []
+    client = nbclient.NotebookClient(nb, on_cell_executed=lambda **_: None)
+    output = client.output
+    client.output = lambda outs, msg, *rest: shown.append(msg) or output(outs, msg, *rest)
+    client.execute()
+    texts = [o.get('text') or o.get('data') for o in nb.cells[0].outputs]
+    assert texts == ['before\n', {}, 'after\n']
+    first = next(m['content']['data'] for m in shown if m['msg_type'] == 'display_data')
+    assert '0/3' in first['text/plain'] or '1/3' in first['text/plain']
