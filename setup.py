@@ -1,8 +1,8 @@
 """The packages, which pyproject.toml cannot name, and the docstrings and stubs of the modules.
 
-The packages are those in decodelab/, and experiments/ as a part of it, so that an installed package can run
-them. A built module has the comments beside its parameters in its docstrings, where `help()` finds them. If cells
-add methods to its classes, which type checkers do not see otherwise, a stub stands beside it.
+The packages are those in decodelab/, and experiments/ as a part of it, so that an installed package can
+run them. A built module has the comments beside its parameters in its docstrings, where `help()` finds them.
+Where cells add methods to its classes, which type checkers do not see otherwise, a stub stands beside it.
 """
 
 import sys
