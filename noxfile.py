@@ -1,3 +1,7 @@
+#!/usr/bin/env -S uv run --script
+# /// script
+# dependencies = ["nox>=2025.10.14"]
+# ///
 """Sessions for nox, the tasks of this repository: `nox -l` lists them, `nox -s lint` runs one.
 
 The commands are those of CONTRIBUTING.md and of the workflows; versions are those of constraints.txt.
@@ -7,7 +11,7 @@ from pathlib import Path
 
 import nox
 
-nox.options.sessions = ['lint', 'types', 'tests']
+nox.needs_version = '>=2025.10.14'
 nox.options.default_venv_backend = 'venv'
 PINNED = ('-c', 'constraints.txt')
 
@@ -38,14 +42,14 @@ def tests(session):
         session.run('sh', 'tests/run.sh', external=True)
 
 
-@nox.session
+@nox.session(default=False)
 def site(session):
     "Build the site into docs/_build/html."
     session.install(*PINNED, '-e', '.[site]')
     session.run('python', 'docs/build.py', *session.posargs)
 
 
-@nox.session
+@nox.session(default=False)
 def build(session):
     "Build the archives of a release, and try the wheel in a bare environment."
     session.install(*PINNED, 'build', 'twine')
@@ -54,3 +58,7 @@ def build(session):
     archives = sorted(Path(folder).glob('decodelab-*'))
     session.run('twine', 'check', '--strict', *map(str, archives))
     session.run('python', 'tools/bare.py', str(next(Path(folder).glob('*.whl'))))
+
+
+if __name__ == '__main__':
+    nox.main()
