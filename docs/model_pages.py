@@ -26,7 +26,9 @@ def points(name):
     runs = {}
     for row in cards.read_log(name):
         if cards.CARDS[name].measure in row:
-            runs.setdefault(row['run'], []).append((row['tokens'], score(row[cards.CARDS[name].measure])))
+            runs.setdefault(row['run'], []).append(
+                (row['tokens'], score(row[cards.CARDS[name].measure]))
+            )
     return runs
 
 
@@ -56,7 +58,11 @@ def curve(name):
     pieces.append(f'<text x="{MARGIN["left"]}" y="{foot}">{caption}</text>')
     size = f'viewBox="0 0 {SIZE["width"]} {SIZE["height"]}" width="{SIZE["width"]}"'
     label = f'role="img" aria-label="{caption}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>{STYLE}\n' + '\n'.join(pieces) + '\n</svg>\n'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>{STYLE}\n'
+        + '\n'.join(pieces)
+        + '\n</svg>\n'
+    )
 
 
 def card_page(site, path):

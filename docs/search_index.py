@@ -44,7 +44,9 @@ def words(text):
     "The words of a text in order: `TopP` is topp, top and p; `top-p` is topp, top and p."
     for match in WORD.finditer(text):
         whole = match.group()
-        parts = [p for piece in re.split(r"[-_'’]", whole) for p in (CAMEL.findall(piece) or [piece])]
+        parts = [
+            p for piece in re.split(r"[-_'’]", whole) for p in (CAMEL.findall(piece) or [piece])
+        ]
         joined = re.sub(r"[-_'’]", '', whole).lower()
         yield stem(joined)
         if len(parts) > 1:
@@ -109,7 +111,9 @@ def entries_of(doctree, docname):
         signature = name.next_node(addnodes.desc_signature)
         if signature is not None and signature['ids']:
             text = ' '.join(node.astext() for node in name.findall(nodes.paragraph))
-            yield entry(docname, signature['ids'][0], signature['ids'][0].rpartition('.')[2], page, text)
+            yield entry(
+                docname, signature['ids'][0], signature['ids'][0].rpartition('.')[2], page, text
+            )
     for item in doctree.findall(nodes.definition_list_item):
         term = item.next_node(nodes.term)
         if term is not None and term['ids'] and term['ids'][0].startswith('term-'):
