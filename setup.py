@@ -1,7 +1,8 @@
-"""The packages, which pyproject.toml cannot name, and the docstrings of the modules.
+"""The packages, which pyproject.toml cannot name, and the docstrings and stubs of the modules.
 
-The packages are those in decodelab/, and experiments/ as a part of it, so that an installed package can run
-them. A built module has the comments beside its parameters in its docstrings, where `help()` finds them.
+The packages are those in decodelab/, and experiments/ as a part of it, so that an installed package can
+run them. A built module has the comments beside its parameters in its docstrings, where `help()` finds them.
+Where cells add methods to its classes, which type checkers do not see otherwise, a stub stands beside it.
 """
 
 import sys
@@ -11,6 +12,7 @@ from setuptools import find_namespace_packages, setup
 from setuptools.command.build_py import build_py
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / 'tools'))
+import stubs
 from parameter_docs import document_folder
 
 EXPERIMENTS = [
@@ -21,7 +23,7 @@ EXPERIMENTS = [
 
 
 class BuildDocumented(build_py):
-    "Copies the modules, and writes parameters into the docstrings of the copies."
+    "Copies the modules, writes stubs beside the copies and parameters into their docstrings."
 
     def finalize_options(self):
         super().finalize_options()
@@ -30,7 +32,9 @@ class BuildDocumented(build_py):
     def run(self):
         super().run()
         if not self.editable_mode:
-            document_folder(Path(self.build_lib) / 'decodelab')
+            package = Path(self.build_lib) / 'decodelab'
+            stubs.write(package)
+            document_folder(package)
 
 
 setup(

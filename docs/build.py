@@ -8,12 +8,12 @@ import sys
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / 'tools')]
 
 import dead_links
 import pages
-
-HERE = Path(__file__).resolve().parent
+import sources
 
 
 def build(out, site=None, jobs=2):
@@ -21,7 +21,8 @@ def build(out, site=None, jobs=2):
     from sphinx.cmd.build import main
 
     source, html = Path(out) / 'source', Path(out) / 'html'
-    pages.write(site or pages.Site(), source)
+    site = site or pages.Site()
+    sources.write(site, source)
     options = [
         '-W',
         '--keep-going',
@@ -34,6 +35,9 @@ def build(out, site=None, jobs=2):
         f'{out}/doctrees',
     ]
     code = main([*options, '-b', 'html', str(source), str(html)])
+    for name, path in sources.notebook_files(site).items():
+        (html / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, html / name)
     checked, dead = dead_links.check(html)
     return code, dead, checked
 

@@ -6,6 +6,7 @@ package and its notebooks. No notebook is run. Needs nbformat, not Sphinx."""
 
 import ast
 import csv
+import html
 import os
 import re
 from configparser import ConfigParser
@@ -15,6 +16,7 @@ from pathlib import Path
 import nbformat
 
 ROOT = Path(__file__).resolve().parent.parent
+DOWNLOADS = '_notebooks'  # where the built site has the notebooks themselves
 LINK = re.compile(r'(?<=\]\()(?![a-z][a-z+.-]*:|#|<)([^)\s#]+)(#[^)\s]*)?(?=[)\s])')
 FENCE = re.compile(r'^(`{3,}|~{3,}).*?^\1[`~]*$', flags=re.M | re.S)
 RENDERED = {
@@ -89,12 +91,15 @@ class Site:
         self.folders = sorted({p.parent for p in self.notebooks})
         every = [part_of(p) for p in sorted((ROOT / 'nbs').glob('[0-9]*')) if p.is_dir()]
         self.parts = every if self.parts is None else self.parts
-        docs = [p for p in (ROOT / 'docs').rglob('*.md') if '_build' not in p.parts]
-        made = ['glossary.md', 'book/index.md', 'api/index.md']
+        docs = [p for p in (ROOT / 'docs').rglob('*.md') if not {'_build', 'examples'} & {*p.parts}]
+        made = ['glossary.md', 'book/index.md', 'api/index.md', 'models/index.md']
         made += [f'book/{folder.name}/index.md' for folder in self.folders]
-        made += [f'api/{part}.md' for part in self.parts]
+        made += [f'api/{part}/index.md' for part in self.parts]
         self.pages = {ROOT / 'docs' / name: name for name in made}
         self.pages |= {p: p.relative_to(ROOT / 'docs').as_posix() for p in docs}
+        weights = ROOT / 'decodelab' / 'weights'
+        self.pages |= {p: f'models/{p.parent.name}.md' for p in weights.glob('*/README.md')}
+        self.pages[weights / 'pico' / 'CORPUS.md'] = 'models/corpus.md'
         self.pages |= {p: self.book_page(p) for p in self.notebooks}
         self.pages |= {p: f'experiments/{p.name}' for p in self.experiments}
         self.pages[ROOT / 'experiments' / 'README.md'] = 'experiments/index.md'
@@ -167,11 +172,24 @@ def code_cell(cell):
     return cell
 
 
+COLAB = 'https://colab.research.google.com/github'
+BINDER = 'https://mybinder.org/v2/gh'
+
+
 def origin_line(site, path, module):
-    "The notebook of a page, to open it, and its module if it makes one."
+    "The module of a page if it makes one, and ways to open its notebook."
     inside = path.relative_to(ROOT).as_posix()
-    notebook = f'[{inside}]({site.repository}/blob/main/{inside})'
-    return f'`decodelab.{module}` · {notebook}' if module else notebook
+    name = site.repository.partition('github.com/')[2]
+    ways = {
+        'Download notebook': '../' * site.pages[path].count('/') + f'{DOWNLOADS}/{inside}',
+        'Open in Colab': f'{COLAB}/{name}/blob/main/{inside}',
+        'Open in Binder': f'{BINDER}/{name}/main?urlpath=lab/tree/{inside}',
+        'Source': f'{site.repository}/blob/main/{inside}',
+    }
+    links = [f'<a href="{html.escape(url)}">{words}</a>' for words, url in ways.items()]
+    links[0] = links[0].replace('<a ', '<a download ')
+    made = f'<code>decodelab.{module}</code> ' if module else ''
+    return f'<p class="notebook-links">{made}{" ".join(links)}</p>'
 
 
 def notebook_page(site, path):
@@ -189,7 +207,7 @@ def notebook_page(site, path):
             code_cell(cell)
     first = next(c for c in nb.cells if c.cell_type == 'markdown')
     head, _, rest = first.source.partition('\n')
-    first.source = f'{head}\n\n{{.origin}}\n{origin_line(site, path, module)}\n{rest}'
+    first.source = f'{head}\n\n{origin_line(site, path, module)}\n\n{rest}'
     return nbformat.writes(nb)
 
 
@@ -210,7 +228,7 @@ def part_page(site, folder):
     for path in members:
         title, text = page_title(path)
         rows.append(f'- [{title}]({os.path.relpath(site.pages[path], home)}): {text}')
-    api = f'The names it offers: [API of {part_of(folder)}](../../api/{part_of(folder)}.md).'
+    api = f'The names it offers: [API of {part_of(folder)}](../../api/{part_of(folder)}/index.md).'
     return (
         f'# {part_of(folder)}\n\n{about}\n\n'
         + '\n'.join(rows)
@@ -367,35 +385,6 @@ def api_entry(module, name, full):
     return f'```{{eval-rst}}\n{directive}```\n'
 
 
-def api_page(site, part):
-    "The names of a part, module by module, with the notebook that each module is written in."
-    about = first_docstring(ROOT / 'decodelab' / part / '__init__.py')
-    pieces = [f'# {part}\n\n{about}\n']
-    for module, names in api_names(part).items():
-        path = next(p for p in notebooks('nbs') if module == f'{part}.{p.stem[3:]}')
-        title, _ = page_title(path)
-        book = f'Written in [{title}](../{site.pages[path]}).\n' if path in site.pages else ''
-        pieces.append(f'## {module}\n\n{book}')
-        pieces += [api_entry(module, name, full) for name, full in names]
-    return '\n'.join(pieces)
-
-
-def api_index(site):
-    "The names at the root, part by part."
-    rows = [
-        '# API reference\n\nThe names that a user types. `help(decodelab.decode)` of an installed '
-        'package prints the same text: both are made from the comments beside the parameters.\n'
-    ]
-    for part in site.parts:
-        names = [full for group in api_names(part).values() for _, full in group]
-        root = [f'{{py:obj}}`~{n}`' for n in names if n.count('.') == 1]
-        other = [f'{{py:obj}}`~{n}`' for n in names if n.count('.') > 1]
-        rows.append(f'## [{part}]({part}.md)\n')
-        rows.append(f'`from decodelab import …`: {", ".join(root)}\n' if root else '')
-        rows.append(f'`from decodelab.{part} import …`: {", ".join(other)}\n' if other else '')
-    return '\n'.join([*rows, toctree([f'{part}.md' for part in site.parts], hidden='')])
-
-
 # All of it
 
 
@@ -417,43 +406,3 @@ def first_screen(site):
     text = (ROOT / 'README.md').read_text()
     body = text.partition('\n# ')[2].partition('\n## ')[0].partition('\n')[2].strip()
     return site.relink(body, ROOT / 'README.md')
-
-
-def sources(site):
-    "Name -> text of every page."
-    pages = {
-        name: site.relink(path.read_text(), path)
-        for path, name in site.pages.items()
-        if path.suffix == '.md' and path.is_relative_to(ROOT / 'docs') and path.exists()
-    }
-    pages['index.md'] = insert(pages['index.md'], FIRST_SCREEN, first_screen(site))
-    pages['howto.md'] = insert(pages['howto.md'], TASKS, '\n'.join(task_list(pages['howto.md'])))
-    pages['guides.md'] = insert(pages['guides.md'], GUIDE_ROWS, guide_rows())
-    pages |= {site.pages[p]: notebook_page(site, p) for p in [*site.notebooks, *site.experiments]}
-    pages |= {f'book/{f.name}/index.md': part_page(site, f) for f in site.folders}
-    pages |= {f'api/{part}.md': api_page(site, part) for part in site.parts}
-    pages['book/index.md'] = book_page(site)
-    pages['api/index.md'] = api_index(site)
-    pages['experiments/index.md'] = experiments_page(site)
-    pages['experiments/claims.md'] = claims_page(site)
-    pages['glossary.md'] = glossary_page()
-    return pages
-
-
-def write(site, folder):
-    "Write the pages that changed and remove those that are no more, so that Sphinx reads only what is new."
-    pages = sources(site)
-    for name, text in pages.items():
-        path = folder / name
-        if not path.exists() or path.read_text() != text:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-    docs = ROOT / 'docs'
-    for picture in [*docs.glob('*.svg'), *docs.glob('explorers/*.png'), *docs.glob('replays/*.html')]:
-        path = folder / picture.relative_to(docs)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture.read_bytes())
-    for path in [p for p in folder.rglob('*.*') if p.suffix in ('.md', '.ipynb')]:
-        if path.relative_to(folder).as_posix() not in pages:
-            path.unlink()
-    return sorted(pages)

@@ -27,9 +27,10 @@ def printed(source, names):
     return '\n'.join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
-def run(text):
-    "A page with the outputs of its blocks."
-    names = dict(__name__='docs')
+def run(text, names=None):
+    "A page with the outputs of its blocks; what they define is left in `names`."
+    names = {} if names is None else names
+    names['__name__'] = 'docs'
 
     def replace(match):
         source = match.group(1)

@@ -111,7 +111,7 @@ class AssistantDrafter(ModelDrafter):
         twin.checked_ = WeakSet()
         return twin
 
-    def start(self, request: Request, base: Base, target) -> 'AssistantState':
+    def start(self, request: Request, base: Base, target) -> DraftState:
         """The state for one sequence.
 
         Raises `ValueError` if the tokenizers differ or the budget exceeds the draft's context.

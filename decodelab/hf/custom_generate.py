@@ -322,7 +322,7 @@ def _check_model_arguments(arguments: dict):
 class CustomGenerateOutput(ModelOutput):
     "The output of a strategy with `return_dict_in_generate`."
 
-    sequences: torch.LongTensor = None  # (rows, n)
+    sequences: torch.LongTensor | None = None  # (rows, n)
     sequences_scores: torch.Tensor | None = None  # of a search, (rows,)
     traces: list | None = None  # of each prompt
 

@@ -266,8 +266,9 @@ def notebook_facts(path) -> NotebookFacts:
 
 # %% ../../nbs/15_lab/01_fingerprint.ipynb #db93e81b
 def folder_digest(folder: Path) -> str:
-    "The digest of the files directly in a folder, with their names."
-    files = sorted(path for path in folder.iterdir() if path.is_file())
+    "The digest of the files directly in a folder, with their names; a card (`README.md`) changes nothing."
+    every = sorted(path for path in folder.iterdir() if path.is_file())
+    files = [path for path in every if path.suffix != '.md']
     return short_hash(' '.join(f'{path.name} {file_digest(path)}' for path in files))
 
 

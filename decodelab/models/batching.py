@@ -7,7 +7,7 @@ __all__ = ['Batch', 'decode_batch']
 
 # %% ../../nbs/02_models/16_batching.ipynb #ca13f15f
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import chain
@@ -427,8 +427,8 @@ class Batch(list):
 
     seconds = 0.0
     cache_bytes = 0  # the most memory that the caches took
-    costs: list[dict] = ()  # for each model: passes, rows, tokens, padded
-    unbatched: dict[str, str] = MappingProxyType({})  # models that ran one by one, and why
+    costs: Sequence[dict] = ()  # for each model: passes, rows, tokens, padded
+    unbatched: Mapping[str, str] = MappingProxyType({})  # models that ran one by one, and why
 
     @property
     def errors(self) -> dict[int, Exception]:

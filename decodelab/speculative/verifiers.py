@@ -8,7 +8,7 @@ __all__ = ['TokenVerifier', 'BlockVerifier', 'MultiDraftVerifier']
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #07962b45
 import torch
 
-from ..core.driver import Rng
+from ..core.driver import RandomSource, Rng
 from .protocol import DeviceDraft, DeviceVerdict, Draft, Verification, Verifier
 from .protocol import n_leading, select
 
@@ -87,7 +87,9 @@ class TokenVerifier(Verifier):
         k = len(draft.tokens)
         return Verification(k, rng.categorical(p[k]))
 
-    def judge(self, p, draft: DeviceDraft, n: torch.Tensor, rng: Rng, uniforms) -> DeviceVerdict:
+    def judge(
+        self, p, draft: DeviceDraft, n: torch.Tensor, rng: RandomSource, uniforms
+    ) -> DeviceVerdict:
         "Rejection sampling at all positions at once, and one draw."
         k = len(draft.tokens)
         at = torch.arange(k, device=p.device)
@@ -145,7 +147,9 @@ class BlockVerifier(Verifier):
             if rng.uniform() < h:
                 return Verification(i, rng.categorical(rest if total > 0 else p[i]))
 
-    def judge(self, p, draft: DeviceDraft, n: torch.Tensor, rng: Rng, uniforms) -> DeviceVerdict:
+    def judge(
+        self, p, draft: DeviceDraft, n: torch.Tensor, rng: RandomSource, uniforms
+    ) -> DeviceVerdict:
         "The tests of all prefixes at once, and one draw."
         k = len(draft.tokens)
         at = torch.arange(k, device=p.device)

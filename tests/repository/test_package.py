@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import decodelab
+import stubs
 from repo import ROOT, exported_names, module_name, module_path, notebooks, project, tracked
 
 MODULES = [module_name(p) for p in notebooks()]
@@ -39,6 +40,7 @@ def python(code, *args):
 
 # Names
 
+TOOLS = sorted((ROOT / 'tools').glob('*.py'))
 PARTS = [p.parent.name for p in sorted((ROOT / 'decodelab').glob('*/__init__.pyi'))]
 
 
@@ -181,7 +183,8 @@ def test_the_wheel_holds_modules_weights_and_data(wheel):
         else {module_path(m).relative_to(ROOT).as_posix() for m in MODULES}
     )
     shipped = {n for n in held if n.startswith('decodelab/experiments/')}
-    assert held - shipped == expected
+    made = {p.with_suffix('.pyi') for p in stubs.patched_modules(ROOT / 'decodelab')}
+    assert held - shipped == expected | {p.relative_to(ROOT).as_posix() for p in made}
     assert {
         'decodelab/experiments/00_tour.ipynb',
         'decodelab/experiments/results/00_tour.pico.csv',
@@ -194,8 +197,18 @@ def test_the_wheel_holds_modules_weights_and_data(wheel):
 
 def test_the_wheel_has_parameters_in_its_docstrings(wheel):
     assert 'max_new_tokens : int, default 64\n        the budget' in read(wheel, 'core/driver.py')
-    assert 'include tools/parameter_docs.py' in (ROOT / 'MANIFEST.in').read_text()
     assert not [n for n in wheel.namelist() if 'parameter_docs' in n or 'glossary' in n]
+
+
+def test_the_source_archive_has_what_builds_the_wheel():
+    "What setup.py imports is in tools/, which is no package."
+    listed = (ROOT / 'MANIFEST.in').read_text().split()
+    tree = ast.parse((ROOT / 'setup.py').read_text())
+    imports = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom))]
+    names = {getattr(n, 'module', None) or n.names[0].name for n in imports}
+    needed = {f'tools/{name}.py' for name in names} & {f'tools/{p.name}' for p in TOOLS}
+    assert needed >= {'tools/parameter_docs.py', 'tools/stubs.py'}
+    assert needed <= set(listed)
 
 
 def test_the_wheel_states_its_requirements_and_commands(wheel):

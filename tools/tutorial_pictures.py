@@ -1,0 +1,175 @@
+"""The pictures of the tutorials, drawn from what their blocks compute.
+
+`python tools/tutorial_pictures.py` runs the blocks of each page and writes its pictures beside it, as SVG that follows
+the theme; the tests compare them. What is drawn are the page's own variables, so a picture cannot drift from its page.
+"""
+
+import html
+import sys
+
+import docs_blocks
+import readme
+from repo import ROOT
+
+FOLDER = ROOT / 'docs' / 'tutorials'
+BLUE, ORANGE, GREEN = '#0072b2', '#d55e00', '#009e73'
+WIDTH = 800
+STYLE = readme.STYLE.replace(
+    '</style>',
+    '.line { fill: none; stroke-width: 2 } .grid { stroke: #59636e; stroke-opacity: .4 }\n</style>',
+)
+
+
+def svg(pieces, height, label):
+    "A picture of some elements, with a text for those who do not see it."
+    size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{html.escape(label)}">'
+    return '\n'.join([head + STYLE, *pieces, '</svg>\n'])
+
+
+def note(x, y, text, anchor='start'):
+    return f'<text class="note" x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{html.escape(text)}</text>'
+
+
+def boxes(tokens, label):
+    "Tokens as text, each `(text, colour, opacity)` in a box; `label` is a line above them."
+    columns, wide, high = WIDTH // 9 - 1, 9.0, 25
+    pieces, x, y = [note(4, 18, label)], 0, 0
+    for text, colour, opacity in tokens:
+        for i, part in enumerate(text.split('\n')):
+            if i:
+                x, y = 0, y + 1
+            if x + len(part) > columns:
+                x, y = 0, y + 1
+            if not part:
+                continue
+            left, top = x * wide + 4, y * high + 34
+            size = f'x="{left:.1f}" y="{top}" width="{len(part) * wide - 1:.1f}" height="20" rx="3"'
+            pieces.append(f'<rect {size} fill="{colour}" fill-opacity="{opacity:.2f}"/>')
+            length = f'textLength="{len(part) * wide - 1:.1f}" lengthAdjust="spacingAndGlyphs"'
+            shown = html.escape(part).replace(' ', '\u00a0')
+            pieces.append(f'<text x="{left:.1f}" y="{top + 15}" {length}>{shown}</text>')
+            x += len(part)
+    return svg(pieces, (y + 1) * high + 44, label)
+
+
+def bars(values, label):
+    "A horizontal bar for each name, the shortest first."
+    pieces, most = [note(4, 18, label)], max(values.values())
+    for i, name in enumerate(sorted(values, key=values.get)):
+        top, length = 32 + 28 * i, 520 * values[name] / most
+        pieces.append(note(150, top + 15, name.replace('_', ' '), 'end'))
+        pieces.append(
+            f'<rect x="160" y="{top}" width="{length:.0f}" height="20" rx="3" fill="{BLUE}"/>'
+        )
+        pieces.append(note(168 + length, top + 15, str(values[name])))
+    return svg(pieces, 40 + 28 * len(values), label)
+
+
+def lines(series, threshold, label, unit):
+    "Lines `name -> (colour, points)`, and a level that is rare."
+    left, right, top, bottom = 44, WIDTH - 150, 34, 250
+    every = [p for _, points in series.values() for p in points]
+    most, high = max(x for x, _ in every), max(y for _, y in every) * 1.05
+    low = min(0, min(y for _, y in every))
+
+    def at(x, y):
+        return left + (right - left) * x / most, bottom - (bottom - top) * (y - low) / (high - low)
+
+    pieces = [note(4, 18, label)]
+    for value, words in [(0, '0'), (threshold, f'{threshold:.1f}'), (high, f'{high:.0f}')]:
+        y = at(0, value)[1]
+        pieces.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        pieces.append(note(left - 6, y + 4, words, 'end'))
+    for name, (colour, points) in series.items():
+        joined = ' '.join('{:.1f},{:.1f}'.format(*at(*p)) for p in points)
+        pieces.append(f'<polyline class="line" stroke="{colour}" points="{joined}"/>')
+        x, y = at(*points[-1])
+        pieces.append(note(x + 8, y + 4, name))
+    pieces.append(note((left + right) / 2, bottom + 24, unit, 'middle'))
+    return svg(pieces, bottom + 36, label)
+
+
+def text_lines(rows, label):
+    "Lines of a terminal."
+    pieces = [note(4, 18, label)]
+    for i, row in enumerate(rows):
+        shown = html.escape(row).replace(' ', '\u00a0')
+        pieces.append(f'<text x="4" y="{44 + 21 * i}" font-size="13">{shown}</text>')
+    return svg(pieces, 44 + 21 * len(rows), label)
+
+
+# What is drawn
+
+
+def sure_tokens(names):
+    "The sampled text, each token by the probability that it had."
+    lm, trace = (
+        names['lm'],
+        names['decode'](names['lm'], names['prompt'], names['sampling'], 24, seed=0),
+    )
+    session, ids, tokens = lm.session(), list(trace.prompt), []
+    for token, text in zip(trace.tokens, trace.token_texts):
+        p = session.logits(ids, 1)[-1].softmax(-1)[token].item()
+        tokens.append((text, BLUE, 0.08 + 0.6 * p))
+        ids.append(token)
+    return boxes(tokens, 'A sampled text: the darker a token, the more probable it was')
+
+
+def green_tokens(names):
+    "The watermarked text: green tokens, red ones, and those that do not count."
+    trace, mark = names['watermarked'], names['watermark']
+    scores = mark.score_tokens(trace.tokens)
+    colours = [GREEN if value else ORANGE for value in scores.values]
+    opacity = [0.35 if scored else 0.06 for scored in scores.scored]
+    tokens = list(zip(trace.token_texts, colours, opacity))[:70]
+    share = scores.total / scores.count
+    return boxes(tokens, f'{share:.0%} of the counted tokens are green; by chance it would be 25 %')
+
+
+def evidence(names):
+    "z of the first tokens of both texts."
+    from decodelab.detection.highlight import running_z
+    from decodelab.watermark import null_distribution
+
+    mark, null = names['watermark'], null_distribution(names['watermark'])
+    series = {}
+    for name, colour in (('watermarked', GREEN), ('unwatermarked', ORANGE)):
+        scores = mark.score_tokens(names[name].tokens)
+        at, z = running_z(scores.values, scores.scored, null)
+        series[name] = colour, [(0, 0.0), *zip(map(int, at), map(float, z))]
+    label = (
+        'Evidence grows with the text; the line at 2.3 is reached by 1 in 100 texts without the key'
+    )
+    return lines(series, 2.3, label, 'tokens')
+
+
+PICTURES = {
+    'first_steps': {'sampled.svg': sure_tokens},
+    'faster': {'lookup.svg': lambda names: readme.picture(names['lookup'])},
+    'watermark': {'green.svg': green_tokens, 'evidence.svg': evidence},
+    'which_drafter': {
+        'passes.svg': lambda names: bars(
+            names['passes'] | {'plain decoding': sum(map(len, names['plain']))},
+            'Passes of the target for the same text, by drafter: fewer are better',
+        )
+    },
+    'your_own_model': {
+        'capabilities.svg': lambda names: text_lines(
+            str(names['lm'].capabilities).splitlines(), 'lm.capabilities, checked on your model'
+        )
+    },
+}  # page -> picture -> function of the page's names
+
+
+def pictures(page, names):
+    "File -> picture of a page whose blocks have run."
+    return {f'{page}_{file}': draw(names) for file, draw in PICTURES[page].items()}
+
+
+if __name__ == '__main__':
+    for page in sys.argv[1:] or PICTURES:
+        names = {}
+        docs_blocks.run((FOLDER / f'{page}.md').read_text(encoding='utf-8'), names)
+        for file, text in pictures(page, names).items():
+            (FOLDER / file).write_text(text, encoding='utf-8')
