@@ -17,7 +17,7 @@ from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
 from decodelab.speculative.protocol import Drafter, Verifier
 
-SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 240))  # of all four searches
+SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 160))  # of all four searches
 SEEDS = dict(fixed=1, today=datetime.date.today().toordinal())
 SHARES = dict(fixed=3 / 8, today=1 / 8)  # of each of the two kinds
 
