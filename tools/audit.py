@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 import sys
+import unicodedata
 
 import nbformat
 
@@ -13,6 +14,7 @@ from repo import ROOT, cells, directives, is_exported, lines, module_name, noteb
 from words import FORBIDDEN
 
 WIDEST = 110  # characters of a line of code
+COLUMNS = 78  # of a diagram: what JupyterLab shows beside its list of files on a small screen
 STORED = {'marked'}  # names that stored files have: `Detection.marked`
 WALL = 5  # assertions that a reader skips
 COMPREHENSIONS = ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
@@ -68,6 +70,40 @@ def wide(path):
         lines = {k: x for k, x in enumerate(s.splitlines(), 1) if len(x) > WIDEST}
         for k in lines.keys() - set(data_lines(s) if lines else ()):
             yield f'cell {i}: {len(lines[k])} characters: {lines[k].strip()[:60]}'
+
+
+FENCE = re.compile(r' {0,3}(`{3,}|~{3,})')
+
+
+def preformatted(source):
+    "Lines of the fenced and of the indented text in a cell of markdown."
+    fence, after = '', True
+    for line in source.splitlines():
+        opening = FENCE.match(line)
+        if fence and line.strip() == fence:
+            fence = ''
+        elif fence:
+            yield line
+        elif opening:
+            fence = opening[1]
+        elif after and line.startswith('    '):
+            yield line[4:]
+        after = not line.strip() or (after and line.startswith('    '))
+
+
+def columns(line):
+    "Columns of a line in a monospaced font: none for an accent, two for a wide character."
+    wide = sum(unicodedata.east_asian_width(c) in 'WF' for c in line)
+    return len(line) + wide - sum(map(bool, map(unicodedata.combining, line)))
+
+
+def diagrams(path):
+    "Fenced or indented text of markdown over 78 columns, which wraps on a small screen."
+    markdown = [s if kind == 'markdown' else '' for kind, s, _ in every_cell(path)]
+    for i, s in enumerate(markdown):
+        for line in preformatted(s):
+            if columns(line) > COLUMNS:
+                yield f'cell {i}: {columns(line)} columns: {line.strip()[:60]}'
 
 
 def attached(path):
@@ -315,6 +351,7 @@ def cell_counts(paths):
 
 CHECKS = dict(
     wide=wide,
+    diagrams=diagrams,
     attached=attached,
     shapes=shapes,
     flags=flags,

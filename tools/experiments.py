@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from preloaded import Fork, Runner, import_all
+from preloaded import Fork, Runner, import_all, read_modules
 from decodelab.lab.requirements import assigned_literal, find_missing, requirements
 from decodelab.lab.runner import environment, run_experiment
 from repo import ROOT, notebooks
@@ -61,6 +61,7 @@ def main(names=(), workers=2):
     paths = [p for p in notebooks('experiments') if not names or p.stem in names]
     paths.sort(key=lambda p: p.stem not in LONGEST)
     import_all()
+    read_modules()
     runners = [Runner(dict(os.environ), Fork()) for _ in range(workers)]
     free = SimpleQueue()
     for runner in runners:

@@ -93,6 +93,15 @@ def import_all():
     search_less()
 
 
+def read_modules():
+    "Read what the fingerprint of an experiment holds of each module, once for all forks."
+    from decodelab.lab.fingerprint import code_facts
+    from decodelab.models.loading import PACKAGE
+
+    for path in PACKAGE.glob('*/*.py'):
+        code_facts(path, ('decodelab', path.parent.name))
+
+
 def search_less():
     "Look no longer for garbage among what has been imported, which took ten per cent of the time of tests."
     gc.collect()
@@ -279,4 +288,5 @@ def start(
 
 if __name__ == '__main__':
     import_all()
+    read_modules()
     serve(sys.stdin, sys.stdout)

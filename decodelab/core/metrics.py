@@ -108,25 +108,27 @@ def position_acceptance(steps: Sequence[Step]):
 
 # %% ../../nbs/01_core/05_metrics.ipynb #9cd75bed
 def speeds(
-    runs: np.ndarray,  # `(2, n)`: new tokens and seconds of n runs
+    runs: np.ndarray,  # `(…, 2, n)`: new tokens and seconds of n runs
 ) -> np.ndarray:
-    "Tokens per second of each run, `(n,)`."
-    return runs[0] / runs[1]
+    "Tokens per second of each run, `(…, n)`."
+    return runs[..., 0, :] / runs[..., 1, :]
 
 
-def ratio_of_medians(ours: np.ndarray, theirs: np.ndarray) -> float:
-    "Median speed over median speed; both arguments `(2, n)`, tokens and seconds."
-    return np.median(speeds(ours)) / np.median(speeds(theirs))
+def ratio_of_medians(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    "Median speed over median speed, `(…)`; both arguments `(…, 2, n)`, tokens and seconds."
+    return np.median(speeds(ours), axis=-1) / np.median(speeds(theirs), axis=-1)
 
 
-def mean_of_ratios(ours: np.ndarray, theirs: np.ndarray) -> float:
+def mean_of_ratios(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     "Mean over runs of the ratio of speeds."
-    return np.mean(speeds(ours) / speeds(theirs))
+    return np.mean(speeds(ours) / speeds(theirs), axis=-1)
 
 
-def ratio_of_totals(ours: np.ndarray, theirs: np.ndarray) -> float:
+def ratio_of_totals(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     "All tokens over all seconds (the pooled speedup), ours over theirs."
-    return (ours[0].sum() / ours[1].sum()) / (theirs[0].sum() / theirs[1].sum())
+    return (
+        speeds(ours.sum(-1, keepdims=True))[..., 0] / speeds(theirs.sum(-1, keepdims=True))[..., 0]
+    )
 
 # %% ../../nbs/01_core/05_metrics.ipynb #mvariant2
 VARIANT_NAMES = {
@@ -199,6 +201,17 @@ class Interval(NamedTuple):
         return f'{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]'
 
 
+def resampled_rows(
+    prompts: list,  # the rows of each prompt
+    samples: np.ndarray,  # `(draws, n)`: the prompts of each resample
+):
+    "Rows of the resamples, `(draws, n)`: an array for those with equally many runs."
+    rows_of = lambda sample: np.concatenate([prompts[i] for i in sample])
+    sizes = np.array(list(map(len, prompts)))[samples].sum(1)
+    for size in np.unique(sizes):
+        yield np.array(list(map(rows_of, samples[sizes == size])))
+
+
 def speedup(
     frame,  # one row per run, as in `pair_runs`
     strategy: str,
@@ -222,12 +235,12 @@ def speedup(
     prompts = list(pairs.groupby('prompt').indices.values())  # rows of each prompt
     if len(prompts) == 1:
         return Interval(value)
-    rng = np.random.default_rng(seed)
+    samples = np.random.default_rng(seed).integers(len(prompts), size=(draws, len(prompts)))
+    if variant not in VARIANT_NAMES:  # a user's function takes one resample
+        variant = np.vectorize(variant, signature='(i,n),(i,n)->()')
     values = []
-    for _ in range(draws):
-        sample = rng.integers(len(prompts), size=len(prompts))
-        rows = np.concatenate([prompts[i] for i in sample])
-        values.append(variant(ours[:, rows], theirs[:, rows]))
+    for rows in resampled_rows(prompts, samples):  # (draws of equally many runs, n)
+        values += list(variant(ours[:, rows].swapaxes(0, 1), theirs[:, rows].swapaxes(0, 1)))
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high))
 

@@ -17,7 +17,7 @@ from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
 from decodelab.speculative.protocol import Drafter, Verifier
 
-SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 240))  # of all four searches
+SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 160))  # of all four searches
 SEEDS = dict(fixed=1, today=datetime.date.today().toordinal())
 SHARES = dict(fixed=3 / 8, today=1 / 8)  # of each of the two kinds
 
@@ -107,17 +107,22 @@ def test_every_pair_of_drafter_combination_and_verifier(kind):
     assert compared >= 40, (compared, rejected)
 
 
+PROCESSORS = 'Mirostat(tau=0.7, eta=0.4)', 'Mirostat(tau=2.0, eta=0.1)'
+
+
 @pytest.mark.parametrize('architecture', ['llama', 'qwen3', 'gpt_neox'])
 @pytest.mark.parametrize('verifier', ['ExactMatchVerifier()', 'MultiDraftVerifier()'])
 @pytest.mark.parametrize('shape', ['(2,)', '(2, 1)'])
 def test_trees_under_a_processor_that_learns_from_scores(architecture, verifier, shape):
     "The rows of the accepted path are those that Mirostat learns from, not those of the last branch."
     drafter = f'TreeDrafter(lm=draft, shape={shape})'
+    prompts = [(2,), (0, 1, 0)]
+    if ('Multi' in verifier) == (len(shape) > 4):  # so any three of the five meet
+        prompts.reverse()
     compared = 0
-    for prompt in ((2,), (0, 1, 0)):
-        for processor in ('Mirostat(tau=0.7, eta=0.4)', 'Mirostat(tau=2.0, eta=0.1)'):
-            case = Case(
-                architecture, drafter, verifier, 'FixedLookahead(2)', (processor,), (prompt,), 3
-            )
-            compared += law.check(case)
-    assert compared >= 2
+    for prompt, processor in zip(prompts, PROCESSORS):
+        case = Case(
+            architecture, drafter, verifier, 'FixedLookahead(2)', (processor,), (prompt,), 3
+        )
+        compared += law.check(case)
+    assert compared >= 1

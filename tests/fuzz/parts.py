@@ -5,6 +5,7 @@ from the parameters of its `__init__`, by name. A new part is fuzzed without bei
 no provider knows is an error that says so.
 """
 
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -61,11 +62,14 @@ PARTS = (Drafter, Verifier, LookaheadRule, LogitsProcessor)
 PACKAGES = [['decodelab', part] for part in ('drafters', 'speculative', 'tuning', 'logits')]
 
 
-def modules():
+@functools.cache
+def modules() -> tuple:
+    "The modules that define what is fuzzed."
+    names = []
     for package in ('drafters', 'speculative', 'tuning', 'logits', 'watermark'):
         path = importlib.import_module(f'decodelab.{package}').__path__
-        for m in pkgutil.iter_modules(path):
-            yield importlib.import_module(f'decodelab.{package}.{m.name}')
+        names += [f'decodelab.{package}.{m.name}' for m in pkgutil.iter_modules(path)]
+    return tuple(map(importlib.import_module, names))
 
 
 def subclasses(cls):
@@ -74,9 +78,10 @@ def subclasses(cls):
         yield from subclasses(sub)
 
 
+@functools.cache  # the package's own, which are all there once its modules are imported
 def classes(kind) -> dict:
     "Name → class, of the package's own classes of this kind that are fuzzed."
-    list(modules())
+    modules()
     return {
         c.__name__: c
         for c in sorted(set(subclasses(kind)), key=lambda c: c.__name__)

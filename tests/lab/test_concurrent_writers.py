@@ -32,7 +32,7 @@ def done(rows):
     return Counter(map(run_key, rows))
 
 
-REPEATS = 6  # of each prompt by each strategy, so that a run lasts while the test acts
+REPEATS = 2  # of each prompt by each strategy, so that a run lasts while the test acts
 
 
 def compare(folder) -> kill.Work:

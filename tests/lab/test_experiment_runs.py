@@ -15,6 +15,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import preloaded
+from decodelab.core.files import may_be_alive
 from repo import ROOT, notebooks
 
 pytest.importorskip('nbclient')
@@ -117,14 +118,18 @@ def begun(folder):
 def test_a_killed_run_loses_one_row_at_most_and_its_kernel_ends(tmp_path):
     write(tmp_path / 'e')
     args = 'experiment', '01', '--notebooks', 'e', '--out', 'out'
-    process = start(*args, cwd=tmp_path, pace=1)
+    process = start(*args, cwd=tmp_path, pace=0.7)
     wait(lambda: len(begun(tmp_path / 'out')) == 3, process)
     process.send_signal(signal.SIGKILL)
     process.wait()
     rows = tmp_path / 'out' / 'runs' / '01_slow.pico' / 'rows' / 'rows.jsonl'
-    time.sleep(2.5)  # the kernel looks for its parent once a second
+    writer = json.loads(next(rows.parent.glob('.*lock')).read_text())
+    until = time.monotonic() + 60
+    while may_be_alive(writer):  # the kernel looks for its parent once a second
+        assert time.monotonic() < until
+        time.sleep(0.05)
     lines, jobs = rows.read_text().count('\n'), len(begun(tmp_path / 'out'))
-    time.sleep(1.2)
+    time.sleep(0.9)
     # nobody goes on in secret
     assert (rows.read_text().count('\n'), len(begun(tmp_path / 'out'))) == (
         lines,

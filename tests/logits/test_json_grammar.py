@@ -176,9 +176,10 @@ def test_the_distribution_of_samples_is_that_of_plain_sampling(verifier):
     assert abs(sum(probabilities.values()) - 1) < 1e-9
     for drafter in (AssistantDrafter(draft), PromptLookupDrafter(max_ngram=1)):
         strategy = Speculative(drafter, base=base, verifier=verifier)
-        drawn = [
-            tuple(decode(lm, prompt, strategy, 3, seed=s, stop=stop).tokens) for s in range(800)
-        ]
+        traces = decode_batch(lm, [prompt] * 800, strategy, 100, 3, stop=stop)
+        alone = [decode(lm, prompt, strategy, 3, seed=s, stop=stop).tokens for s in range(100)]
+        assert [t.tokens for t in traces[:100]] == alone
+        drawn = [tuple(t.tokens) for t in traces]
         assert set(drawn) <= set(probabilities)
         assert (
             g_test([drawn.count(ids) for ids in probabilities], list(probabilities.values()))[0]

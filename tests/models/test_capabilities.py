@@ -150,6 +150,12 @@ def full_greedy(model, prompt, n=NEW):
     return ids[len(prompt) :]
 
 
+@functools.cache
+def greedy_of(lm):
+    "The greedy tokens of each prompt by full forwards, once for all tests of a model."
+    return [full_greedy(lm.model, prompt) for prompt in PROMPTS]
+
+
 def full_beams(model, prompt, size, n=NEW):
     "The best of `size` beams of `n` tokens by full forwards, without an end of text."
     beams = [(0.0, [])]
@@ -181,8 +187,7 @@ def test_the_table(lm):
 def test_every_strategy_is_greedy_by_full_forwards(lm, draft):
     "Steps, blocks, rollbacks and exits; a way that is not offered raises a sentence."
     look = FixedLookahead(4)
-    for prompt in PROMPTS:
-        want = full_greedy(lm.model, prompt)
+    for prompt, want in zip(PROMPTS, greedy_of(lm)):
         assert decode(lm, prompt, Greedy(), NEW).tokens == want
         for drafter in (AssistantDrafter(draft), AssistantDrafter(lm), PromptLookupDrafter()):
             assert decode(lm, prompt, Speculative(drafter, lookahead=look), NEW).tokens == want
@@ -198,7 +203,7 @@ def test_every_strategy_is_greedy_by_full_forwards(lm, draft):
 def test_batches_are_greedy_by_full_forwards(lm, draft):
     for strategy in (Greedy(), Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(3))):
         batch = decode_batch(lm, PROMPTS, strategy, max_new_tokens=NEW)
-        assert [t.tokens for t in batch] == [full_greedy(lm.model, p) for p in PROMPTS]
+        assert [t.tokens for t in batch] == greedy_of(lm)
 
 
 def test_beams_are_those_of_full_forwards(lm):

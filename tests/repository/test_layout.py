@@ -71,7 +71,8 @@ SCRIPTS = [p for p in SCRIPTS if (ROOT / 'decodelab') not in p.parents]
 
 @pytest.mark.parametrize('path', PAGES, ids=lambda p: p.stem)
 def test_the_audit_finds_nothing_in_experiments(path):
-    assert problems(path, READ_CHECKS) == {}
+    checks = READ_CHECKS if path.stem == 'index' else (*READ_CHECKS, 'diagrams')
+    assert problems(path, checks) == {}
 
 
 @pytest.mark.parametrize('path', SCRIPTS, ids=lambda p: f'{p.parent.name}.{p.stem}')
@@ -103,6 +104,7 @@ def test_a_link_bears_the_title_of_its_notebook(path):
 def test_the_audit_sees_what_it_should(tmp_path):
     bad = {
         'wide': 'x = 1  # ' + 'y' * 110,
+        'diagrams': '1',
         'attached': '#| export\nSession.read = read',
         'shapes': '#| export\na, b, c = 1, 2, 3',
         'flags': "#| export\ndef f(drafter):\n    'Trees?'\n    return getattr(drafter, 'trees', False)",
@@ -125,10 +127,19 @@ def test_the_audit_sees_what_it_should(tmp_path):
         if name == 'long_floats':
             text = ' '.join(['0.123456789012345678'] * 3)
             code[0].outputs = [nbformat.v4.new_output('stream', text=text)]
-        title = nbformat.v4.new_markdown_cell('# Title' if name == 'first_screen' else '![](a.svg)')
+        texts = dict(first_screen='# Title', diagrams='![](a.svg)\n\n    ' + '─' * 79)
+        title = nbformat.v4.new_markdown_cell(texts.get(name, '![](a.svg)'))
         path = folder / f'{name}.ipynb'
         nbformat.write(nbformat.v4.new_notebook(cells=[title, *code]), path)
         assert [c for c in bad if list(audit.CHECKS[c](path))] == [name]
+
+
+def test_preformatted_text_and_its_columns():
+    text = (
+        'One.\n```text\na\n\n  b\n```\nTwo.\n    not code\n\n    c\n\n    d\n~~~\n```\n~~~\nThree.'
+    )
+    assert list(audit.preformatted(text)) == ['a', '', '  b', 'c', 'd', '```']
+    assert [audit.columns(line) for line in ('t̂₅ →', '😀😀', '', '│ ├─')] == [4, 4, 0, 4]
 
 
 def test_counts_of_nested_comprehensions_and_runs(tmp_path):
