@@ -8,6 +8,7 @@ __all__ = ['as_custom_generate', 'generate_with']
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #2840e0e0
 import copy
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -413,6 +414,20 @@ def match_rows(search: bool, n: int, ids: torch.Tensor, inputs, arguments: dict)
     return ids, inputs, arguments
 
 
+class PerRequest:
+    "A strategy for each request."
+
+    def __init__(self, requests: list[Request], strategies: list):
+        self.pairs = list(zip(requests, strategies))
+
+    def decode(self, request: Request):
+        "The steps of the request's own strategy."
+        return next(s for r, s in self.pairs if r is request).decode(request)
+
+    def __repr__(self):
+        return repr(self.pairs[0][1])
+
+
 class StreamingStrategy:
     "A strategy that gives each token to a streamer as soon as it is final."
 
@@ -430,13 +445,20 @@ class StreamingStrategy:
             yield step
 
 
-def trace_streamed(request: Request, strategy, streamer, prompt: Sequence[int]) -> Trace:
-    "The trace of one request; its streamer gets `prompt`, then each token, then the end."
+@contextmanager
+def stream(streamer, prompt: Sequence[int]):
+    "A streamer gets `prompt`, what is put to it while the block runs, and the end in any case."
     try:
         streamer.put(torch.tensor([list(prompt)], dtype=torch.long))
-        return trace_request(request, StreamingStrategy(strategy, streamer))
+        yield
     finally:
         streamer.end()
+
+
+def trace_streamed(request: Request, strategy, streamer, prompt: Sequence[int]) -> Trace:
+    "The trace of one request; its streamer gets `prompt`, then each token, then the end."
+    with stream(streamer, prompt):
+        return trace_request(request, StreamingStrategy(strategy, streamer))
 
 
 def decode_rows(

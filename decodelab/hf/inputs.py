@@ -11,16 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from transformers import StoppingCriteriaList
 
 from ..core.driver import Request, Rng, Stop, encode_prompt
-from .settings import Settings, is_beam_search, is_sampling
+from ..core.trace import Trace
+from .settings import Settings, config_names, is_beam_search, is_sampling
 from .settings import resolve_max_new_tokens, short_repr
 from .strategies import eos_ids
-from ..models.past_key_values import CachedPrompt, check_past
+from ..models.past_key_values import CachedPrompt, cache_of, check_past
 from ..models.prefill import PrecomputedEncoder, UncachedInputs
 from ..models.prefill import Prefill, PrefillInputs
-from ..models.session import LM, ModelInputs, cache_kind
-from ..strategies.sampling import MultinomialRng
+from ..models.session import LM, ModelInputs, Session, cache_kind
+from ..strategies.sampling import MultinomialRng, ScoreRecord
 from ..strategies.transcribe import decoder_prompt
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #c315d05e
@@ -112,6 +114,12 @@ def strip_padding(row: list[int], mask: list[bool], number: int) -> list[int]:
     return row[begin:end]
 
 
+def is_padding_outside(mask: torch.Tensor) -> bool:
+    "Does each row of a mask `(rows, n)` have one stretch of ids, with padding around it only?"
+    begins = mask[:, :1].sum(1) + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
+    return bool((begins == 1).all())
+
+
 def strip_rows(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
     "Each row of `ids` `(rows, tokens)` without its padding."
     pairs = zip(ids.tolist(), mask.tolist())
@@ -136,6 +144,20 @@ RESERVED = {
     'mm_encoder_outputs',
     'token_type_ids',
 }
+
+
+def argument_names(lm: LM) -> set[str]:
+    "All names of arguments that the model itself may take: of its forward, its encoder, its decoder."
+    model = lm.model
+    functions = [model.forward, model.prepare_inputs_for_generation]
+    prefixed = []
+    if lm.decoder_start_ids:
+        functions.append(model.get_encoder().forward)
+        prefixed.append(model.get_decoder().forward)
+    names = {name for f in functions for name in inspect.signature(f).parameters}
+    names |= {f'decoder_{name}' for f in prefixed for name in inspect.signature(f).parameters}
+    not_inputs = {*config_names(), 'return_dict', 'kwargs', 'model_kwargs', 'decoder_kwargs'}
+    return (names | {*input_names(lm)}) - not_inputs
 
 
 def input_names(lm: LM) -> list[str]:
@@ -199,7 +221,7 @@ def encoder_inputs(lm: LM, s: Settings, inputs: dict) -> list[dict]:
     Raises `TypeError` or `ValueError` for inputs that the encoder cannot read.
     """
     names = [n for n in input_names(lm) if n in inputs and n != 'encoder_outputs']
-    tensors = {name: _on_device(lm, tensor_of(name, inputs[name])) for name in names}
+    tensors = {name: on_device(lm, tensor_of(name, inputs[name])) for name in names}
     _check_encoder_inputs(lm, inputs, tensors)
     mask = inputs.get('attention_mask')
     if 'input_ids' in inputs:
@@ -214,7 +236,7 @@ def encoder_inputs(lm: LM, s: Settings, inputs: dict) -> list[dict]:
     return [{name: x[i : i + 1] for name, x in tensors.items()} for i in range(n)]
 
 
-def _on_device(lm: LM, x: torch.Tensor) -> torch.Tensor:
+def on_device(lm: LM, x: torch.Tensor) -> torch.Tensor:
     "A tensor on the model's device; numbers with a point in the model's dtype."
     return x.to(lm.device, lm.dtype if x.is_floating_point() else x.dtype)
 
@@ -270,7 +292,7 @@ def prompt_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
         raise ValueError(f'{words}: give input_ids')
     extra = [n for n in input_names(lm) if inputs.get(n) is not None]
     if not extra:
-        return id_rows(lm, s, _ids_argument(inputs), inputs.get('attention_mask'))
+        return id_rows(lm, s, ids_argument(inputs), inputs.get('attention_mask'))
     if not lm.caches() or (lm.text_config is lm.model.config and extra == ['pixel_values']):
         return uncached_rows(lm, s, inputs, extra)
     return multimodal_rows(lm, s, inputs, extra)
@@ -288,7 +310,7 @@ def id_rows(lm: LM, s: Settings, ids, mask) -> list[PromptRow]:
     return [PromptRow(row, prompt) for row, prompt in zip(ids.tolist(), prompts)]
 
 
-def _ids_argument(inputs: dict):
+def ids_argument(inputs: dict):
     "The ids, under either of their two names."
     return inputs.get('input_ids') if inputs.get('inputs') is None else inputs['inputs']
 
@@ -353,7 +375,7 @@ def multimodal_rows(lm: LM, s: Settings, inputs: dict, extra: list[str]) -> list
 
     Raises `TypeError` or `ValueError` for inputs that do not fit together.
     """
-    ids = _ids_argument(inputs)
+    ids = ids_argument(inputs)
     ids = None if ids is None else ids_of('input_ids', ids)
     if 'inputs_embeds' not in extra:
         return image_rows(lm, s, ids, inputs, extra)
@@ -418,7 +440,7 @@ def image_rows(lm: LM, s: Settings, ids, inputs: dict, extra: list[str]) -> list
         value = torch.as_tensor(value)
         if value.shape == ids.shape:
             value = value.gather(1, order.to(value.device))
-        return _on_device(lm, value)
+        return on_device(lm, value)
 
     tensors = dict(input_ids=prepare(ids)) | {name: prepare(inputs[name]) for name in extra}
     prefill = Prefill(tensors, prepare(mask))
@@ -448,9 +470,9 @@ def uncached_rows(lm: LM, s: Settings, inputs: dict, extra: list[str]) -> list[P
     if 'inputs_embeds' in extra:
         words = 'inputs_embeds are read once, into the cache'
         raise ValueError(f'{words}: leave use_cache=False out, or give ids')
-    tensors = {name: _on_device(lm, tensor_of(name, inputs[name])) for name in extra}
+    tensors = {name: on_device(lm, tensor_of(name, inputs[name])) for name in extra}
     n = len(tensors[extra[0]])
-    ids = _ids_argument(inputs)
+    ids = ids_argument(inputs)
     if ids is None and s['bos_token_id'] is not None:
         ids = [[s['bos_token_id']]] * n
     rows = id_rows(lm, s, ids, inputs.get('attention_mask'))
@@ -469,13 +491,13 @@ def with_cache(lm: LM, s: Settings, inputs: dict, rows: list[PromptRow]) -> list
     Raises `TypeError` or `ValueError` for a cache that does not fit.
     """
     past, chunk = inputs.get('past_key_values'), s['prefill_chunk_size']
+    if past is None and chunk is None:
+        return rows
     if past is not None:
         check_past(lm, past)
         if not lm.caches():
             words = 'past_key_values are given, and use_cache=False'
             raise ValueError(f'{words}: leave one out')
-    if past is None and chunk is None and not returns_cache(lm, s, rows):
-        return rows
     readable = not lm.decoder_start_ids and cache_kind(lm.model) == 'growing'
     if not readable or any(row.encoder is not None for row in rows):
         name = 'prefill_chunk_size' if past is None else 'past_key_values'
@@ -484,14 +506,6 @@ def with_cache(lm: LM, s: Settings, inputs: dict, rows: list[PromptRow]) -> list
     for i, row in enumerate(rows):
         row.encoder = _cached_prompt(lm, row, past, i, chunk)
     return rows
-
-
-def returns_cache(lm: LM, s: Settings, rows: list[PromptRow]) -> bool:
-    "Is the cache of a call part of its output, or changed by it?"
-    one = len(rows) * s['num_return_sequences'] == 1 and not is_beam_search(s)
-    growing = lm.caches() and cache_kind(lm.model) == 'growing' and not lm.decoder_start_ids
-    plain = rows[0].encoder is None or isinstance(rows[0].encoder, CachedPrompt)
-    return bool(s['return_dict_in_generate']) and one and growing and plain
 
 
 def _cached_prompt(lm: LM, row: PromptRow, past, number: int, chunk: int | None) -> CachedPrompt:
@@ -510,35 +524,45 @@ def _cached_prompt(lm: LM, row: PromptRow, past, number: int, chunk: int | None)
     return result
 
 
-def grown_cache(s: Settings, rows: list[PromptRow], tokens: list[list[int]]):
-    "The cache of a single sequence after its call; None for others."
-    encoder = rows[0].encoder
-    one = len(rows) * s['num_return_sequences'] == 1 and not is_beam_search(s)
-    if not isinstance(encoder, CachedPrompt) or not one or encoder.first is None:
+def grown_cache(requests: list[Request], traces: list[Trace], past):
+    "The cache of a single sequence after its call, `past` extended if it is given; None for others."
+    request, trace = requests[0], traces[0]
+    session = None if request.record is None else request.record.session
+    if len(requests) > 1 or not isinstance(session, Session) or session.kind != 'growing':
         return None
-    return encoder.store(tokens[0])
+    return cache_of(session, request.prompt + trace.tokens, past)
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #3850ca2e
-def stop_function(criteria, row: list[int], device) -> Callable:
-    """Criteria `(input_ids, scores) → bool` as a function of the new ids.
-
-    They see `row`, padding included, and then the new ids.
-    """
+def criteria_of(s: Settings) -> StoppingCriteriaList:
+    "A caller's criteria `(input_ids, scores) → bool`; raises `TypeError` for anything else."
+    criteria = s['stopping_criteria'] or ()
     criteria = list(criteria) if isinstance(criteria, (list, tuple)) else [criteria]
     for criterion in criteria:
         if not callable(criterion):
             words = 'give functions (input_ids, scores) → bool, such as StoppingCriteria'
             raise TypeError(f'stopping_criteria holds {short_repr(criterion)}: {words}')
+    return StoppingCriteriaList(criteria)
+
+
+def stop_function(s: Settings, text: PromptRow, record: ScoreRecord | None, device) -> Callable:
+    "The criteria as a function of the new ids; they get the row, these, and the scores of each step."
+    criteria = criteria_of(s)
+    right_padded = text.row[-len(text.prompt) :] != text.prompt and not text.has_no_ids
+    row = text.prompt if right_padded else text.row
+    begin = len(text.prompt)
 
     def is_over(tokens: list[int]) -> bool:
         ids = torch.tensor([row + tokens], device=device)
-        return any(bool(torch.as_tensor(c(ids, None)).all()) for c in criteria)
+        scores = None
+        if s['output_scores'] and record is not None:
+            scores = tuple(record.rows[begin + i][1][None] for i in range(len(tokens)))
+        return bool(criteria(ids, scores).all())
 
     return is_over
 
 
-def stop_for(s: Settings, lm: LM, text: PromptRow) -> Stop:
-    "The rules that end one sequence."
+def end_rules(s: Settings, lm: LM) -> dict:
+    "The rules that end any sequence of a call, as arguments of `Stop`; raises `ValueError` for others."
     strings, eos = s['stop_strings'], eos_ids(s) or []
     if strings is not None and lm.tokenizer is None:
         raise ValueError('stop_strings are looked for in text: give tokenizer')
@@ -548,12 +572,15 @@ def stop_for(s: Settings, lm: LM, text: PromptRow) -> Stop:
     if s.is_explicit('eos_token_id') and unknown:
         words = f'eos_token_id is {unknown[0]} and the vocabulary has {lm.vocab_size} tokens'
         raise ValueError(f'{words}: give ids of it, or None for no end')
-    when = None
-    if s['stopping_criteria']:
-        right_padded = text.row[-len(text.prompt) :] != text.prompt and not text.has_no_ids
-        row = text.prompt if right_padded else text.row
-        when = stop_function(s['stopping_criteria'], row, lm.device)
-    return Stop(tuple(eos), tuple(strings or ()), s['max_time'], when)
+    return dict(eos=tuple(eos), strings=tuple(strings or ()), seconds=s['max_time'])
+
+
+def stop_for(s: Settings, lm: LM, text: PromptRow, record: ScoreRecord | None = None) -> Stop:
+    "The rules that end one sequence, with a caller's criteria."
+    rules = end_rules(s, lm)
+    if not s['stopping_criteria']:
+        return Stop(**rules)
+    return Stop(**rules, when=stop_function(s, text, record, lm.device))
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #9d70cf21
 def seed_of(s: Settings) -> int:
@@ -592,21 +619,43 @@ def requests_for(s: Settings, lm: LM, texts: list[PromptRow]) -> list[Request]:
     copies = 1 if is_beam_search(s) else s['num_return_sequences']
     budget = max_new_tokens_of(s, lm, texts)
     for text in texts:
-        _check_room(lm, text, budget)
-    uneven = s['stop_strings'] or s['stopping_criteria'] or s['max_time'] is not None
-    if pad_id(s) is None and s['num_return_sequences'] * len(texts) > 1 and uneven:
-        words = 'sequences may end at different positions and nothing can fill up the rows'
-        raise ValueError(f'{words}: give pad_token_id')
-    stops = [stop_for(s, lm, text) for text in texts]
-    rngs = rngs_of(s, lm, len(texts) * copies)  # last: an error leaves torch's generator as it was
+        check_room(lm, text, budget)
+    check_fill(s, s['num_return_sequences'] * len(texts))
+    records = [record_for(s, texts[i // copies]) for i in range(len(texts) * copies)]
+    stops = [stop_for(s, lm, texts[i // copies], record) for i, record in enumerate(records)]
+    rngs = rngs_of(s, lm, len(records))  # last: an error leaves torch's generator as it was
     requests = []
-    for i, (text, stop) in enumerate(zip(texts, stops)):
-        for rng in rngs[i * copies : (i + 1) * copies]:
-            requests.append(Request(lm, text.prompt, budget, rng, stop, text.encoder))
+    for i, parts in enumerate(zip(rngs, stops)):
+        text = texts[i // copies]
+        request = Request(lm, text.prompt, budget, *parts, text.encoder, record=records[i])
+        requests.append(request)
     return requests
 
 
-def _check_room(lm: LM, text: PromptRow, budget: int):
+def check_streamer(s: Settings, n: int):
+    "Raise `ValueError` for a streamer with several sequences."
+    if s['streamer'] is not None and n > 1:
+        words = f'streamer follows one text, and there are {n}'
+        raise ValueError(f'{words}: decode them one by one')
+
+
+def check_fill(s: Settings, n_rows: int):
+    "Raise `ValueError` if rows may end at different positions and no id can fill them up."
+    uneven = s['stop_strings'] or s['stopping_criteria'] or s['max_time'] is not None
+    if pad_id(s) is None and n_rows > 1 and uneven:
+        words = 'sequences may end at different positions and nothing can fill up the rows'
+        raise ValueError(f'{words}: give pad_token_id')
+
+
+def record_for(s: Settings, text: PromptRow) -> ScoreRecord | None:
+    "A record of the passes of a sequence, if the call returns scores or a cache, or extends one."
+    extends = isinstance(text.encoder, CachedPrompt) and text.encoder.past is not None
+    if not s['return_dict_in_generate'] and not extends:
+        return None
+    return ScoreRecord(bool(s['output_scores'] or s['output_logits']))
+
+
+def check_room(lm: LM, text: PromptRow, budget: int):
     "Raise `ValueError` for a prompt outside the vocabulary, or too long for the context."
     prompt = text.prompt
     if not lm.decoder_start_ids:

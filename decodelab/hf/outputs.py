@@ -59,79 +59,12 @@ def pad_rows(rows: list[list[int]], fill: int | None, device) -> torch.Tensor:
     return torch.tensor([row + [fill] * (width - len(row)) for row in rows], device=device)
 
 
-def step_scores(request: Request, strategy, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    "Logits and processed scores, each `(n, V)`, of the `n` new tokens, from one forward pass."
-    request = replace(request, batcher=None)
-    ids = request.prompt + tokens[:-1]
-    base = strategy.base if isinstance(strategy, Speculative) else strategy
-    logits = request.session().logits(ids, len(tokens))
-    if not isinstance(base, DoLa):
-        return logits, base.processors.bind(request)(ids, logits)
-    scores = base.bind(request).scores(ids, len(tokens))
-    return logits, scores if base.greedy else scores.log()
-
-# %% ../../nbs/12_hf/04_outputs.ipynb #0fe0faf7
-def beam_sequences(trace: Trace, num_beams: int) -> list[list[list[int] | None]]:
-    "The new tokens of all beams before each step, from the search tree; None where there is no beam."
-    sequences = []  # of each node of the tree
-    steps = [[[]] * num_beams]
-    for step in trace.steps:
-        first = len(sequences)
-        for node in step.info['nodes']:
-            parent = sequences[node['parent']] if node['parent'] >= 0 else []
-            sequences.append([*parent, node['token']])
-        beams = [None] * num_beams
-        for position, i in beam_positions(step.info['nodes']).items():
-            beams[position] = sequences[first + i]
-        steps.append(beams)
-    return steps[:-1]
-
-
-def beam_positions(nodes: list[dict]) -> dict[int, int]:
-    "The number of each beam that goes on, and its node."
-    numbered = {node['place']: i for i, node in enumerate(nodes) if 'place' in node}
-    beams = [i for i, node in enumerate(nodes) if node['kind'] == 'beam']
-    if numbered or any('group' in node for node in nodes):
-        return numbered
-    return dict(enumerate(beams))
-
-
-def beam_step_scores(request: Request, strategy, trace: Trace) -> tuple[torch.Tensor, torch.Tensor]:
-    "Logits and processed scores of all beams at each step, `(steps, beams, V)` each; zeros for no beam."
-    request = replace(request, batcher=None)
-    session = request.session()
-    processors = strategy.processors.bind(request)
-    size = strategy.groups(request)[0].size
-    steps = []
-    for step, beams in zip(trace.steps, beam_sequences(trace, strategy.num_beams)):
-        present = [i for i, tokens in enumerate(beams) if tokens is not None]
-        rows = [request.prompt + beams[i] for i in present]
-        logits = torch.stack([session.logits(ids)[0] for ids in rows])
-        groups = [i // size for i in present]
-        scores = group_scores(strategy, processors, step, rows, groups, logits.log_softmax(-1))
-        both = logits.new_zeros(2, strategy.num_beams, logits.shape[-1])
-        both[:, present] = torch.stack([logits, scores])
-        steps.append(both)
-    return tuple(torch.stack(steps, 1))
-
-
-def group_scores(
-    strategy,
-    processors,  # bound to the request
-    step,  # what the search has chosen
-    rows: list[list[int]],
-    groups: list[int],  # of each row
-    log_probs: torch.Tensor,  # `(rows, V)`
-) -> torch.Tensor:
-    "Log-probabilities after the penalty for earlier groups and the processors, `(rows, V)`."
-    beams = [node for node in step.info['nodes'] if node['kind'] == 'beam']
-    scores = []
-    for group in sorted(set(groups)):
-        index = [i for i, g in enumerate(groups) if g == group]
-        taken = [node['token'] for node in beams if node.get('group', group) < group]
-        part = strategy.bias(log_probs[index], taken)
-        scores.append(apply_to_beams(processors, [rows[i] for i in index], part))
-    return torch.cat(scores)
+def step_scores(request: Request, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    "Logits and processed scores, each `(n, V)`, of the `n` new tokens of a request with a record."
+    begin = len(request.prompt)
+    rows = [request.record.rows[begin + i] for i in range(n)]
+    logits, scores = (torch.stack(part) for part in zip(*rows))
+    return logits, scores
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #7e478d4d
 def full_forward(request: Request, ids: list[int], hidden: bool, weights: bool) -> dict:
@@ -196,16 +129,16 @@ def forward_inputs(request: Request, ids: list[int]) -> dict:
 def states_and_attentions(
     s: Settings,
     requests: list[Request],
-    tokens: list[list[list[list[int]]]],  # of each request, at each step, the new ids of each row
+    tokens: list[list[int]],  # of each request
 ) -> dict:
     "States and weights as in transformers: tuples (steps) of tuples (layers) of `(rows, …)`."
     flags = bool(s['output_hidden_states']), bool(s['output_attentions'])
-    parts = [states_by_step(r, steps, *flags) for r, steps in zip(requests, tokens)]
+    parts = [states_by_step(r, new, *flags) for r, new in zip(requests, tokens)]
     n_steps = max(map(len, tokens))
     result = {}
-    for name in parts[0][0][0]:
+    for name in parts[0][0]:
         if name.startswith('encoder_'):
-            result[name] = stack_layers([part[0][0][name] for part in parts])
+            result[name] = stack_layers([part[0][name] for part in parts])
         else:
             steps = [_rows_at(parts, name, t) for t in range(n_steps)]
             result[name] = tuple(stack_layers(rows) for rows in steps)
@@ -217,10 +150,9 @@ def _rows_at(parts: list, name: str, step: int) -> list[list[torch.Tensor]]:
     rows = []
     for part in parts:
         if step < len(part):
-            rows += [row[name] for row in part[step]]
+            rows.append(part[step][name])
         else:
-            ended = [row[name] for row in part[-1]]
-            rows += [[x[..., :0, :] for x in layers] for layers in ended]
+            rows.append([x[..., :0, :] for x in part[-1][name]])
     return rows
 
 
@@ -241,40 +173,18 @@ def _pad_front(x: torch.Tensor, size: list[int]) -> torch.Tensor:
     return torch.nn.functional.pad(x, pad)
 
 
-def states_by_step(
-    request: Request,
-    steps: list[list[list[int]]],  # at each step the new ids of each row
-    hidden: bool,
-    weights: bool,
-) -> list[list[dict]]:
-    "For each step and row the layers by name, cut from passes over the longest sequences."
-    rows = {tuple(tokens) for tokens in chain(*steps) if tokens is not None}
-    longest = longest_rows(rows)
-    fields = {}
-    for row in longest:
-        fields[row] = full_forward(request, request.prompt + list(row), hidden, weights)
-
-    def layers_of(tokens: list[int] | None) -> dict:
-        row = next(row for row in longest if row[: len(tokens or ())] == tuple(tokens or ()))
-        begin = end = 0  # of no beam: layers without positions
-        if tokens is not None:
-            end = len(request.prompt) + len(tokens)
-            begin = end - 1 if tokens else 0
+def states_by_step(request: Request, new: list[int], hidden: bool, weights: bool) -> list[dict]:
+    "For each step the layers by name, cut from a pass over the whole sequence."
+    n = len(request.prompt)
+    fields = full_forward(request, request.prompt + new[:-1], hidden, weights)
+    steps = []
+    for end in range(n, n + len(new)):
+        begin = end - 1 if end > n else 0
         cut = {}
-        for name, layers in fields[row].items():
+        for name, layers in fields.items():
             cut[name] = [_cut(name, x, begin, end) for x in layers]
-        return cut
-
-    return [[layers_of(tokens) for tokens in step] for step in steps]
-
-
-def longest_rows(rows: set[tuple]) -> list[tuple]:
-    "The rows that are no prefix of another one."
-    longest = []
-    for row in sorted(rows, key=len, reverse=True):
-        if not any(other[: len(row)] == row for other in longest):
-            longest.append(row)
-    return longest
+        steps.append(cut)
+    return steps
 
 
 def _cut(name: str, x: torch.Tensor, begin: int, end: int) -> torch.Tensor:
@@ -299,36 +209,22 @@ def check_outputs(s: Settings, lm: LM):
 def output_fields(
     s: Settings,
     requests: list[Request],
-    strategies: list,  # of each request
-    traces: Batch,  # of each request
-    tokens: list[list[int]],  # the new ids of each output row
+    tokens: list[list[int]],  # the new ids of each request
 ) -> dict:
     "The fields of the dictionary besides the ids; a sequence that has ended has zeros."
-    search = is_beam_search(s)
-    result = search_fields(s, requests, traces) if search else {}
+    result = {}
     with torch.inference_mode(False), torch.no_grad():
         if s['output_scores'] or s['output_logits']:
-            function, last = (beam_step_scores, traces) if search else (step_scores, tokens)
-            rows = zip(requests, strategies, last)
-            result |= score_fields(s, [function(*row) for row in rows])
+            pairs = [step_scores(r, len(new)) for r, new in zip(requests, tokens)]
+            result |= score_fields(s, pairs)
         if s['output_hidden_states'] or s['output_attentions']:
-            if search:
-                steps = [beam_sequences(trace, s['num_beams']) for trace in traces]
-            else:
-                steps = [prefixes(new) for new in tokens]
-            result |= states_and_attentions(s, requests, steps)
+            result |= states_and_attentions(s, requests, tokens)
     return result
 
 
-def prefixes(new: list[int]) -> list[list[list[int]]]:
-    "The new ids before each step, as a single row."
-    return [[new[:i]] for i in range(len(new))]
-
-
-def search_fields(s: Settings, requests: list[Request], traces: Batch) -> dict:
+def search_fields(s: Settings, traces: Batch, device) -> dict:
     "The fields of a search: the beam that each token came from, and the scores of the sequences."
     n = s['num_return_sequences']
-    device = requests[0].lm.device
     best = []
     for trace in traces:
         best += hypotheses(trace)[:n]
@@ -348,7 +244,5 @@ def score_fields(s: Settings, pairs: list[tuple]) -> dict:
     for name, rows in zip(('logits', 'scores'), zip(*pairs)):
         if s[f'output_{name}']:
             block = torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
-            if block.ndim == 4:  # of a search: (sequences, steps, beams, V)
-                block = block.transpose(1, 2).flatten(0, 1)
             result[name] = block.unbind(1)  # steps of (rows, V)
     return result

@@ -590,6 +590,11 @@ def resolve_min_new_tokens(s: Settings, width: int, maximum: int) -> int:
     minimum = max(0, s['min_length'] - width)
     if takes_precedence(s, 'min_new_tokens', 'min_length'):
         minimum = s['min_new_tokens']
+    return check_minimum(minimum, maximum)
+
+
+def check_minimum(minimum: int, maximum: int) -> int:
+    "`minimum`, of new tokens; raises `ValueError` if that is more than `maximum`."
     if minimum > maximum:
         raise ValueError(
             f'the sequence must have {minimum} new tokens and may have {maximum}: '

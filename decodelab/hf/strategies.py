@@ -28,7 +28,8 @@ from .settings import is_beam_search, is_constrained, is_contrastive, is_diverse
 from .settings import is_sampling, short_repr, takes_precedence
 
 
-from ..logits.processor_list import LogitsProcessorList, processors_from_config
+from ..logits.processor_list import LogitsProcessorList, flatten, has_bind
+from ..logits.processor_list import processors_from_config
 from ..logits.warpers import LogitNormalization
 from ..models.session import LM, tokenizer_difference
 from ..speculative.lookahead import HeuristicLookahead, RocLookahead
@@ -101,6 +102,11 @@ def eos_ids(s: Settings) -> list[int] | None:
     if torch.is_tensor(eos):
         return eos.flatten().tolist()
     return [eos] if isinstance(eos, int) else list(eos)
+
+
+def foreign_processors(s: Settings) -> list:
+    "A caller's logits processors that are none of decodelab's: they get the whole batch."
+    return [p for p in flatten(s['logits_processor'] or ()) if not has_bind(p)]
 
 
 def negative_prompt(s: Settings, row: int) -> list[int] | None:
@@ -248,6 +254,7 @@ def strategies_for(
     s: Settings,
     lm: LM,
     minimum: int | None = None,  # of new tokens
+    adapt: Callable = LogitsProcessorList,  # makes the processors of a sequence from the settings' own
 ) -> Callable[[int], Any]:
     "`row → strategy` for the rows of a batch; they share drafters and lookahead rules."
     parts = (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None
@@ -258,7 +265,8 @@ def strategies_for(
         "The strategy of one row of the batch."
         key = row if by_row else 0
         if key not in strategies:
-            strategies[key] = make_strategy(s, processors_for(s, lm, minimum, row), parts)
+            processors = adapt(processors_for(s, lm, minimum, row))
+            strategies[key] = make_strategy(s, processors, parts)
         return strategies[key]
 
     return strategy
