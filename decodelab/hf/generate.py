@@ -13,7 +13,7 @@ import inspect
 import torch
 
 from ..core.driver import Request, trace_request
-from .custom_generate import trace_streamed
+from .custom_generate import PerRequest, trace_streamed
 from .custom_generate_load import CustomGenerate, load_custom_generate
 from .inputs import PromptRow, argument_names, check_streamer, grown_cache
 from .inputs import max_new_tokens_of, pad_id, prompt_rows, requests_for
@@ -189,10 +189,11 @@ def decode_rows(call: Call) -> PreparedResult:
     traces = decode_requests(requests, strategies, s['streamer'])
     fields = {}
     if s['return_dict_in_generate']:
-        fields = output_fields(s, requests, [trace.tokens for trace in traces])
+        texts = [rows[i * len(rows) // len(requests)] for i in range(len(requests))]
+        fields = output_fields(s, requests, [trace.tokens for trace in traces], texts)
     past = call.inputs.get('past_key_values')
     if s['return_dict_in_generate'] or past is not None:
-        fields['past_key_values'] = grown_cache(requests, traces, past)
+        fields['past_key_values'] = grown_cache(requests, traces, rows[0], past)
     for trace, request in zip(traces, requests):
         shown = visible_ids(request.encoder)
         if shown is not None:  # the request's ids stand for embeddings

@@ -17,7 +17,7 @@ from ..core.driver import Request, Rng, Stop, encode_prompt
 from ..core.trace import Trace
 from .settings import Settings, config_names, is_beam_search, is_sampling
 from .settings import resolve_max_new_tokens, short_repr
-from .strategies import eos_ids
+from .strategies import end_ids, eos_ids
 from ..models.past_key_values import CachedPrompt, cache_of, check_past
 from ..models.prefill import PrecomputedEncoder, UncachedInputs
 from ..models.prefill import Prefill, PrefillInputs
@@ -34,6 +34,12 @@ class PromptRow:
     prompt: list[int]  # ids of the decoder, without padding
     encoder: dict | ModelInputs | None = None  # inputs of an encoder, or of a prefilled prompt
     n_positions: int | None = None  # of the rectangle, for a prompt without ids
+    before: int = 0  # columns of padding in front of the prompt
+
+    @property
+    def columns(self) -> range:
+        "The columns of the prompt in the rectangle."
+        return range(self.before, self.before + len(self.prompt))
 
     @property
     def width(self) -> int:
@@ -306,8 +312,10 @@ def id_rows(lm: LM, s: Settings, ids, mask) -> list[PromptRow]:
             raise ValueError(f'{words}: give input_ids')
         ids = [[s['bos_token_id']]]
     ids = ids_of('input_ids', ids)
-    prompts = strip_rows(ids, mask_of(ids, mask, s))
-    return [PromptRow(row, prompt) for row, prompt in zip(ids.tolist(), prompts)]
+    mask = mask_of(ids, mask, s)
+    before = mask.long().argmax(1).tolist()
+    rows = zip(ids.tolist(), strip_rows(ids, mask), before)
+    return [PromptRow(row, prompt, before=n) for row, prompt, n in rows]
 
 
 def ids_argument(inputs: dict):
@@ -405,7 +413,7 @@ def embedding_rows(lm: LM, s: Settings, ids, vectors: torch.Tensor, mask) -> lis
         prefill = Prefill(dict(inputs_embeds=embeddings), real[i : i + 1, used])
         prompt = [0] * len(used)  # an id for each position
         inputs = PrefillInputs(lm, prefill, 0, prompt, visible[i], hide_prompt=True)
-        result.append(PromptRow(rows[i], prompt, inputs, n_positions))
+        result.append(PromptRow(rows[i], prompt, inputs, n_positions, used[0]))
     return result
 
 
@@ -448,7 +456,9 @@ def image_rows(lm: LM, s: Settings, ids, inputs: dict, extra: list[str]) -> list
     result = []
     for i, (row, prompt) in enumerate(zip(ids.tolist(), prompts)):
         text_ids = [t for t in prompt if t not in placeholders]
-        result.append(PromptRow(row, prompt, PrefillInputs(lm, prefill, i, prompt, text_ids)))
+        encoder = PrefillInputs(lm, prefill, i, prompt, text_ids)
+        before = int(mask[i].long().argmax())
+        result.append(PromptRow(row, prompt, encoder, before=before))
     return result
 
 
@@ -485,12 +495,20 @@ def uncached_rows(lm: LM, s: Settings, inputs: dict, extra: list[str]) -> list[P
     return rows
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #16df5774
+MEMORY_CACHES = 'offloaded', 'offloaded_static', 'quantized'  # slower caches that take less memory
+
+
 def with_cache(lm: LM, s: Settings, inputs: dict, rows: list[PromptRow]) -> list[PromptRow]:
     """The rows, with a cache if one is given or returned, or if prompts are read in chunks.
 
     Raises `TypeError` or `ValueError` for a cache that does not fit.
     """
     past, chunk = inputs.get('past_key_values'), s['prefill_chunk_size']
+    if s['cache_implementation'] in MEMORY_CACHES and s.is_explicit('cache_implementation'):
+        raise ValueError(
+            f'cache_implementation={s["cache_implementation"]!r} is for greedy search, sampling '
+            'and beams: leave it out, or the draft (prefill_chunk_size bounds the memory of a pass)'
+        )
     if past is None and chunk is None:
         return rows
     if past is not None:
@@ -524,13 +542,18 @@ def _cached_prompt(lm: LM, row: PromptRow, past, number: int, chunk: int | None)
     return result
 
 
-def grown_cache(requests: list[Request], traces: list[Trace], past):
-    "The cache of a single sequence after its call, `past` extended if it is given; None for others."
+def grown_cache(requests: list[Request], traces: list[Trace], text: PromptRow, past):
+    """The cache of a single sequence after its call, `past` extended if it is given.
+
+    Columns of padding are zero, as those of its mask are. None for several sequences.
+    """
     request, trace = requests[0], traces[0]
     session = None if request.record is None else request.record.session
     if len(requests) > 1 or not isinstance(session, Session) or session.kind != 'growing':
         return None
-    return cache_of(session, request.prompt + trace.tokens, past)
+    after = text.width - text.before - len(text.prompt)
+    padding = (text.before, after) if past is None else (0, 0)
+    return cache_of(session, request.prompt + trace.tokens, past, len(request.prompt), padding)
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #3850ca2e
 def criteria_of(s: Settings) -> StoppingCriteriaList:
@@ -563,15 +586,12 @@ def stop_function(s: Settings, text: PromptRow, record: ScoreRecord | None, devi
 
 def end_rules(s: Settings, lm: LM) -> dict:
     "The rules that end any sequence of a call, as arguments of `Stop`; raises `ValueError` for others."
-    strings, eos = s['stop_strings'], eos_ids(s) or []
+    strings = s['stop_strings']
     if strings is not None and lm.tokenizer is None:
         raise ValueError('stop_strings are looked for in text: give tokenizer')
     if isinstance(strings, str):
         strings = (strings,)
-    unknown = [i for i in eos if not 0 <= i < lm.vocab_size]
-    if s.is_explicit('eos_token_id') and unknown:
-        words = f'eos_token_id is {unknown[0]} and the vocabulary has {lm.vocab_size} tokens'
-        raise ValueError(f'{words}: give ids of it, or None for no end')
+    eos = end_ids(s, lm) or ()
     return dict(eos=tuple(eos), strings=tuple(strings or ()), seconds=s['max_time'])
 
 
@@ -658,16 +678,17 @@ def record_for(s: Settings, text: PromptRow) -> ScoreRecord | None:
 def check_room(lm: LM, text: PromptRow, budget: int):
     "Raise `ValueError` for a prompt outside the vocabulary, or too long for the context."
     prompt = text.prompt
-    if not lm.decoder_start_ids:
+    if not lm.decoder_start_ids and prompt:
         encode_prompt(lm, prompt, budget)
         return
     if not all(0 <= i < lm.vocab_size for i in prompt):
         words = f'a decoder id is outside the vocabulary of {lm.vocab_size} tokens'
         raise ValueError(f'{words}: were decoder_input_ids encoded by another tokenizer?')
-    if text.encoder.get('input_ids') is not None:
+    if lm.decoder_start_ids and text.encoder.get('input_ids') is not None:
         encode_prompt(lm, text.encoder['input_ids'], budget)
-    if lm.max_length and len(prompt) + budget > lm.max_length:
-        words = f'{len(prompt)} decoder tokens and {budget} new ones do not fit in the context'
+    n = max(len(prompt), text.n_positions or 0)
+    if lm.max_length and n + budget > lm.max_length:
+        words = f'{n} tokens of the decoder and {budget} new ones do not fit in the context'
         raise ValueError(f'{words} of {lm.max_length}: shorten one')
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #9a671ec6

@@ -7,19 +7,17 @@ __all__ = []
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #a4ee3d6f
 from dataclasses import replace
-from itertools import chain
 
 import torch
 
 from ..core.driver import Request
 from ..core.trace import Trace
+from .inputs import PromptRow
 from .settings import Settings, is_beam_search
 from ..models.batching import Batch
 from ..models.prefill import PrefillInputs
 from ..models.session import LM
-from ..speculative.loop import Speculative
-from ..strategies.beam_search import apply_to_beams, hypotheses
-from ..strategies.dola import DoLa
+from ..strategies.beam_search import hypotheses
 
 # %% ../../nbs/12_hf/04_outputs.ipynb #49694e92
 OUTPUT_FLAGS = 'output_scores', 'output_logits', 'output_hidden_states', 'output_attentions'
@@ -130,10 +128,12 @@ def states_and_attentions(
     s: Settings,
     requests: list[Request],
     tokens: list[list[int]],  # of each request
+    texts: list[PromptRow],  # of each request
 ) -> dict:
     "States and weights as in transformers: tuples (steps) of tuples (layers) of `(rows, …)`."
     flags = bool(s['output_hidden_states']), bool(s['output_attentions'])
-    parts = [states_by_step(r, new, *flags) for r, new in zip(requests, tokens)]
+    rows = zip(requests, tokens, texts)
+    parts = [states_by_step(r, new, text, *flags) for r, new, text in rows]
     n_steps = max(map(len, tokens))
     result = {}
     for name in parts[0][0]:
@@ -173,7 +173,9 @@ def _pad_front(x: torch.Tensor, size: list[int]) -> torch.Tensor:
     return torch.nn.functional.pad(x, pad)
 
 
-def states_by_step(request: Request, new: list[int], hidden: bool, weights: bool) -> list[dict]:
+def states_by_step(
+    request: Request, new: list[int], text: PromptRow, hidden: bool, weights: bool
+) -> list[dict]:
     "For each step the layers by name, cut from a pass over the whole sequence."
     n = len(request.prompt)
     fields = full_forward(request, request.prompt + new[:-1], hidden, weights)
@@ -182,9 +184,28 @@ def states_by_step(request: Request, new: list[int], hidden: bool, weights: bool
         begin = end - 1 if end > n else 0
         cut = {}
         for name, layers in fields.items():
-            cut[name] = [_cut(name, x, begin, end) for x in layers]
+            parts = [_cut(name, x, begin, end) for x in layers]
+            cut[name] = [in_columns(name, x, text, end == n) for x in parts]
         steps.append(cut)
     return steps
+
+
+def in_columns(name: str, x: torch.Tensor, text: PromptRow, is_first: bool) -> torch.Tensor:
+    "The part of a layer of one step in the columns of the rectangle, with zeros for its padding."
+    columns, width = list(text.columns), text.width
+    n = len(columns)
+    if n == width or name.startswith(('encoder_', 'cross_', 'decoder_')):
+        return x
+    is_weights = x.ndim == 3
+    if is_weights:  # (heads, rows, keys): keys of the prompt, then those of new ids
+        wide = x.new_zeros(*x.shape[:2], width + x.shape[2] - n)
+        wide[..., columns + list(range(width, wide.shape[2]))] = x
+        x = wide
+    if not is_first:
+        return x
+    wide = x.new_zeros(*x.shape[:-2], width, x.shape[-1])
+    wide[..., columns, :] = x
+    return wide
 
 
 def _cut(name: str, x: torch.Tensor, begin: int, end: int) -> torch.Tensor:
@@ -210,6 +231,7 @@ def output_fields(
     s: Settings,
     requests: list[Request],
     tokens: list[list[int]],  # the new ids of each request
+    texts: list[PromptRow],  # of each request
 ) -> dict:
     "The fields of the dictionary besides the ids; a sequence that has ended has zeros."
     result = {}
@@ -218,7 +240,7 @@ def output_fields(
             pairs = [step_scores(r, len(new)) for r, new in zip(requests, tokens)]
             result |= score_fields(s, pairs)
         if s['output_hidden_states'] or s['output_attentions']:
-            result |= states_and_attentions(s, requests, tokens)
+            result |= states_and_attentions(s, requests, tokens, texts)
     return result
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #9f6f0238
+# %% ../../nbs/12_hf/14_prepared.ipynb #0fb44d74
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from ..core.driver import Request, Stop
-from .inputs import PromptRow, check_fill, check_room, check_streamer
+from .inputs import MEMORY_CACHES, PromptRow, check_fill, check_room, check_streamer
 from .inputs import decoder_prompts, encoder_inputs, encoder_states, end_rules
 from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_of
 from .inputs import max_new_tokens_of, on_device, pad_id, rngs_of
@@ -70,7 +70,7 @@ def plain_names(lm: LM) -> set[str]:
         return names | {'past_key_values'}
     return names | {*input_names(lm), *whisper_names(lm), 'decoder_input_ids', 'past_key_values'}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #3044e90d
+# %% ../../nbs/12_hf/14_prepared.ipynb #1e1ad6de
 def steps_together(call: Call) -> bool:
     """Is the call decoded in step, by passes of the model over its whole rectangle?
 
@@ -139,9 +139,6 @@ def returns_states(call: Call) -> bool:
     s = call.settings
     asked = s['output_attentions'] or s['output_hidden_states']
     return bool(s['return_dict_in_generate'] and asked)
-
-
-MEMORY_CACHES = ('offloaded', 'offloaded_static', 'quantized')
 
 
 def returns_joint_cache(call: Call) -> bool:
@@ -273,7 +270,7 @@ def restore_padding(cache, behind: list[int], n: int):
             for i in range(len(x)):
                 x[i, :, :n] = x[i, :, :n].roll(-behind[i // copies], 1)
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #e11e500c
+# %% ../../nbs/12_hf/14_prepared.ipynb #f682e93b
 class PreparedDecoder:
     "Decodes a call in step: the function that transformers' `generate` calls when all is prepared."
 
@@ -303,7 +300,7 @@ class PreparedDecoder:
         budget = stopping_criteria.max_length - width
         requests = requests_in_step(call, lockstep, budget)
         check_streamer(s, len(requests))
-        minimum = check_minimum(max(0, (generation_config.min_length or 0) - width), budget)
+        minimum = check_minimum(s, max(0, (generation_config.min_length or 0) - width), budget)
         adapt = functools.partial(joint_processors, lockstep)
         strategy = strategies_for(s, call.lm, minimum, adapt)
         copies = 1 if call.is_search else s['num_return_sequences']
@@ -319,7 +316,7 @@ def joint_criteria(criteria: StoppingCriteriaList) -> StoppingCriteriaList:
     ours = MaxLengthCriteria, EosTokenCriteria
     return StoppingCriteriaList([c for c in criteria if not isinstance(c, ours)])
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #8385ccd7
+# %% ../../nbs/12_hf/14_prepared.ipynb #71f0909f
 def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Request]:
     "A request for each sequence of a prepared batch."
     lm, s = call.lm, call.settings
@@ -331,8 +328,10 @@ def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Reques
         lockstep.end_together = not rules['eos'] and not call.is_search
     rows = decoder_rows(lockstep)[:: lockstep.size]
     encoders = encoder_rows(call, rows)
+    vectors = call.inputs.get('inputs_embeds')
+    width = None if vectors is None or lm.decoder_start_ids else vectors.shape[1]
     for row, encoder in zip(rows, encoders):
-        check_room(lm, PromptRow(row, row, encoder), budget)
+        check_room(lm, PromptRow(row, row, encoder, width), budget)
     check_fill(s, 1 if lockstep.end_together else len(rows))
     requests = []
     for row, encoder, rng in zip(rows, encoders, rngs_of(s, lm, len(rows))):

@@ -71,7 +71,7 @@ def processors_for(
     for name in (*PROCESSOR_NAMES, 'num_beams'):
         if name not in s.unused:
             setattr(config, name, s[name])
-    config.eos_token_id = eos_ids(s)
+    config.eos_token_id = end_ids(s, lm)
     if minimum is not None:
         config.min_length, config.min_new_tokens = 0, minimum
     if config.min_new_tokens == 0:
@@ -102,6 +102,19 @@ def eos_ids(s: Settings) -> list[int] | None:
     if torch.is_tensor(eos):
         return eos.flatten().tolist()
     return [eos] if isinstance(eos, int) else list(eos)
+
+
+def end_ids(s: Settings, lm: LM) -> list[int] | None:
+    """The ids that end a sequence and can be generated; None for none.
+
+    An id outside the vocabulary, such as -1, never ends one.
+    """
+    eos = eos_ids(s) or []
+    unknown = [i for i in eos if i >= lm.vocab_size]
+    if unknown and s.is_explicit('eos_token_id'):
+        words = f'eos_token_id is {unknown[0]} and the vocabulary has {lm.vocab_size} tokens'
+        s.complain(f'{words}: it ends no sequence; give ids of the vocabulary, or None')
+    return [i for i in eos if 0 <= i < lm.vocab_size] or None
 
 
 def foreign_processors(s: Settings) -> list:
