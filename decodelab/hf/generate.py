@@ -15,12 +15,14 @@ import torch
 from ..core.driver import Request, trace_request
 from .custom_generate import PerRequest, trace_streamed
 from .custom_generate_load import CustomGenerate, load_custom_generate
-from .inputs import PromptRow, argument_names, check_streamer, grown_cache
+from .inputs import PromptRow, argument_names, check_streamer, drop_segments
+from .inputs import grown_cache
 from .inputs import max_new_tokens_of, pad_id, prompt_rows, requests_for
 from .inputs import visible_ids, with_cache
 from .outputs import check_outputs, new_token_rows, output_fields, pad_rows
 from .outputs import row_owners, search_fields
-from .prepared import Call, PreparedResult, decode_in_step, steps_together
+from .prepared import Call, PreparedResult, decode_in_step, drafts_prepared
+from .prepared import prepared_row, steps_together
 from .settings import INPUTS, Settings, check_names, is_beam_search
 from .settings import resolve_min_new_tokens
 from .strategies import as_lm, eos_ids, hf_model, settings_for, strategies_for
@@ -183,7 +185,10 @@ def generate_traced(model, arguments: dict) -> tuple:
 def decode_rows(call: Call) -> PreparedResult:
     "The result of a call whose sequences have sessions of their own."
     s, lm = call.settings, call.lm
-    rows = with_cache(lm, s, call.inputs, prompt_rows(lm, s, call.inputs))
+    if drafts_prepared(call):
+        rows = [prepared_row(call)]
+    else:
+        rows = with_cache(lm, s, call.inputs, prompt_rows(lm, s, call.inputs))
     strategies = strategies_of(call, rows)
     requests = requests_for(s, lm, rows)
     traces = decode_requests(requests, strategies, s['streamer'])
@@ -208,6 +213,7 @@ def prepare_call(model, arguments: dict) -> Call:
     check_names(arguments, names)
     is_input = lambda name: name in INPUTS or name in names
     inputs = {k: v for k, v in arguments.items() if is_input(k) and v is not None}
+    drop_segments(lm, inputs)
     options = without_schedule(arguments) if is_whisper(lm) else arguments
     s = settings_for(lm, {k: v for k, v in options.items() if not is_input(k)})
     check_outputs(s, lm)

@@ -17,6 +17,7 @@ from ..core.driver import Request, Rng, Stop, encode_prompt
 from ..core.trace import Trace
 from .settings import Settings, config_names, is_beam_search, is_sampling
 from .settings import resolve_max_new_tokens, short_repr
+from .prepared_session import PreparedSession
 from .strategies import end_ids, eos_ids
 from ..models.past_key_values import CachedPrompt, cache_of, check_past
 from ..models.prefill import PrecomputedEncoder, UncachedInputs
@@ -35,11 +36,13 @@ class PromptRow:
     encoder: dict | ModelInputs | None = None  # inputs of an encoder, or of a prefilled prompt
     n_positions: int | None = None  # of the rectangle, for a prompt without ids
     before: int = 0  # columns of padding in front of the prompt
+    span: int | None = None  # columns that the model reads; None: those of the prompt's ids
+    encoder_width: int | None = None  # ids of the encoder's row, padding included
 
     @property
     def columns(self) -> range:
-        "The columns of the prompt in the rectangle."
-        return range(self.before, self.before + len(self.prompt))
+        "The columns of its states in the rectangle."
+        return range(self.before, self.before + (self.span or len(self.prompt)))
 
     @property
     def width(self) -> int:
@@ -217,8 +220,10 @@ def encoder_decoder_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
     if 'encoder_outputs' in inputs:
         mask = inputs.get('attention_mask')
         encoders = precomputed_encoders(lm, inputs['encoder_outputs'], mask, encoders)
+    ids = inputs.get('input_ids')
+    width = None if ids is None else ids_of('input_ids', ids).shape[1]
     pairs = zip(decoder_prompts(lm, s, inputs, encoders), encoders)
-    return [PromptRow(row, row, encoder) for row, encoder in pairs]
+    return [PromptRow(row, row, encoder, encoder_width=width) for row, encoder in pairs]
 
 
 def encoder_inputs(lm: LM, s: Settings, inputs: dict) -> list[dict]:
@@ -284,11 +289,7 @@ def prompt_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
 
     Raises `TypeError` or `ValueError` for inputs that the model cannot read.
     """
-    types = inputs.get('token_type_ids')
-    if lm.text_config is lm.model.config and types is not None:
-        if tensor_of('token_type_ids', types).any():
-            words = 'token_type_ids are not all zero, and a sequence is one segment here'
-            raise ValueError(f'{words}: leave them out')
+    check_readable(lm, inputs)
     if inputs.get('inputs') is not None and inputs.get('input_ids') is not None:
         raise ValueError('inputs and input_ids are two names for one thing: give one')
     if lm.decoder_start_ids:
@@ -302,6 +303,32 @@ def prompt_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
     if not lm.caches() or (lm.text_config is lm.model.config and extra == ['pixel_values']):
         return uncached_rows(lm, s, inputs, extra)
     return multimodal_rows(lm, s, inputs, extra)
+
+
+READ_BY_ROWS = {'inputs', 'input_ids', 'attention_mask', 'past_key_values', 'decoder_input_ids'}
+HARMLESS = {'logits_to_keep', 'labels'}  # arguments of a forward that change no token
+
+
+def drop_segments(lm: LM, inputs: dict):
+    "Remove `token_type_ids` that the model does not take; raises `ValueError` unless they are zero."
+    if 'token_type_ids' not in inputs or 'token_type_ids' in argument_names(lm):
+        return
+    if tensor_of('token_type_ids', inputs.pop('token_type_ids')).any():
+        words = f'token_type_ids are not all zero, and to {lm.name} a sequence is one segment'
+        raise ValueError(f'{words}: leave them out')
+
+
+def check_readable(lm: LM, inputs: dict):
+    "Raise `ValueError` for inputs that only the model's own forward over the whole batch reads."
+    names = inputs.keys() - READ_BY_ROWS - HARMLESS - {*input_names(lm), 'token_type_ids'}
+    if lm.text_config is lm.model.config and 'token_type_ids' in inputs:
+        names.add('token_type_ids')
+    names = {name for name in names if name in argument_names(lm)}
+    if names:
+        raise ValueError(
+            f'{", ".join(sorted(names))} cannot be honoured here: they are read by greedy search, '
+            'sampling and beams, and by the drafts of an assistant or a lookup for one sequence'
+        )
 
 
 def id_rows(lm: LM, s: Settings, ids, mask) -> list[PromptRow]:
@@ -549,11 +576,13 @@ def grown_cache(requests: list[Request], traces: list[Trace], text: PromptRow, p
     """
     request, trace = requests[0], traces[0]
     session = None if request.record is None else request.record.session
+    n = len(text.columns)
+    padding = (0, 0) if past is not None else (text.before, text.width - text.before - n)
+    if isinstance(session, PreparedSession):
+        return session.cache_of(request.prompt + trace.tokens, n, padding)
     if len(requests) > 1 or not isinstance(session, Session) or session.kind != 'growing':
         return None
-    after = text.width - text.before - len(text.prompt)
-    padding = (text.before, after) if past is None else (0, 0)
-    return cache_of(session, request.prompt + trace.tokens, past, len(request.prompt), padding)
+    return cache_of(session, request.prompt + trace.tokens, past, n, padding)
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #3850ca2e
 def criteria_of(s: Settings) -> StoppingCriteriaList:

@@ -13,6 +13,7 @@ import torch
 from ..core.driver import Request
 from ..core.trace import Trace
 from .inputs import PromptRow
+from .prepared_session import PreparedInputs
 from .settings import Settings, is_beam_search
 from ..models.batching import Batch
 from ..models.prefill import PrefillInputs
@@ -75,7 +76,7 @@ def full_forward(request: Request, ids: list[int], hidden: bool, weights: bool) 
     if lm.decoder_start_ids:
         fields = _encoder_decoder_fields(request, ids, options)
     else:
-        out = lm.model(**forward_inputs(request, ids), **options)
+        out = lm.model(**forward_inputs(request, ids) | options)
         fields = dict(hidden_states=out.hidden_states, attentions=out.attentions)
     return {name: [x[0] for x in layers] for name, layers in fields.items() if layers}
 
@@ -106,6 +107,8 @@ def forward_inputs(request: Request, ids: list[int]) -> dict:
     Raises `ValueError` for images of several sequences in one tensor.
     """
     encoder = request.encoder
+    if isinstance(encoder, PreparedInputs):
+        return encoder.forward_arguments(ids[len(request.prompt) :])
     ids = torch.tensor([ids], device=request.lm.device)
     if not isinstance(encoder, PrefillInputs):
         return dict(input_ids=ids)
@@ -177,7 +180,7 @@ def states_by_step(
     request: Request, new: list[int], text: PromptRow, hidden: bool, weights: bool
 ) -> list[dict]:
     "For each step the layers by name, cut from a pass over the whole sequence."
-    n = len(request.prompt)
+    n = len(text.columns)
     fields = full_forward(request, request.prompt + new[:-1], hidden, weights)
     steps = []
     for end in range(n, n + len(new)):
@@ -194,7 +197,9 @@ def in_columns(name: str, x: torch.Tensor, text: PromptRow, is_first: bool) -> t
     "The part of a layer of one step in the columns of the rectangle, with zeros for its padding."
     columns, width = list(text.columns), text.width
     n = len(columns)
-    if n == width or name.startswith(('encoder_', 'cross_', 'decoder_')):
+    if name.startswith(('encoder_', 'cross_')):
+        return behind_encoder(name, x, text.encoder_width)
+    if n == width or name.startswith('decoder_'):
         return x
     is_weights = x.ndim == 3
     if is_weights:  # (heads, rows, keys): keys of the prompt, then those of new ids
@@ -206,6 +211,16 @@ def in_columns(name: str, x: torch.Tensor, text: PromptRow, is_first: bool) -> t
     wide = x.new_zeros(*x.shape[:-2], width, x.shape[-1])
     wide[..., columns, :] = x
     return wide
+
+
+def behind_encoder(name: str, x: torch.Tensor, width: int | None) -> torch.Tensor:
+    "States or weights over the ids of an encoder, with zeros for the padding behind them."
+    if width is None:
+        return x
+    pad = [0, 0] if x.ndim == 2 else [0, width - x.shape[-1]]
+    if name.startswith('encoder_'):
+        pad += [0, width - x.shape[-2]]
+    return torch.nn.functional.pad(x, pad)
 
 
 def _cut(name: str, x: torch.Tensor, begin: int, end: int) -> torch.Tensor:

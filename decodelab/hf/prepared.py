@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #0fb44d74
+# %% ../../nbs/12_hf/14_prepared.ipynb #4769e326
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,12 +17,13 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from ..core.driver import Request, Stop
-from .inputs import MEMORY_CACHES, PromptRow, check_fill, check_room, check_streamer
+from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill, check_room, check_streamer
 from .inputs import decoder_prompts, encoder_inputs, encoder_states, end_rules
 from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_of
 from .inputs import max_new_tokens_of, on_device, pad_id, rngs_of
 from .lockstep import JointSearchStop, JointStop, Lockstep, joint_processors
 from .lockstep import run_in_step
+from .prepared_session import PreparedInputs
 from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
 from .settings import is_contrastive
 from .strategies import foreign_processors, strategies_for
@@ -57,7 +58,7 @@ class Call:
         rows = 1 if ids is None else len(ids)
         return rows == self.settings['num_return_sequences'] == 1 and not self.is_search
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #dd474d12
+# %% ../../nbs/12_hf/14_prepared.ipynb #74789e1e
 def is_token_by_token(s: Settings) -> bool:
     "Does the strategy need nothing of its model but the logits after each token?"
     return not (drafting_arguments(s) or is_contrastive(s) or s['dola_layers'] is not None)
@@ -65,12 +66,11 @@ def is_token_by_token(s: Settings) -> bool:
 
 def plain_names(lm: LM) -> set[str]:
     "The inputs that sessions read by themselves."
-    names = {'inputs', 'input_ids', 'attention_mask'}
     if not lm.decoder_start_ids:
-        return names | {'past_key_values'}
-    return names | {*input_names(lm), *whisper_names(lm), 'decoder_input_ids', 'past_key_values'}
+        return READ_BY_ROWS
+    return READ_BY_ROWS | {*input_names(lm), *whisper_names(lm)}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #1e1ad6de
+# %% ../../nbs/12_hf/14_prepared.ipynb #049c0903
 def steps_together(call: Call) -> bool:
     """Is the call decoded in step, by passes of the model over its whole rectangle?
 
@@ -92,7 +92,7 @@ def steps_together(call: Call) -> bool:
 def has_further_inputs(call: Call) -> bool:
     "Are there inputs that sessions do not read, or none at all?"
     lm, inputs = call.lm, call.inputs
-    if inputs.keys() - plain_names(lm):
+    if inputs.keys() - plain_names(lm) - HARMLESS:
         return True
     if not lm.decoder_start_ids:
         return False
@@ -270,6 +270,59 @@ def restore_padding(cache, behind: list[int], n: int):
             for i in range(len(x)):
                 x[i, :, :n] = x[i, :, :n].roll(-behind[i // copies], 1)
 
+# %% ../../nbs/12_hf/14_prepared.ipynb #7d9a7ab4
+def drafts_prepared(call: Call) -> bool:
+    "Does a draft speed up a single sequence whose inputs only the model's own forward reads?"
+    s, lm = call.settings, call.lm
+    drafted = {*drafting_arguments(s)}
+    if not drafted or drafted - {'assistant_model', 'prompt_lookup_num_tokens'}:
+        return False
+    if lm.decoder_start_ids or not call.is_one_sequence or s['dola_layers'] is not None:
+        return False
+    if cache_kind(lm.model) != 'growing' or not lm.caches():
+        return False
+    further = call.inputs.keys() - plain_names(lm) - HARMLESS - {*input_names(lm)}
+    return bool(further) or has_odd_padding(call) or continues_joint_cache(call)
+
+
+class Capture:
+    "Stores what transformers' `generate` has prepared, and decodes nothing."
+
+    def __call__(
+        self, model, input_ids, logits_processor, stopping_criteria, generation_config, **arguments
+    ):
+        self.ids = input_ids
+        self.config = generation_config
+        self.arguments = arguments
+        return input_ids
+
+
+def prepared_row(call: Call) -> PromptRow:
+    "The single sequence of a call that `drafts_prepared`, with a session of its own kind."
+    capture = Capture()
+    inputs = prepared_inputs(call)
+    (row,) = ids_argument(inputs).tolist()
+    inputs, before = trim_padding(call, inputs)
+    call.lm.model.generate(**prepared_settings(call) | inputs, custom_generate=capture)
+    (prompt,) = decoder_rows(capture.ids, capture.arguments.get('attention_mask'))
+    encoder = PreparedInputs(call.lm, capture.ids, prompt, capture.config, capture.arguments)
+    return PromptRow(row, prompt, encoder, before=before, span=capture.ids.shape[1])
+
+
+def trim_padding(call: Call, inputs: dict) -> tuple[dict, int]:
+    "The inputs of a single row without the padding around it, and the columns of it in front."
+    ids = ids_argument(inputs)
+    if 'past_key_values' in inputs:
+        return inputs, 0
+    real = mask_of(ids, inputs.get('attention_mask'), call.settings)[0].nonzero()[:, 0]
+    if not len(real):
+        return inputs, 0
+    columns = slice(int(real[0]), int(real[-1]) + 1)
+    for name, value in inputs.items():
+        if torch.is_tensor(value) and value.shape[:2] == ids.shape:
+            inputs = inputs | {name: value[:, columns]}
+    return inputs, columns.start
+
 # %% ../../nbs/12_hf/14_prepared.ipynb #f682e93b
 class PreparedDecoder:
     "Decodes a call in step: the function that transformers' `generate` calls when all is prepared."
@@ -316,7 +369,7 @@ def joint_criteria(criteria: StoppingCriteriaList) -> StoppingCriteriaList:
     ours = MaxLengthCriteria, EosTokenCriteria
     return StoppingCriteriaList([c for c in criteria if not isinstance(c, ours)])
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #71f0909f
+# %% ../../nbs/12_hf/14_prepared.ipynb #726dc38f
 def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Request]:
     "A request for each sequence of a prepared batch."
     lm, s = call.lm, call.settings
@@ -326,7 +379,8 @@ def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Reques
         kind = JointSearchStop if call.is_search else JointStop
         stop = kind(**rules, lockstep=lockstep)
         lockstep.end_together = not rules['eos'] and not call.is_search
-    rows = decoder_rows(lockstep)[:: lockstep.size]
+    mask = None if lm.decoder_start_ids else lockstep.arguments.get('attention_mask')
+    rows = decoder_rows(lockstep.ids, mask)[:: lockstep.size]
     encoders = encoder_rows(call, rows)
     vectors = call.inputs.get('inputs_embeds')
     width = None if vectors is None or lm.decoder_start_ids else vectors.shape[1]
@@ -341,11 +395,9 @@ def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Reques
     return requests
 
 
-def decoder_rows(lockstep: Lockstep) -> list[list[int]]:
-    "The ids of each row without padding, which logits processors do not see."
-    ids, mask = lockstep.ids, lockstep.arguments.get('attention_mask')
-    is_pair = lockstep.model.config.is_encoder_decoder
-    if is_pair or mask is None or mask.shape != ids.shape:
+def decoder_rows(ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]]:
+    "The rows of ids without padding, which logits processors do not see."
+    if mask is None or mask.shape != ids.shape:
         return ids.tolist()
     rows = [row[row_mask.bool()] for row, row_mask in zip(ids, mask)]
     return [(real if len(real) else row).tolist() for real, row in zip(rows, ids)]
