@@ -26,11 +26,12 @@ from .prepared import prepared_row, steps_together
 from .settings import INPUTS, Settings, check_names, is_beam_search
 from .settings import resolve_min_new_tokens
 from .strategies import as_lm, eos_ids, hf_model, settings_for, strategies_for
-from .whisper import generate_long_form, is_whisper, needs_long_form
+from .whisper import generate_long_form, needs_long_form
 from .whisper import returns_full_sequences, strip_end_tokens, whisper_names
 from .whisper import without_schedule
 from ..models.batching import Batch, Batcher, Queue, run_batch
 from ..models.session import LM
+from ..strategies.transcribe import is_whisper
 
 # %% ../../nbs/12_hf/09_generate.ipynb #419d673e
 def decode_requests(requests: list[Request], strategies: list, streamer=None) -> Batch:

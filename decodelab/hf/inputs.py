@@ -24,7 +24,7 @@ from ..models.prefill import PrecomputedEncoder, UncachedInputs
 from ..models.prefill import Prefill, PrefillInputs
 from ..models.session import LM, ModelInputs, Session, cache_kind
 from ..strategies.sampling import MultinomialRng, ScoreRecord
-from ..strategies.transcribe import decoder_prompt
+from ..strategies.transcribe import decoder_prompt, is_whisper
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #c315d05e
 @dataclass
@@ -191,7 +191,7 @@ def _one_each(name: str, value, n: int) -> list:
 
 def decoder_prompts(lm: LM, s: Settings, inputs: dict, encoders: list) -> list[list[int]]:
     "The ids that the decoder of an encoder–decoder begins with, for each sequence."
-    whisper = lm.model.config.model_type == 'whisper'
+    whisper = is_whisper(lm)
     ids = inputs.get('decoder_input_ids')
     if whisper and ids is None and s.source.get('decoder_start_token_id') != 'call':
         languages = _one_each('language', inputs.get('language'), len(encoders))
@@ -723,7 +723,7 @@ def check_room(lm: LM, text: PromptRow, budget: int):
 # %% ../../nbs/12_hf/03_inputs.ipynb #9a671ec6
 def max_new_tokens_of(s: Settings, lm: LM, texts: list[PromptRow]) -> int:
     "The largest number of new tokens of each sequence."
-    if lm.model.config.model_type != 'whisper':
+    if not is_whisper(lm):
         max_length = None if lm.decoder_start_ids else lm.max_length
         return resolve_max_new_tokens(s, texts[0].width, max_length)
     budget = resolve_max_new_tokens(s, 0)  # Whisper counts its lengths without the start

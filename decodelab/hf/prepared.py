@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #4769e326
+# %% ../../nbs/12_hf/14_prepared.ipynb #ce187ee3
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,10 +27,11 @@ from .prepared_session import PreparedInputs
 from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
 from .settings import is_contrastive
 from .strategies import foreign_processors, strategies_for
-from .whisper import is_whisper, whisper_names
+from .whisper import whisper_names
 from ..models.batching import Batch
 from ..models.session import LM, ModelInputs, cache_kind
 from ..strategies.sampling import ScoreRecord
+from ..strategies.transcribe import is_whisper
 
 # %% ../../nbs/12_hf/14_prepared.ipynb #17a7e123
 @dataclass
@@ -166,7 +167,7 @@ def continues_joint_cache(call: Call) -> bool:
     whole = mask is None or torch.as_tensor(mask).shape[-1] == n
     return not (whole and call.is_one_sequence and cache_kind(lm.model) == 'growing')
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #684face7
+# %% ../../nbs/12_hf/14_prepared.ipynb #d957a242
 PREPARED_SETTINGS = (
     'max_length',
     'max_new_tokens',
@@ -198,7 +199,7 @@ def prepared_settings(call: Call) -> dict:
     names = [name for name in PREPARED_SETTINGS if s.is_explicit(name) and s[name] is not None]
     options = {name: s[name] for name in names}
     options['use_cache'] = call.lm.use_cache
-    options['do_sample'] = bool(s['do_sample'])
+    options['do_sample'] = bool(s['do_sample'] or s['num_return_sequences'] > 1)
     return options
 
 # %% ../../nbs/12_hf/14_prepared.ipynb #e4ed2a00
@@ -270,7 +271,7 @@ def restore_padding(cache, behind: list[int], n: int):
             for i in range(len(x)):
                 x[i, :, :n] = x[i, :, :n].roll(-behind[i // copies], 1)
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #7d9a7ab4
+# %% ../../nbs/12_hf/14_prepared.ipynb #1d900846
 def drafts_prepared(call: Call) -> bool:
     "Does a draft speed up a single sequence whose inputs only the model's own forward reads?"
     s, lm = call.settings, call.lm
@@ -281,7 +282,9 @@ def drafts_prepared(call: Call) -> bool:
         return False
     if cache_kind(lm.model) != 'growing' or not lm.caches():
         return False
-    further = call.inputs.keys() - plain_names(lm) - HARMLESS - {*input_names(lm)}
+    further = call.inputs.keys() - plain_names(lm) - HARMLESS
+    if 'inputs_embeds' in further or not returns_states(call):
+        further -= {*input_names(lm)}  # a prefill is shared by all strategies
     return bool(further) or has_odd_padding(call) or continues_joint_cache(call)
 
 

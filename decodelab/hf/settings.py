@@ -284,8 +284,8 @@ NEEDS |= dict(
         _is_set('prompt_lookup_num_tokens'),
         'it is for prompt lookup: give prompt_lookup_num_tokens',
     ),
-    num_return_sequences=(
-        lambda s: is_sampling(s) or is_beam_search(s),
+    num_return_sequences=(  # at a temperature of zero, samples are equal
+        lambda s: is_sampling(s) or is_beam_search(s) or s['temperature'] == 0,
         'greedy search has one answer: set do_sample=True or num_beams=2 or more',
     ),
     negative_prompt_ids=(

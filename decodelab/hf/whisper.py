@@ -25,6 +25,7 @@ from .strategies import drafter_for, lookahead_for, make_strategy
 from ..logits.processor_list import LogitsProcessorList
 from ..models.session import LM
 from ..strategies.sampling import MultinomialRng
+from ..strategies.transcribe import is_whisper
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #f60bcf72
 PROMPT_ARGUMENTS = 'language', 'task'
@@ -45,11 +46,6 @@ LONG_FORM_ARGUMENTS = (
     'is_multilingual',
     'return_token_timestamps',
 )
-
-
-def is_whisper(lm: LM) -> bool:
-    "Is it a Whisper, which has a generate of its own?"
-    return lm.model.config.model_type == 'whisper'
 
 
 def whisper_names(lm: LM) -> list[str]:

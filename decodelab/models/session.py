@@ -156,7 +156,7 @@ def n_layers(model, config) -> int:
 
 def max_positions(config) -> int | None:
     "The positions that a model has; None if its configuration names no limit."
-    names = ('max_position_embeddings', 'max_target_positions')
+    names = ('max_target_positions', 'max_position_embeddings')  # of a decoder, or of all
     sizes = (getattr(config, name, None) for name in names)
     return next((n for n in sizes if n and n > 0), None)  # XLNet's is -1: no limit
 
