@@ -37,6 +37,7 @@ class PromptRow:
     n_positions: int | None = None  # of the rectangle, for a prompt without ids
     before: int = 0  # columns of padding in front of the prompt
     span: int | None = None  # columns that the model reads; None: those of the prompt's ids
+    behind: int = 0  # columns by which the ids were moved, over the padding behind them
     encoder_width: int | None = None  # ids of the encoder's row, padding included
 
     @property
@@ -579,7 +580,7 @@ def grown_cache(requests: list[Request], traces: list[Trace], text: PromptRow, p
     n = len(text.columns)
     padding = (0, 0) if past is not None else (text.before, text.width - text.before - n)
     if isinstance(session, PreparedSession):
-        return session.cache_of(request.prompt + trace.tokens, n, padding)
+        return session.cache_of(request.prompt + trace.tokens, text.behind)
     if len(requests) > 1 or not isinstance(session, Session) or session.kind != 'growing':
         return None
     return cache_of(session, request.prompt + trace.tokens, past, n, padding)

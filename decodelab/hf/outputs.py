@@ -13,7 +13,7 @@ import torch
 from ..core.driver import Request
 from ..core.trace import Trace
 from .inputs import PromptRow
-from .prepared_session import PreparedInputs
+from .prepared_session import PreparedInputs, move_columns
 from .settings import Settings, is_beam_search
 from ..models.batching import Batch
 from ..models.prefill import PrefillInputs
@@ -199,6 +199,9 @@ def in_columns(name: str, x: torch.Tensor, text: PromptRow, is_first: bool) -> t
     n = len(columns)
     if name.startswith(('encoder_', 'cross_')):
         return behind_encoder(name, x, text.encoder_width)
+    if text.behind:
+        x = move_columns(x, width, -text.behind, x.ndim - 2)
+        return move_columns(x, width, -text.behind, 2) if x.ndim == 3 else x
     if n == width or name.startswith('decoder_'):
         return x
     is_weights = x.ndim == 3

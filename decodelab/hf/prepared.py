@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #ce187ee3
+# %% ../../nbs/12_hf/14_prepared.ipynb #83f28fd8
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from transformers import EncoderDecoderCache, GenerationMixin, StoppingCriteriaList
+from transformers import Cache, EncoderDecoderCache, GenerationMixin, StoppingCriteriaList
+from transformers.cache_utils import DynamicLayer, StaticLayer
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
@@ -23,7 +24,7 @@ from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_
 from .inputs import max_new_tokens_of, on_device, pad_id, rngs_of
 from .lockstep import JointSearchStop, JointStop, Lockstep, joint_processors
 from .lockstep import run_in_step
-from .prepared_session import PreparedInputs
+from .prepared_session import PreparedInputs, move_columns
 from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
 from .settings import is_contrastive
 from .strategies import foreign_processors, strategies_for
@@ -71,7 +72,7 @@ def plain_names(lm: LM) -> set[str]:
         return READ_BY_ROWS
     return READ_BY_ROWS | {*input_names(lm), *whisper_names(lm)}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #049c0903
+# %% ../../nbs/12_hf/14_prepared.ipynb #c9d3423c
 def steps_together(call: Call) -> bool:
     """Is the call decoded in step, by passes of the model over its whole rectangle?
 
@@ -80,6 +81,7 @@ def steps_together(call: Call) -> bool:
     if not is_token_by_token(call.settings):
         return False
     tests = (
+        cannot_step,
         has_further_inputs,
         has_odd_padding,
         has_joint_objects,
@@ -88,6 +90,12 @@ def steps_together(call: Call) -> bool:
         continues_joint_cache,
     )
     return any(test(call) for test in tests)
+
+
+def cannot_step(call: Call) -> bool:
+    "Has the model other logits for a sequence that is read token by token?"
+    lm = call.lm
+    return lm.caches() and lm.native is None and not lm.allows('steps')
 
 
 def has_further_inputs(call: Call) -> bool:
@@ -237,7 +245,7 @@ def to_model(lm: LM, value):
         value = torch.as_tensor(value)
     return on_device(lm, value) if torch.is_tensor(value) else value
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #040ff588
+# %% ../../nbs/12_hf/14_prepared.ipynb #4559a4cf
 def move_padding(call: Call, inputs: dict) -> tuple[dict, list[int]]:
     """The inputs with all padding on the left, and the columns by which each row was moved.
 
@@ -262,16 +270,32 @@ def move_padding(call: Call, inputs: dict) -> tuple[dict, list[int]]:
     return moved, behind.tolist()
 
 
-def restore_padding(cache, behind: list[int], n: int):
-    "Move the first `n` columns of a cache back to where the ids of the call are."
-    layers = cache.layers if behind and hasattr(cache, 'layers') else ()
-    copies = 1 if not layers else len(layers[0].keys) // len(behind)
-    for layer in layers:
-        for x in (layer.keys, layer.values):
-            for i in range(len(x)):
-                x[i, :, :n] = x[i, :, :n].roll(-behind[i // copies], 1)
+def restore_columns(fields: dict, behind: list[int], n: int):
+    "Move the first `n` columns of cache and states of each row back to where the call has its ids."
+    if not any(behind):
+        return
+    cache = fields.get('past_key_values')
+    for layer in cache.layers if isinstance(cache, Cache) else ():
+        pair = (layer.keys, layer.values) if isinstance(layer, (DynamicLayer, StaticLayer)) else ()
+        for x in pair:
+            x.copy_(rows_moved_back(x, behind, n, 2))
+    for name, dims in dict(hidden_states=(1,), attentions=(2, 3)).items():
+        for step, layers in enumerate(fields.get(name, ())):
+            moved = layers
+            for dim in dims:
+                moved = [rows_moved_back(x, behind, n, dim) for x in moved]
+            fields[name] = (*fields[name][:step], tuple(moved), *fields[name][step + 1 :])
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #1d900846
+
+def rows_moved_back(x: torch.Tensor, behind: list[int], n: int, dim: int) -> torch.Tensor:
+    "`(rows, …)` with the first `n` columns of each row moved to the left, if there are so many."
+    if x.shape[dim] < n:
+        return x
+    copies = len(x) // len(behind)
+    rows = [move_columns(row, n, -behind[i // copies], dim - 1) for i, row in enumerate(x)]
+    return torch.stack(rows)
+
+# %% ../../nbs/12_hf/14_prepared.ipynb #558d1766
 def drafts_prepared(call: Call) -> bool:
     "Does a draft speed up a single sequence whose inputs only the model's own forward reads?"
     s, lm = call.settings, call.lm
@@ -305,26 +329,11 @@ def prepared_row(call: Call) -> PromptRow:
     capture = Capture()
     inputs = prepared_inputs(call)
     (row,) = ids_argument(inputs).tolist()
-    inputs, before = trim_padding(call, inputs)
+    inputs, behind = move_padding(call, inputs)
     call.lm.model.generate(**prepared_settings(call) | inputs, custom_generate=capture)
     (prompt,) = decoder_rows(capture.ids, capture.arguments.get('attention_mask'))
     encoder = PreparedInputs(call.lm, capture.ids, prompt, capture.config, capture.arguments)
-    return PromptRow(row, prompt, encoder, before=before, span=capture.ids.shape[1])
-
-
-def trim_padding(call: Call, inputs: dict) -> tuple[dict, int]:
-    "The inputs of a single row without the padding around it, and the columns of it in front."
-    ids = ids_argument(inputs)
-    if 'past_key_values' in inputs:
-        return inputs, 0
-    real = mask_of(ids, inputs.get('attention_mask'), call.settings)[0].nonzero()[:, 0]
-    if not len(real):
-        return inputs, 0
-    columns = slice(int(real[0]), int(real[-1]) + 1)
-    for name, value in inputs.items():
-        if torch.is_tensor(value) and value.shape[:2] == ids.shape:
-            inputs = inputs | {name: value[:, columns]}
-    return inputs, columns.start
+    return PromptRow(row, prompt, encoder, span=len(row), behind=sum(behind))
 
 # %% ../../nbs/12_hf/14_prepared.ipynb #f682e93b
 class PreparedDecoder:
@@ -372,7 +381,7 @@ def joint_criteria(criteria: StoppingCriteriaList) -> StoppingCriteriaList:
     ours = MaxLengthCriteria, EosTokenCriteria
     return StoppingCriteriaList([c for c in criteria if not isinstance(c, ours)])
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #726dc38f
+# %% ../../nbs/12_hf/14_prepared.ipynb #3dd7d113
 def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Request]:
     "A request for each sequence of a prepared batch."
     lm, s = call.lm, call.settings
@@ -414,6 +423,8 @@ def encoder_rows(call: Call, rows: list[list[int]]) -> list[ModelInputs | None]:
             return [None] * len(rows)
         return [ModelInputs(dict(input_ids=row)) for row in rows]
     ids = ids_argument(inputs)
+    if ids is None and not inputs and call.settings['bos_token_id'] is not None:
+        ids = [[call.settings['bos_token_id']]]  # transformers' own encoder input
     if ids is None or lm.model.main_input_name != 'input_ids':
         return [ModelInputs({})] * len(rows)
     ids = ids_of('input_ids', ids)
@@ -422,7 +433,7 @@ def encoder_rows(call: Call, rows: list[list[int]]) -> list[ModelInputs | None]:
     texts = [ModelInputs(dict(input_ids=row[m].tolist())) for row, m in zip(ids, mask)]
     return [texts[i // copies] for i in range(len(rows))]
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #d2acf100
+# %% ../../nbs/12_hf/14_prepared.ipynb #ee19bc02
 class PreparedResult(NamedTuple):
     "The result of a call that was decoded in step."
 
@@ -442,7 +453,7 @@ def decode_in_step(call: Call) -> PreparedResult:
         GenerationMixin.generate(lm.model, **options)
     else:
         lm.model.generate(**options)
-    restore_padding(decoder.fields.get('past_key_values'), behind, decoder.ids.shape[1])
+    restore_columns(decoder.fields, behind, decoder.ids.shape[1])
     ids = None if lm.decoder_start_ids else ids_argument(inputs)
     if ids is None:
         ids = decoder.ids[:: call.n_copies]

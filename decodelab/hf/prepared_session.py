@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/15_prepared_session.ipynb #1f02dec9
+# %% ../../nbs/12_hf/15_prepared_session.ipynb #aa8bae5b
 import torch
 from transformers import Cache
 
 from ..models.early_exit import upcast
 from ..models.kv_cache import common_prefix
-from ..models.past_key_values import pad_columns
 from ..models.session import LM, ModelInputs, Session
 
 # %% ../../nbs/12_hf/15_prepared_session.ipynb #e3f546c6
@@ -58,7 +57,7 @@ class PreparedInputs(ModelInputs):
 
 WITH_CACHE = 'past_key_values', 'use_cache', 'logits_to_keep'  # arguments of passes over a part
 
-# %% ../../nbs/12_hf/15_prepared_session.ipynb #435ed55d
+# %% ../../nbs/12_hf/15_prepared_session.ipynb #a79ebf68
 class PreparedSession(Session):
     "A session by the model's own forward and its own preparation of inputs; `cache` is transformers'."
 
@@ -124,14 +123,14 @@ class PreparedSession(Session):
         self.passes += 1
         return out.logits[0, -n:]
 
-    def cache_of(self, ids: list[int], n_prompt: int, padding: tuple[int, int]) -> Cache:
-        "The cache of all ids but the last, with columns of zeros around the prompt's."
+    def cache_of(self, ids: list[int], behind: int) -> Cache:
+        "The cache of all ids but the last; its prompt had been moved by so many columns."
         new = self.new_ids(ids[:-1])
         self.continue_by(new, max(len(new), 1))
-        if any(padding):
-            for layer in self.cache.layers:
-                layer.keys = pad_columns(layer.keys, n_prompt, *padding)
-                layer.values = pad_columns(layer.values, n_prompt, *padding)
+        n = self.inputs.ids.shape[1]
+        for layer in self.cache.layers if behind else ():
+            layer.keys = move_columns(layer.keys, n, -behind, 2)
+            layer.values = move_columns(layer.values, n, -behind, 2)
         return self.cache
 
     def rollback(self, n: int) -> int:
@@ -147,3 +146,11 @@ class PreparedSession(Session):
             'the inputs of this call are read by the forward pass of the model itself, '
             f'which cannot be {unless}'
         )
+
+# %% ../../nbs/12_hf/15_prepared_session.ipynb #8c444ef5
+def move_columns(x: torch.Tensor, n: int, by: int, dim: int) -> torch.Tensor:
+    "The first `n` entries of a dimension moved to the right, those that fall out to the front."
+    if not by or x.shape[dim] < n:
+        return x
+    first, rest = x.split([n, x.shape[dim] - n], dim)
+    return torch.cat([first.roll(by, dim), rest], dim)
