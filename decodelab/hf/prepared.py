@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #83f28fd8
+# %% ../../nbs/12_hf/14_prepared.ipynb #9ba112c9
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from .lockstep import run_in_step
 from .prepared_session import PreparedInputs, move_columns
 from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
 from .settings import is_contrastive
-from .strategies import foreign_processors, strategies_for
+from .strategies import TrainingLM, foreign_processors, strategies_for
 from .whisper import whisper_names
 from ..models.batching import Batch
 from ..models.session import LM, ModelInputs, cache_kind
@@ -72,15 +72,17 @@ def plain_names(lm: LM) -> set[str]:
         return READ_BY_ROWS
     return READ_BY_ROWS | {*input_names(lm), *whisper_names(lm)}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #c9d3423c
+# %% ../../nbs/12_hf/14_prepared.ipynb #1c6da762
 def steps_together(call: Call) -> bool:
     """Is the call decoded in step, by passes of the model over its whole rectangle?
 
     Sessions decode the others, each sequence by itself or in joint passes without padding.
     """
     if not is_token_by_token(call.settings):
+        check_mode(call.lm)
         return False
     tests = (
+        is_random,
         cannot_step,
         has_further_inputs,
         has_odd_padding,
@@ -90,6 +92,20 @@ def steps_together(call: Call) -> bool:
         continues_joint_cache,
     )
     return any(test(call) for test in tests)
+
+
+def is_random(call: Call) -> bool:
+    "Is the model in training mode, so that only its own forward computes what it computes there?"
+    return isinstance(call.lm, TrainingLM)
+
+
+def check_mode(lm: LM):
+    "Raise `ValueError` for a model in training mode, whose random passes cannot verify a draft."
+    if isinstance(lm, TrainingLM):
+        raise ValueError(
+            'the model is in training mode, and its dropout makes every pass random: '
+            'call model.eval() first, or decode token by token (greedy search, sampling, beams)'
+        )
 
 
 def cannot_step(call: Call) -> bool:

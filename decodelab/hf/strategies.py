@@ -7,6 +7,7 @@ __all__ = ['explain_config']
 
 # %% ../../nbs/12_hf/02_strategies.ipynb #2246a1c1
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,7 @@ from .settings import is_sampling, short_repr, takes_precedence
 from ..logits.processor_list import LogitsProcessorList, flatten, has_bind
 from ..logits.processor_list import processors_from_config
 from ..logits.warpers import LogitNormalization
-from ..models.session import LM, tokenizer_difference
+from ..models.session import LM, has_dropout, tokenizer_difference
 from ..speculative.lookahead import HeuristicLookahead, RocLookahead
 from ..speculative.loop import Speculative
 from ..speculative.protocol import FixedLookahead, LookaheadRule
@@ -197,7 +198,24 @@ def as_lm(model, tokenizer=None, name: str = '') -> LM:
     if not hasattr(model, 'generation_config') and not hasattr(model, 'get_output_embeddings'):
         words = 'give a generating model of transformers, or an LM'
         raise TypeError(f'{name or "model"} is {short_repr(model)}: {words}')
+    if not name and has_dropout(model):
+        return TrainingLM(model, tokenizer)
     return LM(model, tokenizer)
+
+
+class TrainingLM(LM):
+    "A model in training mode: its dropout makes every pass random, as in transformers."
+
+    def __init__(self, model, tokenizer=None):
+        super().__init__(model, tokenizer, native=False)
+        warnings.warn(
+            'the model is in training mode, in which dropout makes passes random: '
+            'call model.eval() first, unless that is intended',
+            stacklevel=2,
+        )
+
+    def _check_mode(self, model):
+        "Any model is accepted."
 
 
 def assistant_for(s: Settings, lm: LM):
