@@ -38,7 +38,6 @@ class PromptRow:
     before: int = 0  # columns of padding in front of the prompt
     span: int | None = None  # columns that the model reads; None: those of the prompt's ids
     behind: int = 0  # columns by which the ids were moved, over the padding behind them
-    encoder_width: int | None = None  # ids of the encoder's row, padding included
 
     @property
     def columns(self) -> range:
@@ -221,10 +220,8 @@ def encoder_decoder_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
     if 'encoder_outputs' in inputs:
         mask = inputs.get('attention_mask')
         encoders = precomputed_encoders(lm, inputs['encoder_outputs'], mask, encoders)
-    ids = inputs.get('input_ids')
-    width = None if ids is None else ids_of('input_ids', ids).shape[1]
     pairs = zip(decoder_prompts(lm, s, inputs, encoders), encoders)
-    return [PromptRow(row, row, encoder, encoder_width=width) for row, encoder in pairs]
+    return [PromptRow(row, row, encoder) for row, encoder in pairs]
 
 
 def encoder_inputs(lm: LM, s: Settings, inputs: dict) -> list[dict]:

@@ -13,7 +13,7 @@ import torch
 from ..core.driver import Request
 from ..core.trace import Trace
 from .inputs import PromptRow
-from .prepared_session import PreparedInputs, move_columns
+from .prepared_session import PreparedEncoder, PreparedInputs, move_columns
 from .settings import Settings, is_beam_search
 from ..models.batching import Batch
 from ..models.prefill import PrefillInputs
@@ -92,6 +92,8 @@ def _encoder_decoder_fields(request: Request, ids: list[int], options: dict) -> 
         decoder_attentions=out.decoder_attentions,
         cross_attentions=out.cross_attentions,
     )
+    if isinstance(request.encoder, PreparedEncoder):
+        return fields | request.encoder.fields()
     if not isinstance(request.encoder, dict):  # the encoder's output was given: it does not run
         return fields
     inputs = {k: torch.as_tensor(v, device=lm.device) for k, v in request.encoder.items()}
@@ -197,12 +199,12 @@ def in_columns(name: str, x: torch.Tensor, text: PromptRow, is_first: bool) -> t
     "The part of a layer of one step in the columns of the rectangle, with zeros for its padding."
     columns, width = list(text.columns), text.width
     n = len(columns)
-    if name.startswith(('encoder_', 'cross_')):
-        return behind_encoder(name, x, text.encoder_width)
+    if name.startswith(('encoder_', 'cross_', 'decoder_')):
+        return x
     if text.behind:
         x = move_columns(x, width, -text.behind, x.ndim - 2)
         return move_columns(x, width, -text.behind, 2) if x.ndim == 3 else x
-    if n == width or name.startswith('decoder_'):
+    if n == width:
         return x
     is_weights = x.ndim == 3
     if is_weights:  # (heads, rows, keys): keys of the prompt, then those of new ids
@@ -214,16 +216,6 @@ def in_columns(name: str, x: torch.Tensor, text: PromptRow, is_first: bool) -> t
     wide = x.new_zeros(*x.shape[:-2], width, x.shape[-1])
     wide[..., columns, :] = x
     return wide
-
-
-def behind_encoder(name: str, x: torch.Tensor, width: int | None) -> torch.Tensor:
-    "States or weights over the ids of an encoder, with zeros for the padding behind them."
-    if width is None:
-        return x
-    pad = [0, 0] if x.ndim == 2 else [0, width - x.shape[-1]]
-    if name.startswith('encoder_'):
-        pad += [0, width - x.shape[-2]]
-    return torch.nn.functional.pad(x, pad)
 
 
 def _cut(name: str, x: torch.Tensor, begin: int, end: int) -> torch.Tensor:

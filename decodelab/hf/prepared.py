@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #9ba112c9
+# %% ../../nbs/12_hf/14_prepared.ipynb #570341b3
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_
 from .inputs import max_new_tokens_of, on_device, pad_id, rngs_of
 from .lockstep import JointSearchStop, JointStop, Lockstep, joint_processors
 from .lockstep import run_in_step
-from .prepared_session import PreparedInputs, move_columns
+from .prepared_session import PreparedEncoder, PreparedInputs, move_columns
 from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
 from .settings import is_contrastive
 from .strategies import TrainingLM, foreign_processors, strategies_for
@@ -226,12 +226,11 @@ def prepared_settings(call: Call) -> dict:
     options['do_sample'] = bool(s['do_sample'] or s['num_return_sequences'] > 1)
     return options
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #e4ed2a00
+# %% ../../nbs/12_hf/14_prepared.ipynb #0ed06277
 def whisper_inputs(call: Call, inputs: dict) -> dict:
     "The arguments of transformers' common `generate` for those of Whisper's own."
     lm, s = call.lm, call.settings
-    main = lm.model.main_input_name
-    renamed = {(main if k == 'inputs' else k): v for k, v in inputs.items()}
+    renamed = main_input(call)
     rows = decoder_prompts(lm, s, renamed, encoder_inputs(lm, s, renamed))
     own = whisper_names(lm)
     inputs = {name: value for name, value in inputs.items() if name not in own}
@@ -311,15 +310,17 @@ def rows_moved_back(x: torch.Tensor, behind: list[int], n: int, dim: int) -> tor
     rows = [move_columns(row, n, -behind[i // copies], dim - 1) for i, row in enumerate(x)]
     return torch.stack(rows)
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #558d1766
+# %% ../../nbs/12_hf/14_prepared.ipynb #a6d88b0f
 def drafts_prepared(call: Call) -> bool:
     "Does a draft speed up a single sequence whose inputs only the model's own forward reads?"
     s, lm = call.settings, call.lm
     drafted = {*drafting_arguments(s)}
     if not drafted or drafted - {'assistant_model', 'prompt_lookup_num_tokens'}:
         return False
-    if lm.decoder_start_ids or not call.is_one_sequence or s['dola_layers'] is not None:
+    if not call.is_one_sequence or s['dola_layers'] is not None:
         return False
+    if lm.decoder_start_ids:
+        return returns_states(call) and not is_whisper(lm)
     if cache_kind(lm.model) != 'growing' or not lm.caches():
         return False
     further = call.inputs.keys() - plain_names(lm) - HARMLESS
@@ -344,12 +345,31 @@ def prepared_row(call: Call) -> PromptRow:
     "The single sequence of a call that `drafts_prepared`, with a session of its own kind."
     capture = Capture()
     inputs = prepared_inputs(call)
-    (row,) = ids_argument(inputs).tolist()
     inputs, behind = move_padding(call, inputs)
     call.lm.model.generate(**prepared_settings(call) | inputs, custom_generate=capture)
+    if call.lm.decoder_start_ids:
+        row = capture.ids[0].tolist()
+        return PromptRow(row, row, prepared_encoder(call, capture))
+    row = ids_argument(call.inputs)[0]
     (prompt,) = decoder_rows(capture.ids, capture.arguments.get('attention_mask'))
     encoder = PreparedInputs(call.lm, capture.ids, prompt, capture.config, capture.arguments)
+    row = torch.as_tensor(row).tolist()
     return PromptRow(row, prompt, encoder, span=len(row), behind=sum(behind))
+
+
+def prepared_encoder(call: Call, capture: Capture) -> PreparedEncoder:
+    "The encoder's output of a single sequence."
+    inputs = {}
+    if 'encoder_outputs' not in call.inputs:
+        (inputs,) = encoder_inputs(call.lm, call.settings, main_input(call))
+    outputs, mask = (capture.arguments.get(name) for name in ('encoder_outputs', 'attention_mask'))
+    return PreparedEncoder(call.lm, outputs, mask, inputs)
+
+
+def main_input(call: Call) -> dict:
+    "The inputs with the encoder's under its own name."
+    main = call.lm.model.main_input_name
+    return {(main if k == 'inputs' else k): v for k, v in call.inputs.items()}
 
 # %% ../../nbs/12_hf/14_prepared.ipynb #f682e93b
 class PreparedDecoder:
@@ -397,7 +417,7 @@ def joint_criteria(criteria: StoppingCriteriaList) -> StoppingCriteriaList:
     ours = MaxLengthCriteria, EosTokenCriteria
     return StoppingCriteriaList([c for c in criteria if not isinstance(c, ours)])
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #3dd7d113
+# %% ../../nbs/12_hf/14_prepared.ipynb #2f193126
 def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Request]:
     "A request for each sequence of a prepared batch."
     lm, s = call.lm, call.settings
@@ -427,8 +447,13 @@ def decoder_rows(ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]
     "The rows of ids without padding, which logits processors do not see."
     if mask is None or mask.shape != ids.shape:
         return ids.tolist()
-    rows = [row[row_mask.bool()] for row, row_mask in zip(ids, mask)]
-    return [(real if len(real) else row).tolist() for real, row in zip(rows, ids)]
+    return real_ids(ids, mask.bool())
+
+
+def real_ids(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    "The ids of each row that its mask shows; all of a row of padding."
+    pairs = zip(ids, mask)
+    return [(row[shown] if shown.any() else row).tolist() for row, shown in pairs]
 
 
 def encoder_rows(call: Call, rows: list[list[int]]) -> list[ModelInputs | None]:
@@ -446,7 +471,7 @@ def encoder_rows(call: Call, rows: list[list[int]]) -> list[ModelInputs | None]:
     ids = ids_of('input_ids', ids)
     mask = mask_of(ids, inputs.get('attention_mask'), call.settings)
     copies = len(rows) // len(ids)
-    texts = [ModelInputs(dict(input_ids=row[m].tolist())) for row, m in zip(ids, mask)]
+    texts = [ModelInputs(dict(input_ids=row)) for row in real_ids(ids, mask)]
     return [texts[i // copies] for i in range(len(rows))]
 
 # %% ../../nbs/12_hf/14_prepared.ipynb #ee19bc02

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/15_prepared_session.ipynb #aa8bae5b
+# %% ../../nbs/12_hf/15_prepared_session.ipynb #de82a3ad
 import torch
 from transformers import Cache
 
 from ..models.early_exit import upcast
 from ..models.kv_cache import common_prefix
+from ..models.prefill import PrecomputedEncoder
 from ..models.session import LM, ModelInputs, Session
 
 # %% ../../nbs/12_hf/15_prepared_session.ipynb #e3f546c6
@@ -154,3 +155,22 @@ def move_columns(x: torch.Tensor, n: int, by: int, dim: int) -> torch.Tensor:
         return x
     first, rest = x.split([n, x.shape[dim] - n], dim)
     return torch.cat([first.roll(by, dim), rest], dim)
+
+# %% ../../nbs/12_hf/15_prepared_session.ipynb #fa6d1feb
+class PreparedEncoder(PrecomputedEncoder):
+    "An encoder's output as transformers' `generate` has prepared it, with its states and weights."
+
+    def __init__(
+        self,
+        lm: LM,
+        outputs,  # of the encoder, for one sequence
+        mask: torch.Tensor | None,  # `(1, m)`, 0 for padding
+        inputs: dict,  # of the encoder, for drafts with an encoder of their own
+    ):
+        super().__init__(lm, outputs.last_hidden_state, mask, inputs)
+        self.outputs = outputs
+
+    def fields(self) -> dict:
+        "The layers of the encoder as in transformers' output; None where they were not asked for."
+        names = dict(encoder_hidden_states='hidden_states', encoder_attentions='attentions')
+        return {name: self.outputs.get(own) for name, own in names.items()}
