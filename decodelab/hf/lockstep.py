@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/13_lockstep.ipynb #91b41fab
+# %% ../../nbs/12_hf/13_lockstep.ipynb #d3449632
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from greenlet import getcurrent, greenlet
 from transformers import StoppingCriteriaList
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import ALL_CACHE_NAMES
 
-from ..core.driver import Request, Stop
+from ..core.driver import Request, Rng, Stop
 from .custom_generate import PerRequest, StreamingStrategy, stream
 from ..logits.processor_list import LogitsProcessorList, has_bind
 from ..logits.warpers import JointRows, LogitsProcessor
@@ -92,7 +93,13 @@ def joint_processors(lockstep: 'Lockstep', processors: LogitsProcessorList) -> L
         result.append(processor if is_ours else JointProcessor(lockstep, processor, number))
     return LogitsProcessorList(result)
 
-# %% ../../nbs/12_hf/13_lockstep.ipynb #92cec2ae
+# %% ../../nbs/12_hf/13_lockstep.ipynb #0fff2e06
+def joint_criteria(criteria: StoppingCriteriaList) -> StoppingCriteriaList:
+    "A caller's criteria; lengths and end tokens are rules of each sequence."
+    ours = MaxLengthCriteria, EosTokenCriteria
+    return StoppingCriteriaList([c for c in criteria if not isinstance(c, ours)])
+
+
 @dataclass(frozen=True)
 class JointStop(Stop):
     "A caller's criteria, called once a step with the ids of the whole batch."
@@ -115,7 +122,7 @@ class JointSearchStop(JointStop):
         "False: the search has asked already."
         return False
 
-# %% ../../nbs/12_hf/13_lockstep.ipynb #9b3aa71f
+# %% ../../nbs/12_hf/13_lockstep.ipynb #af8ec711
 class Lockstep(Batcher):
     "A batch as transformers' `generate` has prepared it, decoded by one pass of its model a step."
 
@@ -150,6 +157,14 @@ class Lockstep(Batcher):
         self.logit_steps = []
         self.score_steps = []
         self.states = {}  # name of an output → its value at each step
+
+    def request(
+        self, lm: LM, prompt: list[int], max_new_tokens: int, rng: Rng, stop: Stop, encoder=None
+    ) -> Request:
+        "The request of the next sequence; `prompt` has the ids that its logits processors see."
+        record = ScoreRecord(bool(self.config.output_scores))
+        self.records.append((record, len(prompt)))
+        return Request(lm, prompt, max_new_tokens, rng, stop, encoder, self, record)
 
     def session(self, lm: LM, *encoder) -> Session:
         "The rows of the running sequence; its further sessions (of guidance) are read alone."

@@ -5,15 +5,14 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #570341b3
+# %% ../../nbs/12_hf/14_prepared.ipynb #b78770e3
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from transformers import Cache, EncoderDecoderCache, GenerationMixin, StoppingCriteriaList
+from transformers import Cache, EncoderDecoderCache, GenerationMixin
 from transformers.cache_utils import DynamicLayer, StaticLayer
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
@@ -22,16 +21,15 @@ from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill
 from .inputs import decoder_prompts, encoder_inputs, encoder_states, end_rules
 from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_of
 from .inputs import max_new_tokens_of, on_device, pad_id, rngs_of
-from .lockstep import JointSearchStop, JointStop, Lockstep, joint_processors
-from .lockstep import run_in_step
+from .lockstep import JointSearchStop, JointStop, Lockstep, joint_criteria
+from .lockstep import joint_processors, run_in_step
 from .prepared_session import PreparedEncoder, PreparedInputs, move_columns
 from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
-from .settings import is_contrastive
+from .settings import is_token_by_token
 from .strategies import TrainingLM, foreign_processors, strategies_for
 from .whisper import whisper_names
 from ..models.batching import Batch
 from ..models.session import LM, ModelInputs, cache_kind
-from ..strategies.sampling import ScoreRecord
 from ..strategies.transcribe import is_whisper
 
 # %% ../../nbs/12_hf/14_prepared.ipynb #17a7e123
@@ -60,12 +58,7 @@ class Call:
         rows = 1 if ids is None else len(ids)
         return rows == self.settings['num_return_sequences'] == 1 and not self.is_search
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #74789e1e
-def is_token_by_token(s: Settings) -> bool:
-    "Does the strategy need nothing of its model but the logits after each token?"
-    return not (drafting_arguments(s) or is_contrastive(s) or s['dola_layers'] is not None)
-
-
+# %% ../../nbs/12_hf/14_prepared.ipynb #fa862814
 def plain_names(lm: LM) -> set[str]:
     "The inputs that sessions read by themselves."
     if not lm.decoder_start_ids:
@@ -371,7 +364,7 @@ def main_input(call: Call) -> dict:
     main = call.lm.model.main_input_name
     return {(main if k == 'inputs' else k): v for k, v in call.inputs.items()}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #f682e93b
+# %% ../../nbs/12_hf/14_prepared.ipynb #28559ec7
 class PreparedDecoder:
     "Decodes a call in step: the function that transformers' `generate` calls when all is prepared."
 
@@ -411,13 +404,7 @@ class PreparedDecoder:
             self.fields = lockstep.fields()
         return input_ids
 
-
-def joint_criteria(criteria: StoppingCriteriaList) -> StoppingCriteriaList:
-    "A caller's criteria; lengths and end tokens are rules of each sequence."
-    ours = MaxLengthCriteria, EosTokenCriteria
-    return StoppingCriteriaList([c for c in criteria if not isinstance(c, ours)])
-
-# %% ../../nbs/12_hf/14_prepared.ipynb #2f193126
+# %% ../../nbs/12_hf/14_prepared.ipynb #01948856
 def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Request]:
     "A request for each sequence of a prepared batch."
     lm, s = call.lm, call.settings
@@ -435,12 +422,8 @@ def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Reques
     for row, encoder in zip(rows, encoders):
         check_room(lm, PromptRow(row, row, encoder, width), budget)
     check_fill(s, 1 if lockstep.end_together else len(rows))
-    requests = []
-    for row, encoder, rng in zip(rows, encoders, rngs_of(s, lm, len(rows))):
-        record = ScoreRecord(bool(s['output_scores']))
-        lockstep.records.append((record, len(row)))
-        requests.append(Request(lm, row, budget, rng, stop, encoder, lockstep, record))
-    return requests
+    parts = zip(rows, encoders, rngs_of(s, lm, len(rows)))
+    return [lockstep.request(lm, row, budget, rng, stop, encoder) for row, encoder, rng in parts]
 
 
 def decoder_rows(ids: torch.Tensor, mask: torch.Tensor | None) -> list[list[int]]:

@@ -244,6 +244,11 @@ def drafting_arguments(s: Settings) -> list[str]:
     return [*result, 'use_mtp'] if s['use_mtp'] else result
 
 
+def is_token_by_token(s: Settings) -> bool:
+    "Does the strategy need nothing of its model but the logits after each token?"
+    return not (drafting_arguments(s) or is_contrastive(s) or s['dola_layers'] is not None)
+
+
 def has_model_drafter(s: Settings) -> bool:
     "Does a model draft, so that its drafts have a confidence?"
     return s['assistant_model'] is not None or s['assistant_early_exit'] is not None
