@@ -13,12 +13,13 @@ import inspect
 import torch
 
 from ..core.driver import Request, trace_request
-from .custom_generate import PerRequest, trace_streamed
+from .custom_generate import trace_streamed
 from .custom_generate_load import CustomGenerate, load_custom_generate
 from .inputs import PromptRow, argument_names, check_streamer, drop_segments
 from .inputs import grown_cache
 from .inputs import max_new_tokens_of, pad_id, prompt_rows, requests_for
 from .inputs import visible_ids, with_cache
+from .lockstep import PerRequest
 from .outputs import check_outputs, new_token_rows, output_fields, pad_rows
 from .outputs import row_owners, search_fields
 from .prepared import Call, PreparedResult, decode_in_step, drafts_prepared

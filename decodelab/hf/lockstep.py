@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/13_lockstep.ipynb #d3449632
-from collections.abc import Callable
-from contextlib import ExitStack
+# %% ../../nbs/12_hf/13_lockstep.ipynb #c3678746
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -16,8 +17,7 @@ from transformers import StoppingCriteriaList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
 from transformers.generation.utils import ALL_CACHE_NAMES
 
-from ..core.driver import Request, Rng, Stop
-from .custom_generate import PerRequest, StreamingStrategy, stream
+from ..core.driver import Request, Rng, Stop, iter_steps
 from ..logits.processor_list import LogitsProcessorList, has_bind
 from ..logits.warpers import JointRows, LogitsProcessor
 from ..models.batching import Batch, Batcher, Queue, run_batch
@@ -122,7 +122,7 @@ class JointSearchStop(JointStop):
         "False: the search has asked already."
         return False
 
-# %% ../../nbs/12_hf/13_lockstep.ipynb #af8ec711
+# %% ../../nbs/12_hf/13_lockstep.ipynb #fc97464a
 class Lockstep(Batcher):
     "A batch as transformers' `generate` has prepared it, decoded by one pass of its model a step."
 
@@ -130,8 +130,8 @@ class Lockstep(Batcher):
         self,
         model,
         ids: torch.Tensor,  # `(rows, n)`: of the decoder, with padding, a row for each beam
-        config,  # of the call, as `generate` has prepared it
         arguments: dict,  # of the model's forward, as `generate` has prepared them
+        config,  # of the call, as `generate` has prepared it
         size: int = 1,  # rows of a sequence: its beams
         fill: int = 0,  # the id of rows whose sequence has ended
     ):
@@ -157,6 +157,14 @@ class Lockstep(Batcher):
         self.logit_steps = []
         self.score_steps = []
         self.states = {}  # name of an output → its value at each step
+
+    def stop(self, criteria: StoppingCriteriaList, eos: tuple[int, ...], **rules) -> Stop:
+        "The rule that ends each sequence: end tokens, further rules, and the criteria of all."
+        self.criteria = joint_criteria(criteria)
+        self.end_together = not eos and self.size == 1
+        if not self.criteria:
+            return Stop(eos, **rules)
+        return (JointSearchStop if self.size > 1 else JointStop)(eos, **rules, lockstep=self)
 
     def request(
         self, lm: LM, prompt: list[int], max_new_tokens: int, rng: Rng, stop: Stop, encoder=None
@@ -356,7 +364,59 @@ def recorded_rows(record: ScoreRecord, begin: int, step: int) -> dict[int, torch
         return record.beams[step] if step < len(record.beams) else {}
     return {0: record.rows[begin + step][1]} if begin + step in record.rows else {}
 
-# %% ../../nbs/12_hf/13_lockstep.ipynb #a8ec44e8
+# %% ../../nbs/12_hf/13_lockstep.ipynb #a1262997
+def widen(model, ids: torch.Tensor, arguments: dict, size: int) -> tuple[torch.Tensor, dict]:
+    "Ids and arguments with each row once for each of its beams."
+    if size == 1:
+        return ids, arguments
+    encoded = arguments.get('encoder_outputs')
+    if encoded is not None:  # it would be changed
+        arguments = arguments | dict(encoder_outputs=copy.copy(encoded))
+    is_pair = model.config.is_encoder_decoder
+    return model._expand_inputs_for_generation(size, is_pair, ids, **arguments)
+
+
+class PerRequest:
+    "A strategy for each request."
+
+    def __init__(self, requests: list[Request], strategies: list):
+        self.pairs = list(zip(requests, strategies))
+
+    def decode(self, request: Request):
+        "The steps of the request's own strategy."
+        return next(s for r, s in self.pairs if r is request).decode(request)
+
+    def __repr__(self):
+        return repr(self.pairs[0][1])
+
+
+class StreamingStrategy:
+    "A strategy that gives each token to a streamer as soon as it is final."
+
+    def __init__(self, strategy, streamer):
+        self.strategy = strategy
+        self.streamer = streamer
+
+    def __repr__(self):
+        return repr(self.strategy)  # a trace is known by the strategy
+
+    def decode(self, request):
+        for step, _ in iter_steps(request, self.strategy):  # cut where the sequence ends
+            for token in step.tokens:
+                self.streamer.put(torch.tensor([token]))
+            yield step
+
+
+@contextmanager
+def stream(streamer, prompt: Sequence[int]):
+    "A streamer gets `prompt`, what is put to it while the block runs, and the end in any case."
+    try:
+        streamer.put(torch.tensor([list(prompt)], dtype=torch.long))
+        yield
+    finally:
+        streamer.end()
+
+
 def run_in_step(
     lockstep: Lockstep,
     requests: list[Request],

@@ -5,24 +5,23 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #b78770e3
+# %% ../../nbs/12_hf/14_prepared.ipynb #b69c78ae
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from transformers import Cache, EncoderDecoderCache, GenerationMixin
+from transformers import Cache, EncoderDecoderCache, GenerationMixin, StoppingCriteriaList
 from transformers.cache_utils import DynamicLayer, StaticLayer
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
-from ..core.driver import Request, Stop
+from ..core.driver import Request
 from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill, check_room, check_streamer
 from .inputs import decoder_prompts, encoder_inputs, encoder_states, end_rules
 from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_of
 from .inputs import max_new_tokens_of, on_device, pad_id, rngs_of
-from .lockstep import JointSearchStop, JointStop, Lockstep, joint_criteria
-from .lockstep import joint_processors, run_in_step
+from .lockstep import Lockstep, joint_processors, run_in_step
 from .prepared_session import PreparedEncoder, PreparedInputs, move_columns
 from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
 from .settings import is_token_by_token
@@ -364,7 +363,7 @@ def main_input(call: Call) -> dict:
     main = call.lm.model.main_input_name
     return {(main if k == 'inputs' else k): v for k, v in call.inputs.items()}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #28559ec7
+# %% ../../nbs/12_hf/14_prepared.ipynb #cd5eaf4d
 class PreparedDecoder:
     "Decodes a call in step: the function that transformers' `generate` calls when all is prepared."
 
@@ -388,11 +387,10 @@ class PreparedDecoder:
         self.ids = input_ids
         fill = max(pad_id(s) or 0, 0)
         size = s['num_beams'] if call.is_search else 1
-        lockstep = Lockstep(model, input_ids, generation_config, arguments, size, fill)
-        lockstep.criteria = joint_criteria(stopping_criteria)
+        lockstep = Lockstep(model, input_ids, arguments, generation_config, size, fill)
         width = input_ids.shape[1]
         budget = stopping_criteria.max_length - width
-        requests = requests_in_step(call, lockstep, budget)
+        requests = requests_in_step(call, lockstep, stopping_criteria, budget)
         check_streamer(s, len(requests))
         minimum = check_minimum(s, max(0, (generation_config.min_length or 0) - width), budget)
         adapt = functools.partial(joint_processors, lockstep)
@@ -404,16 +402,13 @@ class PreparedDecoder:
             self.fields = lockstep.fields()
         return input_ids
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #01948856
-def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Request]:
+# %% ../../nbs/12_hf/14_prepared.ipynb #10b8f6f7
+def requests_in_step(
+    call: Call, lockstep: Lockstep, criteria: StoppingCriteriaList, budget: int
+) -> list[Request]:
     "A request for each sequence of a prepared batch."
     lm, s = call.lm, call.settings
-    rules = end_rules(s, lm)
-    stop = Stop(**rules)
-    if lockstep.criteria:
-        kind = JointSearchStop if call.is_search else JointStop
-        stop = kind(**rules, lockstep=lockstep)
-        lockstep.end_together = not rules['eos'] and not call.is_search
+    stop = lockstep.stop(criteria, **end_rules(s, lm))
     mask = None if lm.decoder_start_ids else lockstep.arguments.get('attention_mask')
     rows = decoder_rows(lockstep.ids, mask)[:: lockstep.size]
     encoders = encoder_rows(call, rows)
@@ -421,7 +416,8 @@ def requests_in_step(call: Call, lockstep: Lockstep, budget: int) -> list[Reques
     width = None if vectors is None or lm.decoder_start_ids else vectors.shape[1]
     for row, encoder in zip(rows, encoders):
         check_room(lm, PromptRow(row, row, encoder, width), budget)
-    check_fill(s, 1 if lockstep.end_together else len(rows))
+    at_once = lockstep.end_together and not (s['stop_strings'] or s['max_time'])
+    check_fill(s, 1 if at_once else len(rows))
     parts = zip(rows, encoders, rngs_of(s, lm, len(rows)))
     return [lockstep.request(lm, row, budget, rng, stop, encoder) for row, encoder, rng in parts]
 

@@ -17,12 +17,11 @@ from transformers.generation.utils import (
     GenerateEncoderDecoderOutput,
 )
 
-from ..core.driver import Rng, Stop
+from ..core.driver import Rng
 from .custom_generate import decode_rows, pack_output, requests_of
 from .custom_generate import stop_from_criteria, token_budget, with_processors
 from .inputs import PromptRow, pad_id, rngs_of
-from .lockstep import JointSearchStop, JointStop, Lockstep, joint_criteria
-from .lockstep import joint_processors, run_in_step
+from .lockstep import Lockstep, joint_processors, run_in_step, widen
 from .outputs import OUTPUT_FLAGS, output_fields, search_fields
 from .settings import Settings, drafting_arguments, is_beam_search, is_sampling
 from .settings import is_token_by_token, short_repr
@@ -197,17 +196,9 @@ class SegmentDecoder:
         "The output of an attempt whose rows step together, under transformers' own processors."
         prompts = ids.tolist()
         size = s['num_beams'] if is_beam_search(s) else 1
-        if size > 1:
-            arguments['encoder_outputs'] = copy.copy(arguments['encoder_outputs'])
-            ids, arguments = model._expand_inputs_for_generation(
-                size, is_encoder_decoder=True, input_ids=ids, **arguments
-            )
-        lockstep = Lockstep(model, ids, config, arguments, size, max(pad_id(s) or 0, 0))
-        lockstep.criteria = joint_criteria(criteria)
-        eos = stop_from_criteria(criteria, ids).eos
-        stop = Stop(eos)
-        if lockstep.criteria:
-            stop = (JointSearchStop if size > 1 else JointStop)(eos, lockstep=lockstep)
+        rows, arguments = widen(model, ids, arguments, size)
+        lockstep = Lockstep(model, rows, arguments, config, size, max(pad_id(s) or 0, 0))
+        stop = lockstep.stop(criteria, stop_from_criteria(criteria, ids).eos)
         strategy = make_strategy(s, joint_processors(lockstep, processors), None)
         budget, seed = token_budget(criteria, ids.shape[1]), self.rngs[0].seed + len(self.traces)
         requests = []
@@ -221,7 +212,7 @@ class SegmentDecoder:
         if s['return_dict_in_generate']:
             fields = lockstep.fields() | dict(past_key_values=None)
             fields |= search_fields(s, traces, ids.device) if size > 1 else {}
-        return segment_output(ids[::size], traces, strategy, fields, config)
+        return segment_output(ids, traces, strategy, fields, config)
 
     def attempt_settings(self, config) -> Settings:
         "The settings of one attempt: those of the call, with the loop's sampling and outputs."
