@@ -15,7 +15,8 @@ import torch
 from ..core.driver import Request, trace_request
 from .custom_generate import trace_streamed
 from .custom_generate_load import CustomGenerate, load_custom_generate
-from .inputs import PromptRow, argument_names, check_streamer, drop_segments
+from .inputs import PromptRow, argument_names, check_pictures, check_streamer
+from .inputs import drop_segments, padding_before
 from .inputs import grown_cache
 from .inputs import max_new_tokens_of, pad_id, prompt_rows, requests_for
 from .inputs import visible_ids, with_cache
@@ -23,7 +24,7 @@ from .lockstep import PerRequest
 from .outputs import check_outputs, new_token_rows, output_fields, pad_rows
 from .outputs import row_owners, search_fields
 from .prepared import Call, PreparedResult, decode_in_step, drafts_prepared
-from .prepared import prepared_row, steps_together
+from .prepared import leave_out_drafts, prepared_row, steps_together
 from .settings import INPUTS, Settings, check_names, is_beam_search
 from .settings import resolve_min_new_tokens
 from .strategies import as_lm, eos_ids, hf_model, settings_for, strategies_for
@@ -163,13 +164,15 @@ def generate_by_function(model, arguments: dict):
 def generate(
     model,  # a generating model of transformers, or an `LM`
     inputs=None,  # ids `(rows, tokens)`; for an encoder–decoder, its encoder's inputs
+    generation_config=None,  # a `GenerationConfig`; the other arguments go before it
     **arguments,  # those of transformers' `generate`, and `seed` or `generator`
 ):
     """Decode as `model.generate(inputs, **arguments)` does, by the strategies of this package.
 
     Raises `TypeError` or `ValueError` with the name of an argument that does not fit.
     """
-    return generate_traced(model, dict(inputs=inputs) | arguments)[0]
+    named = dict(inputs=inputs, generation_config=generation_config)
+    return generate_traced(model, named | arguments)[0]
 
 # %% ../../nbs/12_hf/09_generate.ipynb #f7436775
 def generate_traced(model, arguments: dict) -> tuple:
@@ -212,7 +215,7 @@ def prepare_call(model, arguments: dict) -> Call:
     "The model, settings and inputs of a call, checked once."
     lm = as_lm(model, arguments.get('tokenizer'))
     names = argument_names(lm) | {*whisper_names(lm)}
-    check_names(arguments, names)
+    check_names([name for name, value in arguments.items() if value is not None], names)
     is_input = lambda name: name in INPUTS or name in names
     inputs = {k: v for k, v in arguments.items() if is_input(k) and v is not None}
     drop_segments(lm, inputs)
@@ -220,9 +223,12 @@ def prepare_call(model, arguments: dict) -> Call:
     s = settings_for(lm, {k: v for k, v in options.items() if not is_input(k)})
     check_outputs(s, lm)
     check_native(s)
+    call = Call(lm, s, inputs)
+    check_pictures(lm, inputs)
+    leave_out_drafts(call)
     if s['use_cache'] is False and s.is_explicit('use_cache'):
-        lm = without_cache(lm)
-    return Call(lm, s, inputs)
+        call.lm = without_cache(lm)
+    return call
 
 
 def without_cache(lm: LM) -> LM:
@@ -242,7 +248,8 @@ def strategies_of(call: Call, rows: list[PromptRow]) -> list:
     copies = s['num_return_sequences']
     check_streamer(s, len(rows) * copies)
     minimum = resolve_min_new_tokens(s, rows[0].width, max_new_tokens_of(s, lm, rows))
-    strategy = strategies_for(s, lm, minimum)
+    paddings = [padding_before(row.row, row.prompt) for row in rows]
+    strategy = strategies_for(s, lm, minimum, paddings=paddings)
     if is_beam_search(s):
         copies = 1  # one search returns several sequences
     return [strategy(i // copies) for i in range(len(rows) * copies)]

@@ -55,6 +55,12 @@ class PromptRow:
         return visible_ids(self.encoder) is not None
 
 
+def padding_before(row: list[int], prompt: list[int]) -> list[int]:
+    "The ids of a row in front of its prompt; none if the row does not end with it."
+    n = len(row) - len(prompt)
+    return row[:n] if n > 0 and row[n:] == prompt else []
+
+
 def visible_ids(encoder) -> list[int] | None:
     "The visible ids of a prompt of embeddings, whose own ids are placeholders; None for other prompts."
     return encoder.visible_ids if isinstance(encoder, ModelInputs) else None
@@ -485,6 +491,20 @@ def image_rows(lm: LM, s: Settings, ids, inputs: dict, extra: list[str]) -> list
         before = int(mask[i].long().argmax())
         result.append(PromptRow(row, prompt, encoder, before=before))
     return result
+
+
+def check_pictures(lm: LM, inputs: dict):
+    "Raise `ValueError` for ids that stand for pictures or sounds, if neither these nor a cache is given."
+    ids = ids_argument(inputs)
+    others = {'past_key_values', *input_names(lm)} & inputs.keys()
+    if lm.text_config is lm.model.config or ids is None or others:
+        return
+    given = {*tensor_of('input_ids', ids).flatten().tolist()} & placeholder_ids(lm)
+    if given and not lm.decoder_start_ids:
+        raise ValueError(
+            f'the ids {sorted(given)} stand for pictures or sounds, and none are given: give them '
+            '(pixel_values, …), or past_key_values of a call that has read them'
+        )
 
 
 def placeholder_ids(lm: LM) -> set[int | None]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #b69c78ae
+# %% ../../nbs/12_hf/14_prepared.ipynb #907cbfdd
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from ..core.driver import Request
 from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill, check_room, check_streamer
 from .inputs import decoder_prompts, encoder_inputs, encoder_states, end_rules
 from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_of
-from .inputs import max_new_tokens_of, on_device, pad_id, rngs_of
+from .inputs import max_new_tokens_of, on_device, pad_id, padding_before, rngs_of
 from .lockstep import Lockstep, joint_processors, run_in_step
 from .prepared_session import PreparedEncoder, PreparedInputs, move_columns
 from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
@@ -64,7 +64,7 @@ def plain_names(lm: LM) -> set[str]:
         return READ_BY_ROWS
     return READ_BY_ROWS | {*input_names(lm), *whisper_names(lm)}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #1c6da762
+# %% ../../nbs/12_hf/14_prepared.ipynb #45bd7ceb
 def steps_together(call: Call) -> bool:
     """Is the call decoded in step, by passes of the model over its whole rectangle?
 
@@ -74,7 +74,7 @@ def steps_together(call: Call) -> bool:
         check_mode(call.lm)
         return False
     tests = (
-        is_random,
+        needs_own_loop,
         cannot_step,
         has_further_inputs,
         has_odd_padding,
@@ -86,23 +86,35 @@ def steps_together(call: Call) -> bool:
     return any(test(call) for test in tests)
 
 
-def is_random(call: Call) -> bool:
-    "Is the model in training mode, so that only its own forward computes what it computes there?"
-    return isinstance(call.lm, TrainingLM)
+def needs_own_loop(call: Call) -> bool:
+    "Is the model in training mode, or one with a trained prompt, so that only its own loop reads it?"
+    return isinstance(call.lm, TrainingLM) or learns_prompt(call.lm.model)
+
+
+def learns_prompt(model) -> bool:
+    "Is it a model of PEFT with trained vectors in front of each prompt?"
+    return hasattr(model, 'active_peft_config') and model.active_peft_config.is_prompt_learning
 
 
 def check_mode(lm: LM):
-    "Raise `ValueError` for a model in training mode, whose random passes cannot verify a draft."
+    "Raise `ValueError` for a model that cannot verify a draft."
     if isinstance(lm, TrainingLM):
         raise ValueError(
             'the model is in training mode, and its dropout makes every pass random: '
             'call model.eval() first, or decode token by token (greedy search, sampling, beams)'
+        )
+    if learns_prompt(lm.model):
+        raise ValueError(
+            f'{lm.name} has a trained prompt of PEFT, which its own loop alone puts before each '
+            'sequence: decode token by token (greedy search, sampling, beams)'
         )
 
 
 def cannot_step(call: Call) -> bool:
     "Has the model other logits for a sequence that is read token by token?"
     lm = call.lm
+    if getattr(lm.model.config, 'use_mems_eval', False):  # XLNet's states depend on the passes
+        return True
     return lm.caches() and lm.native is None and not lm.allows('steps')
 
 
@@ -252,7 +264,7 @@ def to_model(lm: LM, value):
         value = torch.as_tensor(value)
     return on_device(lm, value) if torch.is_tensor(value) else value
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #4559a4cf
+# %% ../../nbs/12_hf/14_prepared.ipynb #9e446439
 def move_padding(call: Call, inputs: dict) -> tuple[dict, list[int]]:
     """The inputs with all padding on the left, and the columns by which each row was moved.
 
@@ -291,7 +303,7 @@ def restore_columns(fields: dict, behind: list[int], n: int):
             moved = layers
             for dim in dims:
                 moved = [rows_moved_back(x, behind, n, dim) for x in moved]
-            fields[name] = (*fields[name][:step], tuple(moved), *fields[name][step + 1 :])
+            fields[name] = (*fields[name][:step], type(layers)(moved), *fields[name][step + 1 :])
 
 
 def rows_moved_back(x: torch.Tensor, behind: list[int], n: int, dim: int) -> torch.Tensor:
@@ -302,7 +314,23 @@ def rows_moved_back(x: torch.Tensor, behind: list[int], n: int, dim: int) -> tor
     rows = [move_columns(row, n, -behind[i // copies], dim - 1) for i, row in enumerate(x)]
     return torch.stack(rows)
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #a6d88b0f
+# %% ../../nbs/12_hf/14_prepared.ipynb #3ee4fd70
+def leave_out_drafts(call: Call):
+    "Drop the drafts of a batch whose logits processors or criteria get all rows once a step."
+    s = call.settings
+    drafted = drafting_arguments(s)
+    if not drafted or call.is_one_sequence or not has_joint_objects(call):
+        return
+    s.complain(
+        f"{', '.join(drafted)} cannot be honoured: a caller's logits_processor and "
+        'stopping_criteria get the whole batch once a step, and drafts would advance its rows '
+        'by different numbers of tokens; the same tokens are generated without drafts'
+    )
+    for name in drafted:
+        s.unused[name] = 'the logits processors and criteria of the call get the whole batch'
+        s[name] = None
+
+
 def drafts_prepared(call: Call) -> bool:
     "Does a draft speed up a single sequence whose inputs only the model's own forward reads?"
     s, lm = call.settings, call.lm
@@ -363,7 +391,7 @@ def main_input(call: Call) -> dict:
     main = call.lm.model.main_input_name
     return {(main if k == 'inputs' else k): v for k, v in call.inputs.items()}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #cd5eaf4d
+# %% ../../nbs/12_hf/14_prepared.ipynb #c44db1de
 class PreparedDecoder:
     "Decodes a call in step: the function that transformers' `generate` calls when all is prepared."
 
@@ -394,8 +422,10 @@ class PreparedDecoder:
         check_streamer(s, len(requests))
         minimum = check_minimum(s, max(0, (generation_config.min_length or 0) - width), budget)
         adapt = functools.partial(joint_processors, lockstep)
-        strategy = strategies_for(s, call.lm, minimum, adapt)
         copies = 1 if call.is_search else s['num_return_sequences']
+        rows = zip(input_ids[:: call.n_copies].tolist(), requests[::copies])
+        paddings = [padding_before(row, request.prompt) for row, request in rows]
+        strategy = strategies_for(s, call.lm, minimum, adapt, paddings)
         strategies = [strategy(i // copies) for i in range(len(requests))]
         self.traces = run_in_step(lockstep, requests, strategies, s['streamer'])
         if s['return_dict_in_generate']:

@@ -8,7 +8,7 @@ __all__ = ['explain_config']
 # %% ../../nbs/12_hf/02_strategies.ipynb #2246a1c1
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -66,6 +66,7 @@ def processors_for(
     lm: LM,
     minimum: int | None = None,  # of new tokens; None: as in the settings
     row: int = 0,  # of the batch: some arguments depend on it
+    padding: Sequence[int] = (),  # in front of the row, for a caller's function of its ids
 ) -> LogitsProcessorList:
     "The logits processors of one sequence."
     config = GenerationConfig()
@@ -82,7 +83,7 @@ def processors_for(
         user_function = allowed
 
         def allowed(_, ids):
-            return user_function(row, ids)
+            return user_function(row, torch.cat([ids.new_tensor(padding), ids]))
 
     own = s['logits_processor'] or ()
     negative = negative_prompt(s, row)
@@ -286,6 +287,7 @@ def strategies_for(
     lm: LM,
     minimum: int | None = None,  # of new tokens
     adapt: Callable = LogitsProcessorList,  # makes the processors of a sequence from the settings' own
+    paddings: Sequence[Sequence[int]] = (),  # in front of each row; () for none
 ) -> Callable[[int], Any]:
     "`row → strategy` for the rows of a batch; they share drafters and lookahead rules."
     parts = (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None
@@ -296,7 +298,8 @@ def strategies_for(
         "The strategy of one row of the batch."
         key = row if by_row else 0
         if key not in strategies:
-            processors = adapt(processors_for(s, lm, minimum, row))
+            padding = paddings[key] if paddings else ()
+            processors = adapt(processors_for(s, lm, minimum, row, padding))
             strategies[key] = make_strategy(s, processors, parts)
         return strategies[key]
 
