@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
-from transformers import StoppingCriteriaList
+from transformers import MaxLengthCriteria, StoppingCriteriaList
 
 from ..core.driver import Request, Rng, Stop, encode_prompt
 from ..core.trace import Trace
@@ -741,6 +741,9 @@ def check_room(lm: LM, text: PromptRow, budget: int):
 # %% ../../nbs/12_hf/03_inputs.ipynb #9a671ec6
 def max_new_tokens_of(s: Settings, lm: LM, texts: list[PromptRow]) -> int:
     "The largest number of new tokens of each sequence."
+    criteria = [c for c in criteria_of(s) if isinstance(c, MaxLengthCriteria)]
+    if criteria:  # as in transformers, it replaces the length of the settings
+        return min(c.max_length for c in criteria) - texts[0].width
     if not is_whisper(lm):
         max_length = None if lm.decoder_start_ids else lm.max_length
         return resolve_max_new_tokens(s, texts[0].width, max_length)
