@@ -32,6 +32,7 @@ from .whisper import generate_long_form, needs_long_form
 from .whisper import returns_full_sequences, strip_end_tokens, whisper_names
 from .whisper import without_schedule
 from ..models.batching import Batch, Batcher, Queue, run_batch
+from ..models.capabilities import rope_deltas_restored
 from ..models.session import LM
 from ..strategies.transcribe import is_whisper
 
@@ -183,7 +184,8 @@ def generate_traced(model, arguments: dict) -> tuple:
     if needs_long_form(call.lm, arguments):
         return generate_long_form(call.lm, call.settings, arguments)
     decode_call = decode_in_step if steps_together(call) else decode_rows
-    rows, traces, fields = decode_call(call)
+    with rope_deltas_restored(call.lm.model):
+        rows, traces, fields = decode_call(call)
     return make_output(call, rows, traces, fields), traces
 
 

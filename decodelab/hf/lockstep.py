@@ -122,7 +122,7 @@ class JointSearchStop(JointStop):
         "False: the search has asked already."
         return False
 
-# %% ../../nbs/12_hf/13_lockstep.ipynb #fc97464a
+# %% ../../nbs/12_hf/13_lockstep.ipynb #da691634
 class Lockstep(Batcher):
     "A batch as transformers' `generate` has prepared it, decoded by one pass of its model a step."
 
@@ -148,6 +148,7 @@ class Lockstep(Batcher):
         self.over = torch.zeros(len(ids), dtype=torch.bool)
         self.inference = torch.is_inference_mode_enabled()  # of the caller
         self.sessions = {}  # running sequence → its session
+        self.tokens = {}  # first row of a sequence → its last token, until the rectangle has it
         self.records = []  # of each sequence
         self.checking = {}  # sequence → its continuations, which wait for the criteria
         self.processing = {}  # sequence → (processor, slots, rows)
@@ -235,7 +236,7 @@ class Lockstep(Batcher):
     def _append(self, waiting: dict):
         "Add a column of ids; rows that belong to no continuation repeat the last one."
         parents = list(range(len(self.ids)))
-        column = [self.fill] * len(self.ids)
+        column = [self.tokens.pop(row, self.fill) for row in parents]
         for sequence, (own_parents, tokens) in waiting.items():
             first = self.sessions[sequence].first
             rest = self.size - len(tokens)
@@ -364,7 +365,7 @@ def recorded_rows(record: ScoreRecord, begin: int, step: int) -> dict[int, torch
         return record.beams[step] if step < len(record.beams) else {}
     return {0: record.rows[begin + step][1]} if begin + step in record.rows else {}
 
-# %% ../../nbs/12_hf/13_lockstep.ipynb #a1262997
+# %% ../../nbs/12_hf/13_lockstep.ipynb #a049a4a8
 def widen(model, ids: torch.Tensor, arguments: dict, size: int) -> tuple[torch.Tensor, dict]:
     "Ids and arguments with each row once for each of its beams."
     if size == 1:
@@ -388,6 +389,22 @@ class PerRequest:
 
     def __repr__(self):
         return repr(self.pairs[0][1])
+
+
+class InStep(PerRequest):
+    "A strategy for each request of a batch, which learns the tokens of sequences that end."
+
+    def __init__(self, lockstep: Lockstep, requests: list[Request], strategies: list):
+        super().__init__(requests, strategies)
+        self.lockstep = lockstep
+
+    def decode(self, request: Request):
+        "The steps of the request's own strategy."
+        for step in super().decode(request):
+            if self.lockstep.size == 1:
+                first = self.lockstep.sessions[getcurrent()].first
+                self.lockstep.tokens[first] = step.tokens[-1]
+            yield step
 
 
 class StreamingStrategy:
@@ -424,7 +441,7 @@ def run_in_step(
     streamer=None,
 ) -> Batch:
     "The traces of the requests of a prepared batch."
-    strategy = PerRequest(requests, strategies)
+    strategy = InStep(lockstep, requests, strategies)
     start = requests[0].clock()
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())

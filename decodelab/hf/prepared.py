@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #907cbfdd
+# %% ../../nbs/12_hf/14_prepared.ipynb #779f4bde
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,8 +17,9 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from ..core.driver import Request
-from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill, check_room, check_streamer
-from .inputs import decoder_prompts, encoder_inputs, encoder_states, end_rules
+from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill
+from .inputs import check_room, check_streamer, decoder_prompts, encoder_inputs
+from .inputs import encoder_states, end_rules
 from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_of
 from .inputs import max_new_tokens_of, on_device, pad_id, padding_before, rngs_of
 from .lockstep import Lockstep, joint_processors, run_in_step
@@ -31,7 +32,7 @@ from ..models.batching import Batch
 from ..models.session import LM, ModelInputs, cache_kind
 from ..strategies.transcribe import is_whisper
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #17a7e123
+# %% ../../nbs/12_hf/14_prepared.ipynb #121523ec
 @dataclass
 class Call:
     "A checked call of `generate`."
@@ -53,18 +54,26 @@ class Call:
     @property
     def is_one_sequence(self) -> bool:
         "Is a single sequence decoded, without beams?"
-        ids = ids_argument(self.inputs)
-        rows = 1 if ids is None else len(ids)
-        return rows == self.settings['num_return_sequences'] == 1 and not self.is_search
+        one = self.n_prompts == self.settings['num_return_sequences'] == 1
+        return one and not self.is_search
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #fa862814
+    @property
+    def n_prompts(self) -> int:
+        "The number of prompts, by the first input that has rows."
+        names = ('inputs', 'input_ids', self.lm.model.main_input_name, 'inputs_embeds')
+        values = [self.inputs[name] for name in names if name in self.inputs]
+        if 'encoder_outputs' in self.inputs:
+            values.append(encoder_states(self.inputs['encoder_outputs']))
+        return len(values[0]) if values else 1
+
+# %% ../../nbs/12_hf/14_prepared.ipynb #104a67ff
 def plain_names(lm: LM) -> set[str]:
     "The inputs that sessions read by themselves."
     if not lm.decoder_start_ids:
         return READ_BY_ROWS
     return READ_BY_ROWS | {*input_names(lm), *whisper_names(lm)}
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #45bd7ceb
+
 def steps_together(call: Call) -> bool:
     """Is the call decoded in step, by passes of the model over its whole rectangle?
 
@@ -75,13 +84,13 @@ def steps_together(call: Call) -> bool:
         return False
     tests = (
         needs_own_loop,
-        cannot_step,
         has_further_inputs,
         has_odd_padding,
         has_joint_objects,
         returns_states,
         returns_joint_cache,
         continues_joint_cache,
+        cannot_step,
     )
     return any(test(call) for test in tests)
 
