@@ -497,10 +497,15 @@ def check_pictures(lm: LM, inputs: dict):
     "Raise `ValueError` for ids that stand for pictures or sounds, if neither these nor a cache is given."
     ids = ids_argument(inputs)
     others = {'past_key_values', *input_names(lm)} & inputs.keys()
-    if lm.text_config is lm.model.config or ids is None or others:
+    if lm.text_config is lm.model.config or lm.decoder_start_ids:
+        return
+    if ids is None and others and 'inputs_embeds' not in inputs and placeholder_ids(lm) - {None}:
+        words = "the ids say where a picture stands, as the model's processor makes them"
+        raise ValueError(f'{", ".join(sorted(others))} without input_ids: {words}')
+    if ids is None or others:
         return
     given = {*tensor_of('input_ids', ids).flatten().tolist()} & placeholder_ids(lm)
-    if given and not lm.decoder_start_ids:
+    if given:
         raise ValueError(
             f'the ids {sorted(given)} stand for pictures or sounds, and none are given: give them '
             '(pixel_values, …), or past_key_values of a call that has read them'

@@ -230,7 +230,7 @@ def _cut(name: str, x: torch.Tensor, begin: int, end: int) -> torch.Tensor:
 def check_outputs(s: Settings, lm: LM):
     "Raise `ValueError` for outputs that the model cannot return."
     kind = lm.model.config._attn_implementation
-    if s['output_attentions'] and kind != 'eager':
+    if s['return_dict_in_generate'] and s['output_attentions'] and kind != 'eager':
         raise ValueError(
             f'attention weights come out of eager attention, and the model has {kind}: load it '
             "with attn_implementation='eager', or call model.set_attn_implementation('eager')"

@@ -66,7 +66,7 @@ class Call:
             values.append(encoder_states(self.inputs['encoder_outputs']))
         return len(values[0]) if values else 1
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #104a67ff
+# %% ../../nbs/12_hf/14_prepared.ipynb #3078da91
 def plain_names(lm: LM) -> set[str]:
     "The inputs that sessions read by themselves."
     if not lm.decoder_start_ids:
@@ -130,7 +130,10 @@ def cannot_step(call: Call) -> bool:
 def has_further_inputs(call: Call) -> bool:
     "Are there inputs that sessions do not read, or none at all?"
     lm, inputs = call.lm, call.inputs
-    if inputs.keys() - plain_names(lm) - HARMLESS:
+    further = inputs.keys() - plain_names(lm) - HARMLESS
+    if further == {'inputs_embeds'} and lm.text_config is lm.model.config and lm.caches():
+        return cache_kind(lm.model) != 'growing'  # else a prefill of each row
+    if further:
         return True
     if not lm.decoder_start_ids:
         return False

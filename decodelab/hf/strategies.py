@@ -86,7 +86,7 @@ def processors_for(
             return user_function(row, torch.cat([ids.new_tensor(padding), ids]))
 
     own = s['logits_processor'] or ()
-    negative = negative_prompt(s, row)
+    negative = None if 'negative_prompt_ids' in s.unused else negative_prompt(s, row)
     processors = processors_from_config(config, is_sampling(s), own, allowed, negative)
     if s['watermarking_config'] is None:
         return processors
