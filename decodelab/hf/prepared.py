@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #779f4bde
+# %% ../../nbs/12_hf/14_prepared.ipynb #e28b7918
 import functools
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from .settings import is_token_by_token
 from .strategies import TrainingLM, foreign_processors, strategies_for
 from .whisper import whisper_names
 from ..models.batching import Batch
-from ..models.session import LM, ModelInputs, cache_kind
+from ..models.session import LM, ModelInputs, cache_kind, forward_arguments
 from ..strategies.transcribe import is_whisper
 
 # %% ../../nbs/12_hf/14_prepared.ipynb #121523ec
@@ -66,7 +66,7 @@ class Call:
             values.append(encoder_states(self.inputs['encoder_outputs']))
         return len(values[0]) if values else 1
 
-# %% ../../nbs/12_hf/14_prepared.ipynb #3078da91
+# %% ../../nbs/12_hf/14_prepared.ipynb #b62e2fec
 def plain_names(lm: LM) -> set[str]:
     "The inputs that sessions read by themselves."
     if not lm.decoder_start_ids:
@@ -145,7 +145,7 @@ def has_further_inputs(call: Call) -> bool:
 
 
 def has_odd_padding(call: Call) -> bool:
-    "Is there padding inside a sequence, or nothing else in one?"
+    "Is there padding that cannot be removed: inside a sequence, all of it, or where it counts?"
     ids, s = ids_argument(call.inputs), call.settings
     if ids is None or 'past_key_values' in call.inputs:
         return False
@@ -155,7 +155,15 @@ def has_odd_padding(call: Call) -> bool:
     mask = mask_of(ids, call.inputs.get('attention_mask'), s)
     if call.lm.decoder_start_ids:
         return not bool(mask.any(1).all())
+    if counts_padding(call.lm) and not mask.all():
+        return True
     return not is_padding_outside(mask)
+
+
+def counts_padding(lm: LM) -> bool:
+    "Does a model of keys and values number its positions itself, so that padding may count?"
+    numbered = 'position_ids' in forward_arguments(lm.model)
+    return cache_kind(lm.model) == 'growing' and not numbered
 
 
 def has_joint_objects(call: Call) -> bool:
