@@ -391,9 +391,13 @@ class CustomGenerateFunction:
         input_ids, inputs_tensor, arguments = match_rows(search, n, *rows)
         lm = LM(model, tokenizer or self.tokenizer)
         seed = self.seed if seed is None else seed
-        if len(input_ids) > 1 and steps_together(self.strategy, logits_processor, stopping_criteria):
+        if len(input_ids) > 1 and steps_together(
+            self.strategy, logits_processor, stopping_criteria
+        ):
             rows = model, input_ids, generation_config, arguments
-            traces = decode_in_step(self.strategy, lm, rows, logits_processor, stopping_criteria, seed)
+            traces = decode_in_step(
+                self.strategy, lm, rows, logits_processor, stopping_criteria, seed
+            )
             return pack_output(input_ids, traces, self.strategy, generation_config)
         strategy = with_processors(self.strategy, logits_processor)
         requests = requests_of(lm, input_ids, stopping_criteria, inputs_tensor, arguments, seed)

@@ -278,7 +278,7 @@ class Lockstep(Batcher):
             self.states.setdefault(name, []).append(getattr(outputs, name))
 
     def _unprocessed(self, logits: torch.Tensor) -> torch.Tensor:
-        "What the processors of a step get: a search processes log-probabilities."
+        "Logits as the processors of a step get them: a search processes log-probabilities."
         return logits.log_softmax(-1) if self.size > 1 else logits.clone()
 
     def _run_processor(self) -> list[tuple]:

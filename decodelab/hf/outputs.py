@@ -14,7 +14,7 @@ from ..core.driver import Request
 from ..core.trace import Trace
 from .inputs import PromptRow
 from .prepared_session import PreparedEncoder, PreparedInputs, move_columns
-from .settings import Settings, is_beam_search
+from .settings import Settings
 from ..models.batching import Batch
 from ..models.prefill import PrefillInputs
 from ..models.session import LM

@@ -138,7 +138,9 @@ def has_further_inputs(call: Call) -> bool:
     if not lm.decoder_start_ids:
         return False
     main = lm.model.main_input_name
-    sources = [name for name in (main, 'inputs', 'encoder_outputs', 'inputs_embeds') if name in inputs]
+    sources = [
+        name for name in (main, 'inputs', 'encoder_outputs', 'inputs_embeds') if name in inputs
+    ]
     if main == 'input_ids':
         return not sources
     return bool(sources) and 'input_ids' in inputs
@@ -206,7 +208,7 @@ def returns_joint_cache(call: Call) -> bool:
 def continues_joint_cache(call: Call) -> bool:
     "Does a given cache hold more than the beginning of a single sequence of ids?"
     past, lm = call.inputs.get('past_key_values'), call.lm
-    if past is None or not lm.caches() or not hasattr(past, 'get_seq_length'):
+    if not isinstance(past, Cache) or not lm.caches():
         return False
     if lm.decoder_start_ids:
         return isinstance(past, EncoderDecoderCache)

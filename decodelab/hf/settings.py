@@ -366,7 +366,6 @@ _CONDITIONS = {
 _TWO_STRATEGIES = 'these are two strategies: leave one out'
 # (one, other, why they exclude each other); names without a condition above clash when they are set
 CLASHES = [
-    ('num_beams', 'a draft', 'a draft follows one sequence: transformers drops it, so choose one'),
     ('num_beams', 'dola_layers', 'DoLa decodes one sequence: leave num_beams out'),
     ('penalty_alpha', 'do_sample', 'contrastive search does not sample: leave one out'),
     ('penalty_alpha', 'num_beams', 'contrastive search follows one sequence: leave one out'),
