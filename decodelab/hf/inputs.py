@@ -175,6 +175,12 @@ def argument_names(lm: LM) -> set[str]:
     return (names | {*input_names(lm)}) - not_inputs
 
 
+def main_input_name(lm: LM) -> str:
+    "The name of the input that comes first in a call: the encoder's, if there is one."
+    reader = lm.model.get_encoder() if lm.decoder_start_ids else lm.model
+    return getattr(reader, 'main_input_name', lm.model.main_input_name)
+
+
 def input_names(lm: LM) -> list[str]:
     "The inputs of a model besides ids and their mask."
     reader = lm.model.get_encoder() if lm.decoder_start_ids else lm.model
@@ -220,7 +226,7 @@ def decoder_prompts(lm: LM, s: Settings, inputs: dict, encoders: list) -> list[l
 # %% ../../nbs/12_hf/03_inputs.ipynb #f2bb658a
 def encoder_decoder_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
     "The sequences of an encoder–decoder."
-    main = lm.model.main_input_name
+    main = main_input_name(lm)
     inputs = {(main if k == 'inputs' else k): v for k, v in inputs.items() if v is not None}
     encoders = encoder_inputs(lm, s, inputs)
     if 'encoder_outputs' in inputs:
@@ -258,7 +264,7 @@ def on_device(lm: LM, x: torch.Tensor) -> torch.Tensor:
 
 def _check_encoder_inputs(lm: LM, inputs: dict, tensors: dict):
     "Raise `ValueError` for inputs that do not fit the encoder, or each other."
-    main = lm.model.main_input_name
+    main = main_input_name(lm)
     if 'input_ids' in inputs and main != 'input_ids':
         words = f'give {main}, and decoder_input_ids for the ids that the output begins with'
         raise ValueError(f'{lm.name} reads no ids: {words}')

@@ -20,7 +20,8 @@ from ..core.driver import Request
 from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill
 from .inputs import check_room, check_streamer, decoder_prompts, encoder_inputs
 from .inputs import encoder_states, end_rules
-from .inputs import ids_argument, ids_of, input_names, is_padding_outside, mask_of
+from .inputs import ids_argument, ids_of, input_names, is_padding_outside
+from .inputs import main_input_name, mask_of
 from .inputs import max_new_tokens_of, on_device, pad_id, padding_before, rngs_of
 from .lockstep import Lockstep, joint_processors, run_in_step
 from .prepared_session import PreparedEncoder, PreparedInputs, move_columns
@@ -29,6 +30,7 @@ from .settings import is_token_by_token
 from .strategies import TrainingLM, foreign_processors, strategies_for
 from .whisper import whisper_names
 from ..models.batching import Batch
+from ..models.past_key_values import continue_positions, store_positions
 from ..models.session import LM, ModelInputs, cache_kind, forward_arguments
 from ..strategies.transcribe import is_whisper
 
@@ -60,7 +62,7 @@ class Call:
     @property
     def n_prompts(self) -> int:
         "The number of prompts, by the first input that has rows."
-        names = ('inputs', 'input_ids', self.lm.model.main_input_name, 'inputs_embeds')
+        names = ('inputs', 'input_ids', main_input_name(self.lm), 'inputs_embeds')
         values = [self.inputs[name] for name in names if name in self.inputs]
         if 'encoder_outputs' in self.inputs:
             values.append(encoder_states(self.inputs['encoder_outputs']))
@@ -137,7 +139,7 @@ def has_further_inputs(call: Call) -> bool:
         return True
     if not lm.decoder_start_ids:
         return False
-    main = lm.model.main_input_name
+    main = main_input_name(lm)
     sources = [
         name for name in (main, 'inputs', 'encoder_outputs', 'inputs_embeds') if name in inputs
     ]
@@ -201,6 +203,8 @@ def returns_joint_cache(call: Call) -> bool:
         return False
     if s['cache_implementation'] is not None and s.is_explicit('cache_implementation'):
         return True
+    if lm.uses_mrope:
+        return lm.caches()
     growing = cache_kind(lm.model) == 'growing' and not lm.decoder_start_ids
     return lm.caches() and not (growing and call.is_one_sequence)
 
@@ -212,6 +216,8 @@ def continues_joint_cache(call: Call) -> bool:
         return False
     if lm.decoder_start_ids:
         return isinstance(past, EncoderDecoderCache)
+    if lm.uses_mrope:
+        return True
     ids, mask = ids_argument(call.inputs), call.inputs.get('attention_mask')
     n = 0 if ids is None else torch.as_tensor(ids).shape[-1]
     whole = mask is None or torch.as_tensor(mask).shape[-1] == n
@@ -388,6 +394,7 @@ def prepared_row(call: Call) -> PromptRow:
     capture = Capture()
     inputs = prepared_inputs(call)
     inputs, behind = move_padding(call, inputs)
+    continue_positions(call.lm, inputs.get('past_key_values'))
     call.lm.model.generate(**prepared_settings(call) | inputs, custom_generate=capture)
     if call.lm.decoder_start_ids:
         row = capture.ids[0].tolist()
@@ -410,7 +417,7 @@ def prepared_encoder(call: Call, capture: Capture) -> PreparedEncoder:
 
 def main_input(call: Call) -> dict:
     "The inputs with the encoder's under its own name."
-    main = call.lm.model.main_input_name
+    main = main_input_name(call.lm)
     return {(main if k == 'inputs' else k): v for k, v in call.inputs.items()}
 
 # %% ../../nbs/12_hf/14_prepared.ipynb #c44db1de
@@ -497,7 +504,7 @@ def encoder_rows(call: Call, rows: list[list[int]]) -> list[ModelInputs | None]:
     ids = ids_argument(inputs)
     if ids is None and not inputs and call.settings['bos_token_id'] is not None:
         ids = [[call.settings['bos_token_id']]]  # transformers' own encoder input
-    if ids is None or lm.model.main_input_name != 'input_ids':
+    if ids is None or main_input_name(lm) != 'input_ids':
         return [ModelInputs({})] * len(rows)
     ids = ids_of('input_ids', ids)
     mask = mask_of(ids, inputs.get('attention_mask'), call.settings)
@@ -519,6 +526,7 @@ def decode_in_step(call: Call) -> PreparedResult:
     lm = call.lm
     inputs = prepared_inputs(call)
     moved, behind = move_padding(call, inputs)
+    continue_positions(lm, inputs.get('past_key_values'))
     decoder = PreparedDecoder(call)
     options = prepared_settings(call) | moved | dict(custom_generate=decoder)
     if is_whisper(lm):  # its own generate would prepare the call a second time
@@ -526,6 +534,7 @@ def decode_in_step(call: Call) -> PreparedResult:
     else:
         lm.model.generate(**options)
     restore_columns(decoder.fields, behind, decoder.ids.shape[1])
+    store_positions(lm, decoder.fields.get('past_key_values', inputs.get('past_key_values')))
     ids = None if lm.decoder_start_ids else ids_argument(inputs)
     if ids is None:
         ids = decoder.ids[:: call.n_copies]

@@ -65,6 +65,18 @@ class CachedPrompt(ModelInputs):
             self.fill(session)
         return session
 
+# %% ../../nbs/02_models/15_past_key_values.ipynb #b4405a47
+def store_positions(lm: LM, past: Cache | None):
+    "Note in a cache how far the positions of its rows are from their numbers of tokens."
+    if lm.uses_mrope and past is not None:
+        past.rope_deltas = lm.model.base_model.rope_deltas
+
+
+def continue_positions(lm: LM, past: Cache | None):
+    "Let the model number its positions after those of a cache, if that has a note of them."
+    if lm.uses_mrope and past is not None and 'rope_deltas' in vars(past):
+        lm.model.base_model.rope_deltas = past.rope_deltas
+
 # %% ../../nbs/02_models/15_past_key_values.ipynb #e28676e1
 @patch
 def fill(self: CachedPrompt, session: Session):
@@ -74,6 +86,8 @@ def fill(self: CachedPrompt, session: Session):
         keys, values = (x[rows, :, self.padding : n] for x in (layer.keys, layer.values))
         session.cache.update(keys, values, i)
     session.rows = [self.visible_ids[: self.n_cached]]
+    if session.lm.uses_mrope and 'rope_deltas' in vars(self.past):
+        session.position_offset = int(self.past.rope_deltas[self.row])
 
 
 def pad_columns(x: torch.Tensor, n_prompt: int, before: int, after: int) -> torch.Tensor:
@@ -104,6 +118,8 @@ def cache_of(
     for i, layer in enumerate(own.layers):
         new = (x[:, :, begin : len(session)] for x in layer.room)
         past.update(*(pad_columns(x, n_prompt, *padding) for x in new), i)
+    if session.lm.uses_mrope:
+        past.rope_deltas = torch.tensor([[session.position_offset]], device=session.lm.device)
     if not is_pair:
         return past
     cross = DynamicCache()
