@@ -139,6 +139,14 @@ class Stop:
         if self.seconds is not None:
             check_number('seconds', self.seconds, minimum=0)
 
+    def over(self, tokens: list[int]) -> bool:
+        "Does the condition `when` end a sequence after these new ids?"
+        return self.when is not None and bool(self.when(tokens))
+
+    def all_over(self, rows: list[list[int]]) -> list[bool]:
+        "`over` for each of several continuations of one step; a subclass may decide them together."
+        return [self.over(tokens) for tokens in rows]
+
 # %% ../../nbs/01_core/09_driver.ipynb #71c1b1fe
 def to_stop(
     stop,  # None, a `Stop`, a string, several strings, or a function of the new ids
@@ -182,6 +190,15 @@ class StopChecker:
         check_time: bool = True,  # read the clock, too?
     ) -> str:
         "The reason why the sequence ends with the last of `tokens`, or an empty string."
+        return self._reason(tokens, self.stop.over(tokens), check_time)
+
+    def check_all(self, rows: list[list[int]]) -> list[str]:
+        "The reasons why several continuations of one step end, or empty strings."
+        pairs = zip(rows, self.stop.all_over(rows))
+        return [self._reason(tokens, is_over, True) for tokens, is_over in pairs]
+
+    def _reason(self, tokens: list[int], is_over: bool, check_time: bool) -> str:
+        "The first rule that ends the sequence; `is_over`: the condition does."
         stop = self.stop
         if tokens[-1] in self.eos:
             return 'eos'
@@ -190,7 +207,7 @@ class StopChecker:
             for s in stop.strings:
                 if s in text:
                     return f'string {s!r}'
-        if stop.when is not None and stop.when(tokens):
+        if is_over:
             return 'condition'
         if check_time and stop.seconds is not None and self.clock() - self.start >= stop.seconds:
             return 'time'
@@ -234,6 +251,7 @@ class Request:
     ends: Any = (
         None  # a `SequenceEnds` if tokens are drafted: processors are not called after an end
     )
+    record: Any = None  # collects the target's scores while it decodes (`strategies.sampling`)
 
     def __post_init__(self):
         start = [] if self.lm is None else list(self.lm.decoder_start_ids)

@@ -21,15 +21,18 @@ from transformers.generation.stopping_criteria import (
 from transformers.utils import ModelOutput
 
 from ..core.checks import check_instance, check_int
-from ..core.driver import Request, Rng, Stop, encode_prompt, iter_steps, trace_request
+from ..core.driver import Request, Rng, Stop, encode_prompt, trace_request
 from ..core.trace import Trace
+from .lockstep import Lockstep, StreamingStrategy, joint_criteria
+from .lockstep import joint_processors, run_in_step, stream, widen
 from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, LogitsProcessorList, flatten
 from ..logits.stateful import ClassifierFreeGuidance
 from ..logits.warpers import LogitsProcessor, PerRow
 from ..models.batching import Batcher, Queue, run_batch
 from ..models.prefill import PrecomputedEncoder
-from ..models.session import LM
+from ..models.session import LM, ModelInputs
 from ..strategies.beam_search import BeamSample, BeamSearch, hypotheses
+from ..strategies.sampling import Greedy, Sample
 
 # %% ../../nbs/12_hf/05_custom_generate.ipynb #da3a73dd
 @dataclass
@@ -387,11 +390,51 @@ class CustomGenerateFunction:
         search = isinstance(self.strategy, BeamSearch)
         input_ids, inputs_tensor, arguments = match_rows(search, n, *rows)
         lm = LM(model, tokenizer or self.tokenizer)
-        strategy = with_processors(self.strategy, logits_processor)
         seed = self.seed if seed is None else seed
+        if len(input_ids) > 1 and steps_together(
+            self.strategy, logits_processor, stopping_criteria
+        ):
+            rows = model, input_ids, generation_config, arguments
+            traces = decode_in_step(
+                self.strategy, lm, rows, logits_processor, stopping_criteria, seed
+            )
+            return pack_output(input_ids, traces, self.strategy, generation_config)
+        strategy = with_processors(self.strategy, logits_processor)
         requests = requests_of(lm, input_ids, stopping_criteria, inputs_tensor, arguments, seed)
         traces = decode_rows(requests, strategy, self.batch_size, streamer or self.streamer)
         return pack_output(input_ids, traces, strategy, generation_config)
+
+
+def steps_together(strategy, processors: Sequence, criteria: StoppingCriteriaList) -> bool:
+    "Has a caller given objects that get the whole batch once a step, and can its rows step together?"
+    foreign = [p for p in processors if type(p).__module__ != hf.__name__]
+    is_plain = type(strategy) in (Greedy, Sample) or isinstance(strategy, BeamSearch)
+    return is_plain and bool(foreign or joint_criteria(criteria))
+
+
+def decode_in_step(
+    strategy,
+    lm: LM,
+    rows: tuple,  # model, ids `(rows, n)`, configuration and arguments of the forward, as prepared
+    processors: Sequence,
+    criteria: StoppingCriteriaList,
+    seed: int,  # of the first row
+) -> list[Trace]:
+    "The traces of rows that step together under transformers' processors and criteria."
+    model, ids, config, arguments = rows
+    size = strategy.num_beams if isinstance(strategy, BeamSearch) else 1
+    lockstep = Lockstep(model, *widen(model, ids, arguments, size), config, size)
+    lockstep.fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+    strategy = copy.copy(strategy)
+    joint = joint_processors(lockstep, [*processors, *strategy.processors])
+    strategy.processors = LogitsProcessorList(joint)
+    stop = lockstep.stop(criteria, stop_from_criteria(criteria, ids[:1]).eos)
+    budget = token_budget(criteria, ids.shape[1])
+    requests = []
+    for i, n in enumerate(padding_counts(ids, arguments.get('attention_mask'))):
+        rng, prompt = Rng(seed + i, lm.device), ids[i, n:].tolist()
+        requests.append(lockstep.request(lm, prompt, budget, rng, stop, ModelInputs({})))
+    return run_in_step(lockstep, requests, [strategy] * len(requests))
 
 
 def every_nth(value, n: int):
@@ -413,30 +456,10 @@ def match_rows(search: bool, n: int, ids: torch.Tensor, inputs, arguments: dict)
     return ids, inputs, arguments
 
 
-class StreamingStrategy:
-    "A strategy that gives each token to a streamer as soon as it is final."
-
-    def __init__(self, strategy, streamer):
-        self.strategy = strategy
-        self.streamer = streamer
-
-    def __repr__(self):
-        return repr(self.strategy)  # a trace is known by the strategy
-
-    def decode(self, request):
-        for step, _ in iter_steps(request, self.strategy):  # cut where the sequence ends
-            for token in step.tokens:
-                self.streamer.put(torch.tensor([token]))
-            yield step
-
-
 def trace_streamed(request: Request, strategy, streamer, prompt: Sequence[int]) -> Trace:
     "The trace of one request; its streamer gets `prompt`, then each token, then the end."
-    try:
-        streamer.put(torch.tensor([list(prompt)], dtype=torch.long))
+    with stream(streamer, prompt):
         return trace_request(request, StreamingStrategy(strategy, streamer))
-    finally:
-        streamer.end()
 
 
 def decode_rows(

@@ -14,6 +14,7 @@ import os
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import FileFinder, SourceFileLoader
 from importlib.metadata import PackageNotFoundError, version
@@ -163,13 +164,20 @@ def import_package(folder: Path) -> ModuleType:
     return importlib.import_module(f'{name}.generate')
 
 
+def takes_model(function: Callable) -> bool:
+    "Is `model` the first parameter of a function, or does it take any keyword?"
+    parameters = inspect.signature(function).parameters
+    keywords = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return next(iter(parameters), '') == 'model' or (keywords and 'model' not in parameters)
+
+
 def entry_function(module: ModuleType, name: str) -> FunctionType:
     """The function `generate` of a module.
 
-    Raises `ValueError` if there is none whose first argument is the model.
+    Raises `ValueError` if there is none that takes the model, by its name or among any keywords.
     """
     function = getattr(module, 'generate', None)
-    if callable(function) and next(iter(inspect.signature(function).parameters), '') == 'model':
+    if callable(function) and takes_model(function):
         return function
     words = 'a recipe needs a function of that name whose first argument is the model'
     raise ValueError(f'{name} defines no generate(model, …): {words}')
@@ -202,8 +210,8 @@ class CustomGenerate:
     @property
     def arguments(self) -> dict:
         "The arguments of its own, with their defaults."
-        usual = {*PASSED_ARGUMENTS, 'input_ids', 'attention_mask'}
-        parameters = list(inspect.signature(self.generate).parameters.values())[1:]
+        usual = {*PASSED_ARGUMENTS, 'input_ids', 'attention_mask', 'model'}
+        parameters = list(inspect.signature(self.generate).parameters.values())
         arguments = {}
         for p in parameters:
             if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in usual:

@@ -9,40 +9,34 @@ __all__ = ['generate']
 import copy
 import functools
 import inspect
-from dataclasses import dataclass
 
 import torch
 
 from ..core.driver import Request, trace_request
 from .custom_generate import trace_streamed
 from .custom_generate_load import CustomGenerate, load_custom_generate
-from .inputs import PromptRow, grown_cache, input_names, max_new_tokens_of, pad_id
-from .inputs import prompt_rows, requests_for, visible_ids, with_cache
-from .outputs import check_outputs, new_token_rows, output_fields, pad_rows, row_owners
+from .inputs import PromptRow, argument_names, check_pictures, check_streamer
+from .inputs import drop_segments, padding_before
+from .inputs import grown_cache
+from .inputs import max_new_tokens_of, pad_id, prompt_rows, requests_for
+from .inputs import visible_ids, with_cache
+from .lockstep import PerRequest
+from .outputs import check_outputs, new_token_rows, output_fields, pad_rows
+from .outputs import row_owners, search_fields
+from .prepared import Call, PreparedResult, decode_in_step, drafts_prepared
+from .prepared import leave_out_drafts, prepared_row, steps_together
 from .settings import INPUTS, Settings, check_names, is_beam_search
 from .settings import resolve_min_new_tokens
 from .strategies import as_lm, eos_ids, hf_model, settings_for, strategies_for
-from .whisper import generate_long_form, is_whisper, needs_long_form
+from .whisper import generate_long_form, needs_long_form
 from .whisper import returns_full_sequences, strip_end_tokens, whisper_names
 from .whisper import without_schedule
 from ..models.batching import Batch, Batcher, Queue, run_batch
+from ..models.capabilities import rope_deltas_restored
 from ..models.session import LM
+from ..strategies.transcribe import is_whisper
 
 # %% ../../nbs/12_hf/09_generate.ipynb #419d673e
-class PerRequest:
-    "A strategy for each request."
-
-    def __init__(self, requests: list[Request], strategies: list):
-        self.pairs = list(zip(requests, strategies))
-
-    def decode(self, request: Request):
-        "The steps of the request's own strategy."
-        return next(s for r, s in self.pairs if r is request).decode(request)
-
-    def __repr__(self):
-        return repr(self.pairs[0][1])
-
-
 def decode_requests(requests: list[Request], strategies: list, streamer=None) -> Batch:
     "The traces of the requests, each by its own strategy."
     if len(requests) > 1:
@@ -79,22 +73,11 @@ def _decode_together(requests: list[Request], strategies: list) -> Batch:
     return batch
 
 # %% ../../nbs/12_hf/09_generate.ipynb #cd5c26ae
-@dataclass
-class Call:
-    "A checked call of `generate`."
-
-    lm: LM
-    settings: Settings
-    inputs: dict  # the arguments that are inputs of the model
-
-
 def make_output(
     call: Call,
-    texts: list[PromptRow],
-    requests: list[Request],
-    strategies: list,  # of each request
-    traces: Batch,  # of each request
-    cache=None,  # of the call, grown
+    prompts: list[list[int]],  # the ids that the rows of each prompt begin with
+    traces: Batch,  # of each sequence or search
+    fields: dict,  # of the dictionary
 ):
     "Ids `(rows, tokens)`, or a `ModelOutput` of transformers with the traces as `.trace`."
     s, lm = call.settings, call.lm
@@ -104,16 +87,12 @@ def make_output(
     if not as_dict and not returns_full_sequences(lm, call.inputs):
         return strip_end_tokens(tokens, eos_ids(s), pad_id(s), lm.device)
     owners = row_owners(traces, n, search)
-    rows = [texts[i].row + new for i, new in zip(owners, tokens)]
+    rows = [prompts[i] + new for i, new in zip(owners, tokens)]
     ids = pad_rows(rows, pad_id(s), lm.device)
     if not as_dict:
         return ids
-    for trace, request in zip(traces, requests):
-        shown = visible_ids(request.encoder)
-        if shown is not None:  # the request's ids stand for embeddings
-            trace.prompt = shown
-    fields = output_fields(s, requests, strategies, traces, tokens)
-    fields['past_key_values'] = cache
+    if search:
+        fields = fields | search_fields(s, traces, lm.device)
     out = _output_class(search, bool(lm.decoder_start_ids))(sequences=ids, **fields)
     out.trace = traces
     return out
@@ -186,13 +165,15 @@ def generate_by_function(model, arguments: dict):
 def generate(
     model,  # a generating model of transformers, or an `LM`
     inputs=None,  # ids `(rows, tokens)`; for an encoder–decoder, its encoder's inputs
+    generation_config=None,  # a `GenerationConfig`; the other arguments go before it
     **arguments,  # those of transformers' `generate`, and `seed` or `generator`
 ):
     """Decode as `model.generate(inputs, **arguments)` does, by the strategies of this package.
 
     Raises `TypeError` or `ValueError` with the name of an argument that does not fit.
     """
-    return generate_traced(model, dict(inputs=inputs) | arguments)[0]
+    named = dict(inputs=inputs, generation_config=generation_config)
+    return generate_traced(model, named | arguments)[0]
 
 # %% ../../nbs/12_hf/09_generate.ipynb #f7436775
 def generate_traced(model, arguments: dict) -> tuple:
@@ -202,28 +183,54 @@ def generate_traced(model, arguments: dict) -> tuple:
     call = prepare_call(model, arguments)
     if needs_long_form(call.lm, arguments):
         return generate_long_form(call.lm, call.settings, arguments)
+    decode_call = decode_in_step if steps_together(call) else decode_rows
+    with rope_deltas_restored(call.lm.model):
+        rows, traces, fields = decode_call(call)
+    return make_output(call, rows, traces, fields), traces
+
+
+def decode_rows(call: Call) -> PreparedResult:
+    "The result of a call whose sequences have sessions of their own."
     s, lm = call.settings, call.lm
-    rows = with_cache(lm, s, call.inputs, prompt_rows(lm, s, call.inputs))
+    if drafts_prepared(call):
+        rows = [prepared_row(call)]
+    else:
+        rows = with_cache(lm, s, call.inputs, prompt_rows(lm, s, call.inputs))
     strategies = strategies_of(call, rows)
     requests = requests_for(s, lm, rows)
     traces = decode_requests(requests, strategies, s['streamer'])
-    cache = grown_cache(s, rows, [trace.tokens for trace in traces])
-    return make_output(call, rows, requests, strategies, traces, cache), traces
+    fields = {}
+    if s['return_dict_in_generate']:
+        texts = [rows[i * len(rows) // len(requests)] for i in range(len(requests))]
+        fields = output_fields(s, requests, [trace.tokens for trace in traces], texts)
+    past = call.inputs.get('past_key_values')
+    if s['return_dict_in_generate'] or past is not None:
+        fields['past_key_values'] = grown_cache(requests, traces, rows[0], past)
+    for trace, request in zip(traces, requests):
+        shown = visible_ids(request.encoder)
+        if shown is not None:  # the request's ids stand for embeddings
+            trace.prompt = shown
+    return PreparedResult([row.row for row in rows], traces, fields)
 
 
 def prepare_call(model, arguments: dict) -> Call:
     "The model, settings and inputs of a call, checked once."
     lm = as_lm(model, arguments.get('tokenizer'))
-    names = input_names(lm) + whisper_names(lm)
-    check_names(arguments, names)
-    inputs = {k: v for k, v in arguments.items() if k in INPUTS or k in names}
+    names = argument_names(lm) | {*whisper_names(lm)}
+    check_names([name for name, value in arguments.items() if value is not None], names)
+    is_input = lambda name: name in INPUTS or name in names
+    inputs = {k: v for k, v in arguments.items() if is_input(k) and v is not None}
+    drop_segments(lm, inputs)
     options = without_schedule(arguments) if is_whisper(lm) else arguments
-    s = settings_for(lm, {k: v for k, v in options.items() if k not in inputs})
+    s = settings_for(lm, {k: v for k, v in options.items() if not is_input(k)})
     check_outputs(s, lm)
     check_native(s)
+    call = Call(lm, s, inputs)
+    check_pictures(lm, inputs)
+    leave_out_drafts(call)
     if s['use_cache'] is False and s.is_explicit('use_cache'):
-        lm = without_cache(lm)
-    return Call(lm, s, inputs)
+        call.lm = without_cache(lm)
+    return call
 
 
 def without_cache(lm: LM) -> LM:
@@ -241,11 +248,10 @@ def strategies_of(call: Call, rows: list[PromptRow]) -> list:
     """
     s, lm = call.settings, call.lm
     copies = s['num_return_sequences']
-    if s['streamer'] is not None and len(rows) * copies > 1:
-        words = f'streamer follows one text, and there are {len(rows) * copies}'
-        raise ValueError(f'{words}: decode them one by one')
+    check_streamer(s, len(rows) * copies)
     minimum = resolve_min_new_tokens(s, rows[0].width, max_new_tokens_of(s, lm, rows))
-    strategy = strategies_for(s, lm, minimum)
+    paddings = [padding_before(row.row, row.prompt) for row in rows]
+    strategy = strategies_for(s, lm, minimum, paddings=paddings)
     if is_beam_search(s):
         copies = 1  # one search returns several sequences
     return [strategy(i // copies) for i in range(len(rows) * copies)]

@@ -357,7 +357,7 @@ def check_complete(s: Settings):
         raise ValueError(f'{words}: give them to generate')
     for name, why in s.unused.items():
         if s.source[name] == 'generation_config':
-            words = f'the configuration has {name}={short_repr(s[name])}'
+            words = f'the configuration has {name}={short_repr(getattr(config, name))}'
             raise ValueError(f'{words}, which would do nothing: {why}')
     n = s['num_return_sequences']
     if s.is_explicit('num_return_sequences') and n > 1 and not is_beam_search(s):

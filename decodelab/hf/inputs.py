@@ -7,21 +7,25 @@ __all__ = []
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #fcaa3318
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from transformers import MaxLengthCriteria, StoppingCriteriaList
 
 from ..core.driver import Request, Rng, Stop, encode_prompt
-from .settings import Settings, is_beam_search, is_sampling
+from ..core.trace import Trace
+from .settings import Settings, config_names, is_beam_search, is_sampling
 from .settings import resolve_max_new_tokens, short_repr
-from .strategies import eos_ids
-from ..models.past_key_values import CachedPrompt, check_past
+from .prepared_session import PreparedSession
+from .strategies import end_ids, eos_ids
+from ..models.past_key_values import CachedPrompt, cache_of, check_past
 from ..models.prefill import PrecomputedEncoder, UncachedInputs
 from ..models.prefill import Prefill, PrefillInputs
-from ..models.session import LM, ModelInputs, cache_kind
-from ..strategies.sampling import MultinomialRng
-from ..strategies.transcribe import decoder_prompt
+from ..models.session import LM, ModelInputs, Session, cache_kind
+from ..strategies.sampling import MultinomialRng, ScoreRecord
+from ..strategies.transcribe import decoder_prompt, is_whisper
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #c315d05e
 @dataclass
@@ -32,6 +36,14 @@ class PromptRow:
     prompt: list[int]  # ids of the decoder, without padding
     encoder: dict | ModelInputs | None = None  # inputs of an encoder, or of a prefilled prompt
     n_positions: int | None = None  # of the rectangle, for a prompt without ids
+    before: int = 0  # columns of padding in front of the prompt
+    span: int | None = None  # columns that the model reads; None: those of the prompt's ids
+    behind: int = 0  # columns by which the ids were moved, over the padding behind them
+
+    @property
+    def columns(self) -> range:
+        "The columns of its states in the rectangle."
+        return range(self.before, self.before + (self.span or len(self.prompt)))
 
     @property
     def width(self) -> int:
@@ -42,6 +54,12 @@ class PromptRow:
     def has_no_ids(self) -> bool:
         "Are the prompt's ids only placeholders of embeddings?"
         return visible_ids(self.encoder) is not None
+
+
+def padding_before(row: list[int], prompt: list[int]) -> list[int]:
+    "The ids of a row in front of its prompt; none if the row does not end with it."
+    n = len(row) - len(prompt)
+    return row[:n] if n > 0 and row[n:] == prompt else []
 
 
 def visible_ids(encoder) -> list[int] | None:
@@ -97,6 +115,20 @@ def mask_of(ids: torch.Tensor, mask, s: Settings) -> torch.Tensor:
     return ids != pad
 
 
+def encoder_mask(ids: torch.Tensor, mask, s: Settings) -> torch.Tensor:
+    "Which `ids` of an encoder are no padding, bool: without a mask all, as in transformers."
+    if mask is not None:
+        return mask_of(ids, mask, s)
+    result = torch.ones_like(ids, dtype=torch.bool)
+    if not mask_of(ids, None, s).all():
+        warnings.warn(
+            f'the ids of the encoder have the pad id {s["pad_token_id"]} and no attention_mask: '
+            'it is read, as in transformers; give attention_mask to hide it',
+            stacklevel=2,
+        )
+    return result
+
+
 def strip_padding(row: list[int], mask: list[bool], number: int) -> list[int]:
     """Row `number` of a batch without its padding.
 
@@ -110,6 +142,12 @@ def strip_padding(row: list[int], mask: list[bool], number: int) -> list[int]:
         words = 'put it before or behind the sequence, or give attention_mask'
         raise ValueError(f'row {number} has padding between its tokens: {words}')
     return row[begin:end]
+
+
+def is_padding_outside(mask: torch.Tensor) -> bool:
+    "Does each row of a mask `(rows, n)` have one stretch of ids, with padding around it only?"
+    begins = mask[:, :1].sum(1) + (mask[:, 1:] & ~mask[:, :-1]).sum(1)
+    return bool((begins == 1).all())
 
 
 def strip_rows(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
@@ -138,6 +176,26 @@ RESERVED = {
 }
 
 
+def argument_names(lm: LM) -> set[str]:
+    "All names of arguments that the model itself may take: of its forward, its encoder, its decoder."
+    model = lm.model
+    functions = [model.forward, model.prepare_inputs_for_generation]
+    prefixed = []
+    if lm.decoder_start_ids:
+        functions.append(model.get_encoder().forward)
+        prefixed.append(model.get_decoder().forward)
+    names = {name for f in functions for name in inspect.signature(f).parameters}
+    names |= {f'decoder_{name}' for f in prefixed for name in inspect.signature(f).parameters}
+    not_inputs = {*config_names(), 'return_dict', 'kwargs', 'model_kwargs', 'decoder_kwargs'}
+    return (names | {*input_names(lm)}) - not_inputs
+
+
+def main_input_name(lm: LM) -> str:
+    "The name of the input that comes first in a call: the encoder's, if there is one."
+    reader = lm.model.get_encoder() if lm.decoder_start_ids else lm.model
+    return getattr(reader, 'main_input_name', lm.model.main_input_name)
+
+
 def input_names(lm: LM) -> list[str]:
     "The inputs of a model besides ids and their mask."
     reader = lm.model.get_encoder() if lm.decoder_start_ids else lm.model
@@ -160,7 +218,7 @@ def _one_each(name: str, value, n: int) -> list:
 
 def decoder_prompts(lm: LM, s: Settings, inputs: dict, encoders: list) -> list[list[int]]:
     "The ids that the decoder of an encoder–decoder begins with, for each sequence."
-    whisper = lm.model.config.model_type == 'whisper'
+    whisper = is_whisper(lm)
     ids = inputs.get('decoder_input_ids')
     if whisper and ids is None and s.source.get('decoder_start_token_id') != 'call':
         languages = _one_each('language', inputs.get('language'), len(encoders))
@@ -183,7 +241,7 @@ def decoder_prompts(lm: LM, s: Settings, inputs: dict, encoders: list) -> list[l
 # %% ../../nbs/12_hf/03_inputs.ipynb #f2bb658a
 def encoder_decoder_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
     "The sequences of an encoder–decoder."
-    main = lm.model.main_input_name
+    main = main_input_name(lm)
     inputs = {(main if k == 'inputs' else k): v for k, v in inputs.items() if v is not None}
     encoders = encoder_inputs(lm, s, inputs)
     if 'encoder_outputs' in inputs:
@@ -199,12 +257,12 @@ def encoder_inputs(lm: LM, s: Settings, inputs: dict) -> list[dict]:
     Raises `TypeError` or `ValueError` for inputs that the encoder cannot read.
     """
     names = [n for n in input_names(lm) if n in inputs and n != 'encoder_outputs']
-    tensors = {name: _on_device(lm, tensor_of(name, inputs[name])) for name in names}
+    tensors = {name: on_device(lm, tensor_of(name, inputs[name])) for name in names}
     _check_encoder_inputs(lm, inputs, tensors)
     mask = inputs.get('attention_mask')
     if 'input_ids' in inputs:
         ids = ids_of('input_ids', inputs['input_ids'])
-        pairs = zip(ids.tolist(), mask_of(ids, mask, s).tolist())
+        pairs = zip(ids.tolist(), encoder_mask(ids, mask, s).tolist())
         return [encoder_row(row, row_mask, i) for i, (row, row_mask) in enumerate(pairs)]
     if not tensors:
         return []
@@ -214,14 +272,14 @@ def encoder_inputs(lm: LM, s: Settings, inputs: dict) -> list[dict]:
     return [{name: x[i : i + 1] for name, x in tensors.items()} for i in range(n)]
 
 
-def _on_device(lm: LM, x: torch.Tensor) -> torch.Tensor:
+def on_device(lm: LM, x: torch.Tensor) -> torch.Tensor:
     "A tensor on the model's device; numbers with a point in the model's dtype."
     return x.to(lm.device, lm.dtype if x.is_floating_point() else x.dtype)
 
 
 def _check_encoder_inputs(lm: LM, inputs: dict, tensors: dict):
     "Raise `ValueError` for inputs that do not fit the encoder, or each other."
-    main = lm.model.main_input_name
+    main = main_input_name(lm)
     if 'input_ids' in inputs and main != 'input_ids':
         words = f'give {main}, and decoder_input_ids for the ids that the output begins with'
         raise ValueError(f'{lm.name} reads no ids: {words}')
@@ -256,11 +314,7 @@ def prompt_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
 
     Raises `TypeError` or `ValueError` for inputs that the model cannot read.
     """
-    types = inputs.get('token_type_ids')
-    if lm.text_config is lm.model.config and types is not None:
-        if tensor_of('token_type_ids', types).any():
-            words = 'token_type_ids are not all zero, and a sequence is one segment here'
-            raise ValueError(f'{words}: leave them out')
+    check_readable(lm, inputs)
     if inputs.get('inputs') is not None and inputs.get('input_ids') is not None:
         raise ValueError('inputs and input_ids are two names for one thing: give one')
     if lm.decoder_start_ids:
@@ -270,10 +324,36 @@ def prompt_rows(lm: LM, s: Settings, inputs: dict) -> list[PromptRow]:
         raise ValueError(f'{words}: give input_ids')
     extra = [n for n in input_names(lm) if inputs.get(n) is not None]
     if not extra:
-        return id_rows(lm, s, _ids_argument(inputs), inputs.get('attention_mask'))
+        return id_rows(lm, s, ids_argument(inputs), inputs.get('attention_mask'))
     if not lm.caches() or (lm.text_config is lm.model.config and extra == ['pixel_values']):
         return uncached_rows(lm, s, inputs, extra)
     return multimodal_rows(lm, s, inputs, extra)
+
+
+READ_BY_ROWS = {'inputs', 'input_ids', 'attention_mask', 'past_key_values', 'decoder_input_ids'}
+HARMLESS = {'logits_to_keep', 'labels'}  # arguments of a forward that change no token
+
+
+def drop_segments(lm: LM, inputs: dict):
+    "Remove `token_type_ids` that the model does not take; raises `ValueError` unless they are zero."
+    if 'token_type_ids' not in inputs or 'token_type_ids' in argument_names(lm):
+        return
+    if tensor_of('token_type_ids', inputs.pop('token_type_ids')).any():
+        words = f'token_type_ids are not all zero, and to {lm.name} a sequence is one segment'
+        raise ValueError(f'{words}: leave them out')
+
+
+def check_readable(lm: LM, inputs: dict):
+    "Raise `ValueError` for inputs that only the model's own forward over the whole batch reads."
+    names = inputs.keys() - READ_BY_ROWS - HARMLESS - {*input_names(lm), 'token_type_ids'}
+    if lm.text_config is lm.model.config and 'token_type_ids' in inputs:
+        names.add('token_type_ids')
+    names = {name for name in names if name in argument_names(lm)}
+    if names:
+        raise ValueError(
+            f'{", ".join(sorted(names))} cannot be honoured here: they are read by greedy search, '
+            'sampling and beams, and by the drafts of an assistant or a lookup for one sequence'
+        )
 
 
 def id_rows(lm: LM, s: Settings, ids, mask) -> list[PromptRow]:
@@ -284,11 +364,13 @@ def id_rows(lm: LM, s: Settings, ids, mask) -> list[PromptRow]:
             raise ValueError(f'{words}: give input_ids')
         ids = [[s['bos_token_id']]]
     ids = ids_of('input_ids', ids)
-    prompts = strip_rows(ids, mask_of(ids, mask, s))
-    return [PromptRow(row, prompt) for row, prompt in zip(ids.tolist(), prompts)]
+    mask = mask_of(ids, mask, s)
+    before = mask.long().argmax(1).tolist()
+    rows = zip(ids.tolist(), strip_rows(ids, mask), before)
+    return [PromptRow(row, prompt, before=n) for row, prompt, n in rows]
 
 
-def _ids_argument(inputs: dict):
+def ids_argument(inputs: dict):
     "The ids, under either of their two names."
     return inputs.get('input_ids') if inputs.get('inputs') is None else inputs['inputs']
 
@@ -353,7 +435,7 @@ def multimodal_rows(lm: LM, s: Settings, inputs: dict, extra: list[str]) -> list
 
     Raises `TypeError` or `ValueError` for inputs that do not fit together.
     """
-    ids = _ids_argument(inputs)
+    ids = ids_argument(inputs)
     ids = None if ids is None else ids_of('input_ids', ids)
     if 'inputs_embeds' not in extra:
         return image_rows(lm, s, ids, inputs, extra)
@@ -383,7 +465,7 @@ def embedding_rows(lm: LM, s: Settings, ids, vectors: torch.Tensor, mask) -> lis
         prefill = Prefill(dict(inputs_embeds=embeddings), real[i : i + 1, used])
         prompt = [0] * len(used)  # an id for each position
         inputs = PrefillInputs(lm, prefill, 0, prompt, visible[i], hide_prompt=True)
-        result.append(PromptRow(rows[i], prompt, inputs, n_positions))
+        result.append(PromptRow(rows[i], prompt, inputs, n_positions, used[0]))
     return result
 
 
@@ -418,7 +500,7 @@ def image_rows(lm: LM, s: Settings, ids, inputs: dict, extra: list[str]) -> list
         value = torch.as_tensor(value)
         if value.shape == ids.shape:
             value = value.gather(1, order.to(value.device))
-        return _on_device(lm, value)
+        return on_device(lm, value)
 
     tensors = dict(input_ids=prepare(ids)) | {name: prepare(inputs[name]) for name in extra}
     prefill = Prefill(tensors, prepare(mask))
@@ -426,8 +508,29 @@ def image_rows(lm: LM, s: Settings, ids, inputs: dict, extra: list[str]) -> list
     result = []
     for i, (row, prompt) in enumerate(zip(ids.tolist(), prompts)):
         text_ids = [t for t in prompt if t not in placeholders]
-        result.append(PromptRow(row, prompt, PrefillInputs(lm, prefill, i, prompt, text_ids)))
+        encoder = PrefillInputs(lm, prefill, i, prompt, text_ids)
+        before = int(mask[i].long().argmax())
+        result.append(PromptRow(row, prompt, encoder, before=before))
     return result
+
+
+def check_pictures(lm: LM, inputs: dict):
+    "Raise `ValueError` for ids that stand for pictures or sounds, if neither these nor a cache is given."
+    ids = ids_argument(inputs)
+    others = {'past_key_values', *input_names(lm)} & inputs.keys()
+    if lm.text_config is lm.model.config or lm.decoder_start_ids:
+        return
+    if ids is None and others and 'inputs_embeds' not in inputs and placeholder_ids(lm) - {None}:
+        words = "the ids say where a picture stands, as the model's processor makes them"
+        raise ValueError(f'{", ".join(sorted(others))} without input_ids: {words}')
+    if ids is None or others:
+        return
+    given = {*tensor_of('input_ids', ids).flatten().tolist()} & placeholder_ids(lm)
+    if given:
+        raise ValueError(
+            f'the ids {sorted(given)} stand for pictures or sounds, and none are given: give them '
+            '(pixel_values, …), or past_key_values of a call that has read them'
+        )
 
 
 def placeholder_ids(lm: LM) -> set[int | None]:
@@ -448,9 +551,9 @@ def uncached_rows(lm: LM, s: Settings, inputs: dict, extra: list[str]) -> list[P
     if 'inputs_embeds' in extra:
         words = 'inputs_embeds are read once, into the cache'
         raise ValueError(f'{words}: leave use_cache=False out, or give ids')
-    tensors = {name: _on_device(lm, tensor_of(name, inputs[name])) for name in extra}
+    tensors = {name: on_device(lm, tensor_of(name, inputs[name])) for name in extra}
     n = len(tensors[extra[0]])
-    ids = _ids_argument(inputs)
+    ids = ids_argument(inputs)
     if ids is None and s['bos_token_id'] is not None:
         ids = [[s['bos_token_id']]] * n
     rows = id_rows(lm, s, ids, inputs.get('attention_mask'))
@@ -463,19 +566,27 @@ def uncached_rows(lm: LM, s: Settings, inputs: dict, extra: list[str]) -> list[P
     return rows
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #16df5774
+MEMORY_CACHES = 'offloaded', 'offloaded_static', 'quantized'  # slower caches that take less memory
+
+
 def with_cache(lm: LM, s: Settings, inputs: dict, rows: list[PromptRow]) -> list[PromptRow]:
     """The rows, with a cache if one is given or returned, or if prompts are read in chunks.
 
     Raises `TypeError` or `ValueError` for a cache that does not fit.
     """
     past, chunk = inputs.get('past_key_values'), s['prefill_chunk_size']
+    if s['cache_implementation'] in MEMORY_CACHES and s.is_explicit('cache_implementation'):
+        raise ValueError(
+            f'cache_implementation={s["cache_implementation"]!r} is for greedy search, sampling '
+            'and beams: leave it out, or the draft (prefill_chunk_size bounds the memory of a pass)'
+        )
+    if past is None and chunk is None:
+        return rows
     if past is not None:
         check_past(lm, past)
         if not lm.caches():
             words = 'past_key_values are given, and use_cache=False'
             raise ValueError(f'{words}: leave one out')
-    if past is None and chunk is None and not returns_cache(lm, s, rows):
-        return rows
     readable = not lm.decoder_start_ids and cache_kind(lm.model) == 'growing'
     if not readable or any(row.encoder is not None for row in rows):
         name = 'prefill_chunk_size' if past is None else 'past_key_values'
@@ -484,14 +595,6 @@ def with_cache(lm: LM, s: Settings, inputs: dict, rows: list[PromptRow]) -> list
     for i, row in enumerate(rows):
         row.encoder = _cached_prompt(lm, row, past, i, chunk)
     return rows
-
-
-def returns_cache(lm: LM, s: Settings, rows: list[PromptRow]) -> bool:
-    "Is the cache of a call part of its output, or changed by it?"
-    one = len(rows) * s['num_return_sequences'] == 1 and not is_beam_search(s)
-    growing = lm.caches() and cache_kind(lm.model) == 'growing' and not lm.decoder_start_ids
-    plain = rows[0].encoder is None or isinstance(rows[0].encoder, CachedPrompt)
-    return bool(s['return_dict_in_generate']) and one and growing and plain
 
 
 def _cached_prompt(lm: LM, row: PromptRow, past, number: int, chunk: int | None) -> CachedPrompt:
@@ -510,50 +613,67 @@ def _cached_prompt(lm: LM, row: PromptRow, past, number: int, chunk: int | None)
     return result
 
 
-def grown_cache(s: Settings, rows: list[PromptRow], tokens: list[list[int]]):
-    "The cache of a single sequence after its call; None for others."
-    encoder = rows[0].encoder
-    one = len(rows) * s['num_return_sequences'] == 1 and not is_beam_search(s)
-    if not isinstance(encoder, CachedPrompt) or not one or encoder.first is None:
+def grown_cache(requests: list[Request], traces: list[Trace], text: PromptRow, past):
+    """The cache of a single sequence after its call, `past` extended if it is given.
+
+    Columns of padding are zero, as those of its mask are. None for several sequences.
+    """
+    request, trace = requests[0], traces[0]
+    session = None if request.record is None else request.record.session
+    n = len(text.columns)
+    padding = (0, 0) if past is not None else (text.before, text.width - text.before - n)
+    if isinstance(session, PreparedSession):
+        return session.cache_of(request.prompt + trace.tokens, text.behind)
+    if len(requests) > 1 or not isinstance(session, Session) or session.kind != 'growing':
         return None
-    return encoder.store(tokens[0])
+    return cache_of(session, request.prompt + trace.tokens, past, n, padding)
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #3850ca2e
-def stop_function(criteria, row: list[int], device) -> Callable:
-    """Criteria `(input_ids, scores) → bool` as a function of the new ids.
-
-    They see `row`, padding included, and then the new ids.
-    """
+def criteria_of(s: Settings) -> StoppingCriteriaList:
+    "A caller's criteria `(input_ids, scores) → bool`; raises `TypeError` for anything else."
+    criteria = s['stopping_criteria'] or ()
     criteria = list(criteria) if isinstance(criteria, (list, tuple)) else [criteria]
     for criterion in criteria:
         if not callable(criterion):
             words = 'give functions (input_ids, scores) → bool, such as StoppingCriteria'
             raise TypeError(f'stopping_criteria holds {short_repr(criterion)}: {words}')
+    return StoppingCriteriaList(criteria)
+
+
+def stop_function(s: Settings, text: PromptRow, record: ScoreRecord | None, device) -> Callable:
+    "The criteria as a function of the new ids; they get the row, these, and the scores of each step."
+    criteria = criteria_of(s)
+    right_padded = text.row[-len(text.prompt) :] != text.prompt and not text.has_no_ids
+    row = text.prompt if right_padded else text.row
+    begin = len(text.prompt)
 
     def is_over(tokens: list[int]) -> bool:
         ids = torch.tensor([row + tokens], device=device)
-        return any(bool(torch.as_tensor(c(ids, None)).all()) for c in criteria)
+        scores = None
+        if s['output_scores'] and record is not None:
+            scores = tuple(record.rows[begin + i][1][None] for i in range(len(tokens)))
+        return bool(criteria(ids, scores).all())
 
     return is_over
 
 
-def stop_for(s: Settings, lm: LM, text: PromptRow) -> Stop:
-    "The rules that end one sequence."
-    strings, eos = s['stop_strings'], eos_ids(s) or []
+def end_rules(s: Settings, lm: LM) -> dict:
+    "The rules that end any sequence of a call, as arguments of `Stop`; raises `ValueError` for others."
+    strings = s['stop_strings']
     if strings is not None and lm.tokenizer is None:
         raise ValueError('stop_strings are looked for in text: give tokenizer')
     if isinstance(strings, str):
         strings = (strings,)
-    unknown = [i for i in eos if not 0 <= i < lm.vocab_size]
-    if s.is_explicit('eos_token_id') and unknown:
-        words = f'eos_token_id is {unknown[0]} and the vocabulary has {lm.vocab_size} tokens'
-        raise ValueError(f'{words}: give ids of it, or None for no end')
-    when = None
-    if s['stopping_criteria']:
-        right_padded = text.row[-len(text.prompt) :] != text.prompt and not text.has_no_ids
-        row = text.prompt if right_padded else text.row
-        when = stop_function(s['stopping_criteria'], row, lm.device)
-    return Stop(tuple(eos), tuple(strings or ()), s['max_time'], when)
+    eos = end_ids(s, lm) or ()
+    return dict(eos=tuple(eos), strings=tuple(strings or ()), seconds=s['max_time'])
+
+
+def stop_for(s: Settings, lm: LM, text: PromptRow, record: ScoreRecord | None = None) -> Stop:
+    "The rules that end one sequence, with a caller's criteria."
+    rules = end_rules(s, lm)
+    if not s['stopping_criteria']:
+        return Stop(**rules)
+    return Stop(**rules, when=stop_function(s, text, record, lm.device))
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #9d70cf21
 def seed_of(s: Settings) -> int:
@@ -592,39 +712,65 @@ def requests_for(s: Settings, lm: LM, texts: list[PromptRow]) -> list[Request]:
     copies = 1 if is_beam_search(s) else s['num_return_sequences']
     budget = max_new_tokens_of(s, lm, texts)
     for text in texts:
-        _check_room(lm, text, budget)
-    uneven = s['stop_strings'] or s['stopping_criteria'] or s['max_time'] is not None
-    if pad_id(s) is None and s['num_return_sequences'] * len(texts) > 1 and uneven:
-        words = 'sequences may end at different positions and nothing can fill up the rows'
-        raise ValueError(f'{words}: give pad_token_id')
-    stops = [stop_for(s, lm, text) for text in texts]
-    rngs = rngs_of(s, lm, len(texts) * copies)  # last: an error leaves torch's generator as it was
+        check_room(lm, text, budget)
+    check_fill(s, s['num_return_sequences'] * len(texts))
+    records = [record_for(s, texts[i // copies]) for i in range(len(texts) * copies)]
+    stops = [stop_for(s, lm, texts[i // copies], record) for i, record in enumerate(records)]
+    rngs = rngs_of(s, lm, len(records))  # last: an error leaves torch's generator as it was
     requests = []
-    for i, (text, stop) in enumerate(zip(texts, stops)):
-        for rng in rngs[i * copies : (i + 1) * copies]:
-            requests.append(Request(lm, text.prompt, budget, rng, stop, text.encoder))
+    for i, parts in enumerate(zip(rngs, stops)):
+        text = texts[i // copies]
+        request = Request(lm, text.prompt, budget, *parts, text.encoder, record=records[i])
+        requests.append(request)
     return requests
 
 
-def _check_room(lm: LM, text: PromptRow, budget: int):
+def check_streamer(s: Settings, n: int):
+    "Raise `ValueError` for a streamer with several sequences."
+    if s['streamer'] is not None and n > 1:
+        words = f'streamer follows one text, and there are {n}'
+        raise ValueError(f'{words}: decode them one by one')
+
+
+def check_fill(s: Settings, n_rows: int):
+    "Raise `ValueError` if rows may end at different positions and no id can fill them up."
+    uneven = s['stop_strings'] or s['stopping_criteria'] or s['max_time'] is not None
+    if pad_id(s) is None and n_rows > 1 and uneven:
+        words = 'sequences may end at different positions and nothing can fill up the rows'
+        raise ValueError(f'{words}: give pad_token_id')
+
+
+def record_for(s: Settings, text: PromptRow) -> ScoreRecord | None:
+    "A record of the passes of a sequence, if the call returns scores or a cache, or extends one."
+    extends = isinstance(text.encoder, CachedPrompt) and text.encoder.past is not None
+    if not s['return_dict_in_generate'] and not extends:
+        return None
+    return ScoreRecord(bool(s['output_scores'] or s['output_logits']))
+
+
+def check_room(lm: LM, text: PromptRow, budget: int):
     "Raise `ValueError` for a prompt outside the vocabulary, or too long for the context."
     prompt = text.prompt
-    if not lm.decoder_start_ids:
+    if not lm.decoder_start_ids and prompt:
         encode_prompt(lm, prompt, budget)
         return
     if not all(0 <= i < lm.vocab_size for i in prompt):
         words = f'a decoder id is outside the vocabulary of {lm.vocab_size} tokens'
         raise ValueError(f'{words}: were decoder_input_ids encoded by another tokenizer?')
-    if text.encoder.get('input_ids') is not None:
+    if lm.decoder_start_ids and text.encoder.get('input_ids') is not None:
         encode_prompt(lm, text.encoder['input_ids'], budget)
-    if lm.max_length and len(prompt) + budget > lm.max_length:
-        words = f'{len(prompt)} decoder tokens and {budget} new ones do not fit in the context'
+    n = max(len(prompt), text.n_positions or 0)
+    if lm.max_length and n + budget > lm.max_length:
+        words = f'{n} tokens of the decoder and {budget} new ones do not fit in the context'
         raise ValueError(f'{words} of {lm.max_length}: shorten one')
 
 # %% ../../nbs/12_hf/03_inputs.ipynb #9a671ec6
 def max_new_tokens_of(s: Settings, lm: LM, texts: list[PromptRow]) -> int:
     "The largest number of new tokens of each sequence."
-    if lm.model.config.model_type != 'whisper':
+    criteria = [c for c in criteria_of(s) if isinstance(c, MaxLengthCriteria)]
+    if criteria:  # as in transformers, it replaces the length of the settings
+        return min(c.max_length for c in criteria) - texts[0].width
+    if not is_whisper(lm):
         max_length = None if lm.decoder_start_ids else lm.max_length
         return resolve_max_new_tokens(s, texts[0].width, max_length)
     budget = resolve_max_new_tokens(s, 0)  # Whisper counts its lengths without the start

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import GenerationConfig
+from transformers.generation.configuration_utils import ALL_CACHE_IMPLEMENTATIONS
 
 from ..core.checks import check_bool, check_choice, check_instance, check_int, check_number
 from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, check_supported
@@ -72,10 +73,12 @@ CALL_NAMES = (
     'custom_generate',
     'trust_remote_code',
     'synced_gpus',
-    # decodelab's own; seed_like='transformers' draws transformers' own tokens
+    # decodelab's own; seed_like='transformers' draws transformers' own tokens, and strict=True
+    # makes an error of each argument that has no effect
     'seed',
     'generator',
     'seed_like',
+    'strict',
 )
 INPUTS = (
     'inputs',
@@ -93,13 +96,17 @@ def config_names() -> list[str]:
     return [name for name in names if name != 'transformers_version']
 
 
+class UnknownArgumentError(ValueError, TypeError):
+    "An argument that neither `generate` nor the model knows: transformers raises `ValueError` for it."
+
+
 def check_names(
     names: Sequence[str],  # the names in a call
     extra: Sequence[str] = (),  # what else the model takes: its encoder's inputs
 ):
     """Check the names of a call's arguments.
 
-    Raises `TypeError` with all unknown names, and the nearest known name of each.
+    Raises `UnknownArgumentError` with all unknown names, and the nearest known name of each.
     """
     known = [*config_names(), *CALL_NAMES, *INPUTS, *extra]
     unknown = [name for name in names if name not in known]
@@ -110,34 +117,29 @@ def check_names(
         near = difflib.get_close_matches(name, known, 1)
         words.append(f'{name} (did you mean {near[0]}?)' if near else name)
     them = 'them' if len(unknown) > 1 else 'it'
-    raise TypeError(f'generate knows no {", ".join(words)}: nothing would read {them}')
+    raise UnknownArgumentError(f'generate knows no {", ".join(words)}: nothing would read {them}')
 
 # %% ../../nbs/12_hf/01_settings.ipynb #050c731a
 _OWN_CACHE = 'every sequence has a cache of its own here: leave it out'
 _NO_WINDOW = 'the two sequences are kept in step without a window: leave it out'
 UNSUPPORTED = dict(
-    cache_implementation='keys and values stay on the device, in the precision of the model: '
-    'decode_batch(cache_tokens=…) bounds their memory, and prefill_chunk_size that of a long prompt',
-    cache_config=_OWN_CACHE,
-    max_cache_len=_OWN_CACHE,
     low_memory=_OWN_CACHE,
     speculation_type='only assistants, lookup and early exits draft here: leave it out',
     assistant_ensemble_weight='it changes the distribution: leave it out, or decode with '
     'LenientVerifier or TypicalAcceptanceVerifier',
-    assistant_lookbehind=_NO_WINDOW,
-    target_lookbehind=_NO_WINDOW,
     token_healing='the prompt is read as it is: leave it out',
     is_assistant='it is for transformers itself: leave it out',
-    compile_config='nothing is compiled by a call: use LM.compile first',
-    continuous_batching_config='use decode_batch, which takes new sequences as others end',
     synced_gpus='the ranks are not synchronised: leave it out',
 )
-# Values of these that change nothing; None changes nothing anywhere.
-IGNORED_VALUES = dict(
-    cache_implementation=(False, 'dynamic', 'hybrid', 'static', 'sliding_window'),
-    assistant_lookbehind=(False, 10),
-    target_lookbehind=(False, 10),
+# Arguments that change the speed of transformers' own loop, and no token.
+WITHOUT_EFFECT = dict(
+    assistant_lookbehind=_NO_WINDOW,
+    target_lookbehind=_NO_WINDOW,
+    compile_config='nothing is compiled by a call: use LM.compile first',
+    continuous_batching_config='use decode_batch, which takes new sequences as others end',
 )
+# Values of these that change nothing; None and False change nothing anywhere.
+IGNORED_VALUES = dict(assistant_lookbehind=(10,), target_lookbehind=(10,))
 
 # %% ../../nbs/12_hf/01_settings.ipynb #e719527a
 LOOKAHEAD = (
@@ -160,13 +162,16 @@ class Settings(dict):
         return self.source[name] in ('call', 'generation_config')
 
     def set_unused(self, name: str, why: str):
-        """Note that a setting has no effect.
-
-        Raises `ValueError` if it is an argument of the call itself.
-        """
+        "Note that a setting has no effect, with a complaint about an argument of the call itself."
         if self.source[name] == 'call':
-            raise ValueError(f'{name}={short_repr(self[name])} cannot be honoured: {why}')
+            self.complain(f'{name}={short_repr(self[name])} cannot be honoured: {why}')
         self.unused[name] = why
+
+    def complain(self, message: str):
+        "Warn of a part of the call that has no effect; raises `ValueError` with `strict=True`."
+        if self['strict']:
+            raise ValueError(message)
+        warnings.warn(message, stacklevel=2)
 
 
 def short_repr(value) -> str:
@@ -239,6 +244,11 @@ def drafting_arguments(s: Settings) -> list[str]:
     return [*result, 'use_mtp'] if s['use_mtp'] else result
 
 
+def is_token_by_token(s: Settings) -> bool:
+    "Does the strategy need nothing of its model but the logits after each token?"
+    return not (drafting_arguments(s) or is_contrastive(s) or s['dola_layers'] is not None)
+
+
 def has_model_drafter(s: Settings) -> bool:
     "Does a model draft, so that its drafts have a confidence?"
     return s['assistant_model'] is not None or s['assistant_early_exit'] is not None
@@ -262,6 +272,7 @@ NEEDS = {key.key: (is_sampling, _SAMPLING) for key in SAMPLING}
 NEEDS |= dict.fromkeys(('length_penalty', 'early_stopping'), (is_beam_search, _BEAMS))
 NEEDS |= dict.fromkeys(LOOKAHEAD, (has_model_drafter, _LOOKAHEAD))
 NEEDS |= dict.fromkeys(_OUTPUTS, (lambda s: bool(s['return_dict_in_generate']), _DICT))
+ERRORS = 'num_return_sequences', 'num_beam_groups'  # a different number of sequences is no answer
 NEEDS |= dict(
     top_k=(lambda s: is_sampling(s) or s['penalty_alpha'] is not None, _TOP_K),
     penalty_alpha=(
@@ -278,8 +289,8 @@ NEEDS |= dict(
         _is_set('prompt_lookup_num_tokens'),
         'it is for prompt lookup: give prompt_lookup_num_tokens',
     ),
-    num_return_sequences=(
-        lambda s: is_sampling(s) or is_beam_search(s),
+    num_return_sequences=(  # at a temperature of zero, samples are equal
+        lambda s: is_sampling(s) or is_beam_search(s) or s['temperature'] == 0,
         'greedy search has one answer: set do_sample=True or num_beams=2 or more',
     ),
     negative_prompt_ids=(
@@ -296,24 +307,34 @@ NEEDS |= dict(
 def check_needs(s: Settings):
     """Note the settings that have no effect.
 
-    Raises `ValueError` for one that is an argument of the call.
+    Raises `ValueError` for an argument of the call that cannot be left out.
     """
     for name, (has_effect, why) in NEEDS.items():
         if name in s.unused or has_effect(s) or _is_neutral(name, s[name]):
             continue
         undecided = s.source['do_sample'] == 'default' and has_effect is is_sampling
         if undecided and s.source[name] == 'generation_config':
-            raise ValueError(
-                f'the generation_config has {name}={s[name]!r} and does not say '
+            s.complain(
+                f'the generation_config has {name}={s[name]!r} and does not choose '
                 'whether to sample: set do_sample=True or False'
             )
-        s.set_unused(name, why)
-    for name, why in UNSUPPORTED.items():
-        if s[name] in (None, *IGNORED_VALUES.get(name, (False,))):
-            continue
-        if s.is_explicit(name):
+        if name in ERRORS and s.source[name] == 'call':
             raise ValueError(f'{name}={short_repr(s[name])} cannot be honoured: {why}')
-        s.unused[name] = why
+        s.set_unused(name, why)
+    check_support(s)
+
+
+def check_support(s: Settings):
+    "Note what decodelab does not do; raises `ValueError` for an argument that would change the result."
+    for name, why in (UNSUPPORTED | WITHOUT_EFFECT).items():
+        if s[name] in (None, False, *IGNORED_VALUES.get(name, ())):
+            continue
+        if name in WITHOUT_EFFECT:
+            s.set_unused(name, why)
+        elif s.is_explicit(name):
+            raise ValueError(f'{name}={short_repr(s[name])} cannot be honoured: {why}')
+        else:
+            s.unused[name] = why
     if s['use_cache'] is False and not s.is_explicit('use_cache'):
         s.unused['use_cache'] = (
             'training leaves it in configurations: give it in the call to read anew'
@@ -345,7 +366,6 @@ _CONDITIONS = {
 _TWO_STRATEGIES = 'these are two strategies: leave one out'
 # (one, other, why they exclude each other); names without a condition above clash when they are set
 CLASHES = [
-    ('num_beams', 'a draft', 'a draft follows one sequence: transformers drops it, so choose one'),
     ('num_beams', 'dola_layers', 'DoLa decodes one sequence: leave num_beams out'),
     ('penalty_alpha', 'do_sample', 'contrastive search does not sample: leave one out'),
     ('penalty_alpha', 'num_beams', 'contrastive search follows one sequence: leave one out'),
@@ -370,6 +390,37 @@ CLASHES = [
         'set diversity_penalty=0.5, or leave num_beam_groups out',
     ),
 ]
+
+
+# Settings that choose a strategy → their values without it
+SWITCHES = dict(
+    do_sample=False, penalty_alpha=None, num_beams=1, num_beam_groups=1, dola_layers=None
+)
+
+
+def settle_clashes(s: Settings):
+    """Let the call choose between strategies.
+
+    One that the model's configuration asks for gives way to one of the call, and drafts to beams.
+    """
+    if is_beam_search(s) and drafting_arguments(s):
+        s.complain('a draft follows one sequence, and beams are searched: the drafts are left out')
+        for name in drafting_arguments(s):
+            s.unused[name] = 'beams are searched, which drafts cannot speed up'
+            s[name] = None
+    for pair in CLASHES:
+        for one, other in (pair[:2], pair[1::-1]):
+            if one in SWITCHES and s.source[one] == 'model' and is_chosen(s, other):
+                if _CONDITIONS.get(one, _is_set(one))(s):
+                    s.unused[one] = f'the call asks for {other}'
+                    s[one] = SWITCHES[one]
+
+
+def is_chosen(s: Settings, name: str) -> bool:
+    "Does the call itself choose this strategy?"
+    names = dict(constraints=('constraints', 'force_words_ids')).get(name, (name,))
+    chosen = any(s.is_explicit(n) for n in names if n in s and n not in ('seed', 'streamer'))
+    return chosen and bool(_CONDITIONS.get(name, _is_set(name))(s))
 
 
 def check_clashes(s: Settings):
@@ -405,8 +456,10 @@ MINIMUM = dict(
     prefill_chunk_size=1,
     seed=0,
 )
-BOOLEANS = ('do_sample', 'return_dict_in_generate', 'trust_remote_code', 'use_cache', *_OUTPUTS)
+_SWITCHES = ('do_sample', 'return_dict_in_generate', 'trust_remote_code', 'use_cache', 'strict')
+BOOLEANS = (*_SWITCHES, *_OUTPUTS)
 SCHEDULES = ('constant', 'heuristic', 'heuristic_transient')
+CACHES = (None, False, *(name for name in ALL_CACHE_IMPLEMENTATIONS if name != 'paged'))
 
 
 def check_types(s: Settings):
@@ -431,6 +484,7 @@ def check_types(s: Settings):
     name = 'num_assistant_tokens_schedule'
     check_choice(name, s[name], SCHEDULES)
     check_choice('seed_like', s['seed_like'], (None, 'transformers'))
+    check_choice('cache_implementation', s['cache_implementation'], CACHES)
     check_unknown_fields(config)
 
 # %% ../../nbs/12_hf/01_settings.ipynb #3c88c118
@@ -575,6 +629,11 @@ def resolve_max_new_tokens(
             words = f'max_length is {s["max_length"]} and the prompt has {width} tokens'
             raise ValueError(f'{words}: raise it, or say max_new_tokens')
         return room
+    warnings.warn(
+        f'neither max_new_tokens nor max_length is given: {s["max_length"]} new tokens are '
+        'generated at most, as by transformers; give max_new_tokens',
+        stacklevel=2,
+    )
     room = min(s['max_length'], max_length - width) if max_length else s['max_length']
     if room < 1:
         words = f'the prompt has {width} tokens and the context is {max_length}'
@@ -590,8 +649,13 @@ def resolve_min_new_tokens(s: Settings, width: int, maximum: int) -> int:
     minimum = max(0, s['min_length'] - width)
     if takes_precedence(s, 'min_new_tokens', 'min_length'):
         minimum = s['min_new_tokens']
+    return check_minimum(s, minimum, maximum)
+
+
+def check_minimum(s: Settings, minimum: int, maximum: int) -> int:
+    "`minimum`, of new tokens, with a complaint if that is more than `maximum`."
     if minimum > maximum:
-        raise ValueError(
+        s.complain(
             f'the sequence must have {minimum} new tokens and may have {maximum}: '
             'lower min_new_tokens or min_length, or raise max_new_tokens'
         )
@@ -624,6 +688,7 @@ def checked_settings(
     s = resolve(call, model, assistant)
     check_types(s)
     greedy_at_zero(s)
+    settle_clashes(s)
     check_needs(s)
     check_clashes(s)
     return s

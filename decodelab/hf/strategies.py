@@ -7,7 +7,8 @@ __all__ = ['explain_config']
 
 # %% ../../nbs/12_hf/02_strategies.ipynb #2246a1c1
 import copy
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +29,10 @@ from .settings import is_beam_search, is_constrained, is_contrastive, is_diverse
 from .settings import is_sampling, short_repr, takes_precedence
 
 
-from ..logits.processor_list import LogitsProcessorList, processors_from_config
+from ..logits.processor_list import LogitsProcessorList, flatten, has_bind
+from ..logits.processor_list import processors_from_config
 from ..logits.warpers import LogitNormalization
-from ..models.session import LM, tokenizer_difference
+from ..models.session import LM, has_dropout, tokenizer_difference
 from ..speculative.lookahead import HeuristicLookahead, RocLookahead
 from ..speculative.loop import Speculative
 from ..speculative.protocol import FixedLookahead, LookaheadRule
@@ -64,13 +66,14 @@ def processors_for(
     lm: LM,
     minimum: int | None = None,  # of new tokens; None: as in the settings
     row: int = 0,  # of the batch: some arguments depend on it
+    padding: Sequence[int] = (),  # in front of the row, for a caller's function of its ids
 ) -> LogitsProcessorList:
     "The logits processors of one sequence."
     config = GenerationConfig()
     for name in (*PROCESSOR_NAMES, 'num_beams'):
         if name not in s.unused:
             setattr(config, name, s[name])
-    config.eos_token_id = eos_ids(s)
+    config.eos_token_id = end_ids(s, lm)
     if minimum is not None:
         config.min_length, config.min_new_tokens = 0, minimum
     if config.min_new_tokens == 0:
@@ -80,10 +83,10 @@ def processors_for(
         user_function = allowed
 
         def allowed(_, ids):
-            return user_function(row, ids)
+            return user_function(row, torch.cat([ids.new_tensor(padding), ids]))
 
     own = s['logits_processor'] or ()
-    negative = negative_prompt(s, row)
+    negative = None if 'negative_prompt_ids' in s.unused else negative_prompt(s, row)
     processors = processors_from_config(config, is_sampling(s), own, allowed, negative)
     if s['watermarking_config'] is None:
         return processors
@@ -101,6 +104,24 @@ def eos_ids(s: Settings) -> list[int] | None:
     if torch.is_tensor(eos):
         return eos.flatten().tolist()
     return [eos] if isinstance(eos, int) else list(eos)
+
+
+def end_ids(s: Settings, lm: LM) -> list[int] | None:
+    """The ids that end a sequence and can be generated; None for none.
+
+    An id outside the vocabulary, such as -1, never ends one.
+    """
+    eos = eos_ids(s) or []
+    unknown = [i for i in eos if i >= lm.vocab_size]
+    if unknown and s.is_explicit('eos_token_id'):
+        words = f'eos_token_id is {unknown[0]} and the vocabulary has {lm.vocab_size} tokens'
+        s.complain(f'{words}: it ends no sequence; give ids of the vocabulary, or None')
+    return [i for i in eos if 0 <= i < lm.vocab_size] or None
+
+
+def foreign_processors(s: Settings) -> list:
+    "A caller's logits processors that are none of decodelab's: they get the whole batch."
+    return [p for p in flatten(s['logits_processor'] or ()) if not has_bind(p)]
 
 
 def negative_prompt(s: Settings, row: int) -> list[int] | None:
@@ -180,7 +201,24 @@ def as_lm(model, tokenizer=None, name: str = '') -> LM:
     if not hasattr(model, 'generation_config') and not hasattr(model, 'get_output_embeddings'):
         words = 'give a generating model of transformers, or an LM'
         raise TypeError(f'{name or "model"} is {short_repr(model)}: {words}')
+    if not name and has_dropout(model):
+        return TrainingLM(model, tokenizer)
     return LM(model, tokenizer)
+
+
+class TrainingLM(LM):
+    "A model in training mode: its dropout makes every pass random, as in transformers."
+
+    def __init__(self, model, tokenizer=None):
+        super().__init__(model, tokenizer, native=False)
+        warnings.warn(
+            'the model is in training mode, in which dropout makes passes random: '
+            'call model.eval() first, unless that is intended',
+            stacklevel=2,
+        )
+
+    def _check_mode(self, model):
+        "Any model is accepted."
 
 
 def assistant_for(s: Settings, lm: LM):
@@ -250,6 +288,8 @@ def strategies_for(
     s: Settings,
     lm: LM,
     minimum: int | None = None,  # of new tokens
+    adapt: Callable = LogitsProcessorList,  # makes the processors of a sequence from the settings' own
+    paddings: Sequence[Sequence[int]] = (),  # in front of each row; () for none
 ) -> Callable[[int], Any]:
     "`row → strategy` for the rows of a batch; they share drafters and lookahead rules."
     parts = (drafter_for(s, lm), lookahead_for(s)) if drafting_arguments(s) else None
@@ -260,7 +300,9 @@ def strategies_for(
         "The strategy of one row of the batch."
         key = row if by_row else 0
         if key not in strategies:
-            strategies[key] = make_strategy(s, processors_for(s, lm, minimum, row), parts)
+            padding = paddings[key] if paddings else ()
+            processors = adapt(processors_for(s, lm, minimum, row, padding))
+            strategies[key] = make_strategy(s, processors, parts)
         return strategies[key]
 
     return strategy

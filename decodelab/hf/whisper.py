@@ -10,21 +10,27 @@ import copy
 from dataclasses import replace
 
 import torch
+from transformers import StoppingCriteriaList
 from transformers.generation.logits_process import WhisperNoSpeechDetection
 from transformers.generation.utils import (
     GenerateBeamEncoderDecoderOutput,
     GenerateEncoderDecoderOutput,
 )
 
-from .custom_generate import decode_rows, pack_output, requests_of, with_processors
-from .inputs import rngs_of
-from .outputs import OUTPUT_FLAGS, new_token_rows, output_fields
+from ..core.driver import Rng
+from .custom_generate import decode_rows, pack_output, requests_of
+from .custom_generate import stop_from_criteria, token_budget, with_processors
+from .inputs import PromptRow, pad_id, rngs_of
+from .lockstep import Lockstep, joint_processors, run_in_step, widen
+from .outputs import OUTPUT_FLAGS, output_fields, search_fields
 from .settings import Settings, drafting_arguments, is_beam_search, is_sampling
-from .settings import short_repr
+from .settings import is_token_by_token, short_repr
 from .strategies import drafter_for, lookahead_for, make_strategy
 from ..logits.processor_list import LogitsProcessorList
-from ..models.session import LM
-from ..strategies.sampling import MultinomialRng
+from ..models.session import LM, ModelInputs
+from ..strategies.beam_search import BeamSearch
+from ..strategies.sampling import MultinomialRng, ScoreRecord
+from ..strategies.transcribe import is_whisper
 
 # %% ../../nbs/12_hf/08_whisper.ipynb #f60bcf72
 PROMPT_ARGUMENTS = 'language', 'task'
@@ -45,11 +51,6 @@ LONG_FORM_ARGUMENTS = (
     'is_multilingual',
     'return_token_timestamps',
 )
-
-
-def is_whisper(lm: LM) -> bool:
-    "Is it a Whisper, which has a generate of its own?"
-    return lm.model.config.model_type == 'whisper'
 
 
 def whisper_names(lm: LM) -> list[str]:
@@ -159,6 +160,9 @@ class SegmentDecoder:
     ):
         "Ids `(rows, m)`, or a `ModelOutput` of transformers."
         s = self.attempt_settings(generation_config)
+        if is_token_by_token(s):
+            inputs = model, input_ids, logits_processor, stopping_criteria, generation_config
+            return self.decode_in_step(s, *inputs, arguments)
         silence = [p for p in logits_processor if isinstance(p, WhisperNoSpeechDetection)]
         processors = [p for p in logits_processor if not isinstance(p, WhisperNoSpeechDetection)]
         strategy = make_strategy(s, LogitsProcessorList(), self.parts)
@@ -169,9 +173,46 @@ class SegmentDecoder:
         for processor in silence:
             logits = [replace(r, batcher=None).session().logits(r.prompt)[0] for r in requests]
             processor(input_ids, torch.stack(logits))
+        for request in requests:
+            request.record = ScoreRecord(bool(s['output_scores'] or s['output_logits']))
         traces = decode_rows(requests, strategy, len(requests))
         self.traces += traces
-        return segment_output(s, input_ids, requests, strategy, traces, generation_config)
+        fields = {}
+        if s['return_dict_in_generate']:
+            texts = [PromptRow(r.prompt, r.prompt) for r in requests]
+            fields = output_fields(s, requests, [t.tokens for t in traces], texts)
+        return segment_output(input_ids, traces, strategy, fields, generation_config)
+
+    def decode_in_step(
+        self,
+        s: Settings,
+        model,
+        ids: torch.Tensor,  # (rows, n)
+        processors: list,
+        criteria: StoppingCriteriaList,
+        config,
+        arguments: dict,
+    ):
+        "The output of an attempt whose rows step together, under transformers' own processors."
+        prompts = ids.tolist()
+        size = s['num_beams'] if is_beam_search(s) else 1
+        rows, arguments = widen(model, ids, arguments, size)
+        lockstep = Lockstep(model, rows, arguments, config, size, max(pad_id(s) or 0, 0))
+        stop = lockstep.stop(criteria, stop_from_criteria(criteria, ids).eos)
+        strategy = make_strategy(s, joint_processors(lockstep, processors), None)
+        budget, seed = token_budget(criteria, ids.shape[1]), self.rngs[0].seed + len(self.traces)
+        requests = []
+        for i, prompt in enumerate(prompts):
+            rng = Rng(seed + i, self.lm.device)
+            requests.append(lockstep.request(self.lm, prompt, budget, rng, stop, ModelInputs({})))
+        self.check_randomness(requests, s)
+        traces = run_in_step(lockstep, requests, [strategy] * len(requests))
+        self.traces += traces
+        fields = {}
+        if s['return_dict_in_generate']:
+            fields = lockstep.fields() | dict(past_key_values=None)
+            fields |= search_fields(s, traces, ids.device) if size > 1 else {}
+        return segment_output(ids, traces, strategy, fields, config)
 
     def attempt_settings(self, config) -> Settings:
         "The settings of one attempt: those of the call, with the loop's sampling and outputs."
@@ -192,19 +233,17 @@ class SegmentDecoder:
         requests[0].rng = self.rngs[0]
 
 
-def segment_output(s: Settings, ids: torch.Tensor, requests: list, strategy, traces: list, config):
+def segment_output(ids: torch.Tensor, traces: list, strategy, fields: dict, config):
     "The rows of ids with their new tokens, and the fields that the loop asks for."
+    is_dict = config.return_dict_in_generate
     config = copy.copy(config)
     config.return_dict_in_generate = True
     sequences = pack_output(ids, traces, strategy, config).sequences
-    if not s['return_dict_in_generate']:
+    if not is_dict:
         return sequences
-    search = is_beam_search(s)
-    tokens = new_token_rows(traces, 1, search)
-    fields = output_fields(s, requests, [strategy] * len(requests), traces, tokens)
-    if not search:
-        return GenerateEncoderDecoderOutput(sequences=sequences, **fields)
-    return GenerateBeamEncoderDecoderOutput(sequences=sequences, **fields)
+    if isinstance(strategy, BeamSearch):
+        return GenerateBeamEncoderDecoderOutput(sequences=sequences, **fields)
+    return GenerateEncoderDecoderOutput(sequences=sequences, **fields)
 
 
 def generate_long_form(lm: LM, s: Settings, arguments: dict) -> tuple:

@@ -67,6 +67,18 @@ class FromIds:
     """
 
 
+class JointRows:
+    "A bound processor that gets the rows of all sequences of a batch together, once a step."
+
+    def __call__(self, ids: list[int], scores: torch.Tensor) -> torch.Tensor:
+        "The row `(1, V)` of a sequence that is decoded token by token."
+        return self.process_rows([0], scores)
+
+    def process_rows(self, slots: list[int], scores: torch.Tensor) -> torch.Tensor:
+        "The rows `(n, V)` of a sequence's beams in these slots."
+        raise NotImplementedError
+
+
 class Warper(LogitsProcessor, FromIds):
     "A processor of the scores alone; `__call__(None, scores (r, V))` takes all rows at once."
 

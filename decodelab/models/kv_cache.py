@@ -20,6 +20,24 @@ class PreallocatedLayer(DynamicLayer):
     room = ()  # the buffers of keys and of values, each (rows, heads, room, D)
     both = None  # one tensor with the two, `(2, rows, heads, room, D)`, if they are of one shape
 
+    @property
+    def keys(self) -> torch.Tensor | None:
+        "The valid keys, for models that look at a layer of their cache; None before any update."
+        return self.room[0].narrow(2, 0, self.length) if self.room else None
+
+    @property
+    def values(self) -> torch.Tensor | None:
+        "The valid values."
+        return self.room[1].narrow(2, 0, self.length) if self.room else None
+
+    @keys.setter
+    def keys(self, value):
+        "Does nothing: transformers' layers begin with None."
+
+    @values.setter
+    def values(self, value):
+        "Does nothing: transformers' layers begin with None."
+
     def update(self, keys, values, *args, **kwargs):
         "Append `(rows, heads, n, D)` and return all that is there, as views."
         start, n = self.length, keys.shape[2]

@@ -15,6 +15,7 @@ from pathlib import Path
 from fastcore.basics import patch
 from safetensors import SafetensorError
 import torch
+from transformers.generation.candidate_generator import _PruneReindexingLMHead
 from transformers.utils.output_capturing import OutputRecorder
 
 from ..core.checks import check_bool, check_int
@@ -47,7 +48,7 @@ def check_characters(text: str):
 class LM(CompileMixin, CapabilitiesMixin):
     """A Hugging Face model, decoder-only or encoder–decoder, with its tokenizer.
 
-    `session()` opens a sequence. Raises `ValueError` for a model in training mode.
+    `session()` opens a sequence. Raises `ValueError` for a model in training mode with dropout.
     """
 
     def __init__(
@@ -59,11 +60,8 @@ class LM(CompileMixin, CapabilitiesMixin):
         native: bool = True,  # use the native forward if there is one; False: transformers' own
         use_cache: bool = True,  # False: every pass reads the whole sequence
     ):
-        if model.training:
-            raise ValueError(
-                'the model is in training mode, in which dropout makes passes random: '
-                'call model.eval() first'
-            )
+        check_vocabulary(model)
+        self._check_mode(model)
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or type(model).__name__
@@ -73,6 +71,14 @@ class LM(CompileMixin, CapabilitiesMixin):
         self._find_device()
         self._read_config()
         self.refresh()
+
+    def _check_mode(self, model):
+        "Raise `ValueError` for a model whose passes are random."
+        if has_dropout(model):
+            raise ValueError(
+                'the model is in training mode, in which dropout makes passes random: '
+                'call model.eval() first'
+            )
 
     def __repr__(self):
         return f'LM({self.name!r}, {self.n_params:,} parameters, {self.dtype}, {self.device})'
@@ -163,6 +169,34 @@ class LM(CompileMixin, CapabilitiesMixin):
         return facts_html(f'LM {self.name}', facts)
 
 # %% ../../nbs/02_models/13_session.ipynb #bd228c5e
+def has_dropout(model) -> bool:
+    "Is a model in training mode, with a dropout above zero?"
+    if not model.training:
+        return False
+    modules = (m for m in model.modules() if isinstance(m, torch.nn.modules.dropout._DropoutNd))
+    return any(m.p > 0 for m in modules) or names_dropout(model.config.to_dict())
+
+
+def names_dropout(config: dict) -> bool:
+    "Does a configuration, or one inside it, have a probability of dropout above zero?"
+    for name, value in config.items():
+        if isinstance(value, dict) and names_dropout(value):
+            return True
+        if 'drop' in str(name) and isinstance(value, (int, float)) and value > 0:
+            return True
+    return False
+
+
+def check_vocabulary(model):
+    "Raise `ValueError` for an assistant whose head transformers has cut to a part of its tokens."
+    head = model.get_output_embeddings()
+    if isinstance(head, _PruneReindexingLMHead):
+        raise ValueError(
+            "the model was an assistant of transformers' own generate, which has cut its head to "
+            'the tokens of a target: load it anew'
+        )
+
+
 def n_layers(model, config) -> int:
     "The layers after which a model has states; LongCat's configuration counts the two halves of each."
     recorder = (model.base_model._can_record_outputs or {}).get('hidden_states')
@@ -173,7 +207,7 @@ def n_layers(model, config) -> int:
 
 def max_positions(config) -> int | None:
     "The positions that a model has; None if its configuration names no limit."
-    names = ('max_position_embeddings', 'max_target_positions')
+    names = ('max_target_positions', 'max_position_embeddings')  # of a decoder, or of all
     sizes = (getattr(config, name, None) for name in names)
     return next((n for n in sizes if n and n > 0), None)  # XLNet's is -1: no limit
 

@@ -135,15 +135,20 @@ def layer_kinds(model) -> list[str]:
     return list(get_layer_types_and_kwargs(model.config)[0])
 
 # %% ../../nbs/02_models/05_weights.ipynb #b68b5b2f
+def check_linear(modules: list):
+    "Raise `ValueError` for a module that is no linear one, or whose weight is hidden."
+    for m in modules:
+        if not is_plain_linear(m) and not is_quantized_linear(m):
+            raise ValueError(f'one of its parts is a {type(m).__name__}')
+
+
 def read_matrix(modules: list) -> tuple:
     """The weights of linear `modules` with a common input, as one `Matrix`.
 
     The modules' own parameters become views of it. If a weight is not a plain tensor (it is
     quantised), there is one matrix for each module. Raises `ValueError` for other modules.
     """
-    for m in modules:
-        if not is_plain_linear(m) and not is_quantized_linear(m):
-            raise ValueError(f'one of its parts is a {type(m).__name__}')
+    check_linear(modules)
     if any(map(is_quantized_linear, modules)):
         return tuple(quantized_matrix(m) for m in modules)
     if len({m.bias is None for m in modules}) > 1:
@@ -283,6 +288,7 @@ def read_layer(
         numbers['act'] = nn.functional.silu
     norms = {k: read_norm(modules.get(k)) for k in ('norm1', 'norm2', 'q_norm', 'k_norm')}
     heads = config.num_attention_heads
+    check_linear(modules['qkv'])
     rows = sum(len(weight_rows(m)) for m in modules['qkv'])  # of queries, keys and values
     groups = (rows // modules['width'] - heads) // 2
     qkv = read_matrix(modules['qkv'])
@@ -306,6 +312,7 @@ def read_weights(model) -> Weights:
     modules = [modules_of(block) for block in getattr(body_module, blocks)]
     embedded = getattr(body_module, embedding).weight
     out = getattr(model, head)
+    check_linear([out])
     rotary = getattr(body_module, 'rotary_emb', None)
     learned = getattr(body_module, 'wpe', None)  # positions
     tied = out.weight is embedded

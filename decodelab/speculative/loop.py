@@ -18,7 +18,7 @@ from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
 from .protocol import LookaheadRule, Verification, Verifier
 from .verifiers import MultiDraftVerifier, TokenVerifier
 from ..strategies.deterministic import DeterministicScorer
-from ..strategies.sampling import Base, Greedy
+from ..strategies.sampling import Base, Greedy, record_target
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #2b7e5fbb
 class Speculative(Strategy):
@@ -63,9 +63,10 @@ class SpeculativeSequence:
         self.lookahead = strategy.lookahead.start(request)
         self.rng = base.sampler(request.rng)
         self.draft_rng = drafting_rng(strategy, self.rng, request.lm.device)
-        self.target = (
+        scorer = (
             DeterministicScorer(base, request) if strategy.deterministic else base.bind(request)
         )
+        self.target = record_target(scorer, request)
         self.draft_state = strategy.drafter.start(request, base, self.target)
         self.ids = list(request.prompt)
         self.eos = frozenset(request.eos)

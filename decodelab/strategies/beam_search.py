@@ -19,7 +19,7 @@ from ..core.driver import Request, StopChecker, Strategy
 from ..core.host_reads import lists_to_host, to_host
 from ..core.trace import Step
 from ..models.tree_branches import Branches
-from ..logits.warpers import Warper
+from ..logits.warpers import JointRows, Warper
 from ..logits.stateful import MirostatState
 from ..logits.processor_list import BoundProcessors, LogitsProcessorList
 from .sampling import MultinomialRng
@@ -83,7 +83,10 @@ class Hypotheses:
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #2d202511
 def apply_to_beams(
-    processors: BoundProcessors, sequences: list[list[int]], scores: torch.Tensor
+    processors: BoundProcessors,
+    sequences: list[list[int]],
+    scores: torch.Tensor,
+    slots: list[int] | None = None,  # of the sequences among the beams; None: numbered
 ) -> torch.Tensor:
     """Scores `(n, V)` of `n` different sequences after the processors.
 
@@ -96,6 +99,8 @@ def apply_to_beams(
             )
         if isinstance(part, Warper):
             scores = part(sequences, scores)
+        elif isinstance(part, JointRows):
+            scores = part.process_rows(slots or list(range(len(scores))), scores)
         else:
             rows = zip(sequences, scores.split(1))
             scores = torch.cat([part(ids, row) for ids, row in rows])
@@ -139,6 +144,8 @@ class Search:
         self.request = request
         self.groups = groups
         self.branches = Branches(request.session())
+        if request.record is not None:
+            request.record.session = self.branches.session
         self.processors = strategy.processors.bind(request)
         self.stopper = StopChecker(request.stop, request.lm, request.now)
         self.length = 0  # of the beams
@@ -180,13 +187,11 @@ class Search:
             b.row = i if self.length else 0
         return rows.log_softmax(-1)
 
-    def finish_reason(self, beam: Beam) -> str:
-        "The reason why a continuation ends with its last token; an empty string if it continues."
-        reason = self.stopper.check(beam.tokens)
-        if reason:
-            return reason
+    def finish_reasons(self, beams: list[Beam]) -> list[str]:
+        "The reasons why continuations end with their last tokens; empty strings if they continue."
         at_budget = self.length == self.request.max_new_tokens
-        return 'length' if at_budget and self.strategy.length_ends else ''
+        default = 'length' if at_budget and self.strategy.length_ends else ''
+        return [reason or default for reason in self.stopper.check_all([b.tokens for b in beams])]
 
     def best(self) -> list[tuple[float, Beam]]:
         """All finished continuations with their scores, best first.
@@ -220,17 +225,22 @@ class Search:
         candidates = []
         taken = []  # tokens that earlier groups have chosen at this step
         self.length += 1
+        if self.request.record is not None:
+            self.request.record.begin_step()
         for number, group in enumerate(self.groups):
             if group.done:
                 continue
             rows = [b.row for b in group.beams]
             sequences = [self.request.prompt + b.tokens for b in group.beams]
             log_probs = self.strategy.bias(scores[rows], taken)  # (beams of the group, V)
-            log_probs = apply_to_beams(self.processors, sequences, log_probs)
+            slots = [b.slot for b in group.beams]
+            log_probs = apply_to_beams(self.processors, sequences, log_probs, slots)
+            if self.request.record is not None:
+                self.request.record.put_beams(slots, log_probs)
             best = self.strategy.candidates(self, group, log_probs)
-            for c in best:
+            for c, reason in zip(best, self.finish_reasons(best)):
                 c.group = number
-                c.ended = self.finish_reason(c)
+                c.ended = reason
             candidates += self.strategy.choose(self, group, best, log_probs)
             taken += [b.tokens[-1] for b in group.beams]
         at_budget = self.length == self.request.max_new_tokens

@@ -171,7 +171,8 @@ def constraint_candidates(
             if (b, token) in chosen or not logp > -math.inf:
                 continue
             candidates.append(b.child(token, b.score + logp, tracker.step(b.state, token)))
-    return [c for c in candidates if not search.finish_reason(c)]
+    reasons = search.finish_reasons(candidates)
+    return [c for c, reason in zip(candidates, reasons) if not reason]
 
 
 def choose_by_bank(tracker: Tracker, beams: list[Beam], size: int) -> list[Beam]:

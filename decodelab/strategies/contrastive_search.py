@@ -111,11 +111,15 @@ class ContrastiveSearch(Strategy, Component):
                 'give fewer candidates'
             )
         scorer = CandidateScorer(request)
+        if request.record is not None:
+            request.record.session = scorer.branches.session
         processors = self.processors.bind(request)
         ids = list(request.prompt)
         passes = 0
         while True:
             scores = processors(ids, scorer.logits[None])[0]
+            if request.record is not None and request.record.has_rows:
+                request.record.put(len(ids), scorer.logits[None], scores[None])
             tokens, p = self.candidates(scores, len(ids) - len(request.prompt), request.rng)
             best, info = scorer.choose(tokens, p, self.penalty_alpha)
             ids.append(tokens[best])

@@ -25,6 +25,7 @@ from ..models.batching import Batcher
 from ..models.early_exit import upcast
 from ..models.session import LM
 from .sampling import Base, Greedy, Scorer, Sample, draw_and_read
+from .sampling import record_target
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #5c8e7375
 def dola_layers(
@@ -164,14 +165,26 @@ class DoLaScorer(Scorer):
         self.choices = []
         rows_at_a_time = max(1, MAX_LOGITS // (hidden.shape[1] * self.session.lm.vocab_size))
         scores = torch.cat([self.contrast_scores(part) for part in hidden.split(rows_at_a_time)])
+        processed = self.allowed_scores(ids, scores, hidden[:, -1])
+        if self.record is not None:
+            self.record.put(len(ids), upcast(self.session.head(hidden[:, -1])), processed)
+        return self.dola.finalize(processed)
+
+    def allowed_scores(
+        self, ids: list[int], scores: torch.Tensor, states: torch.Tensor
+    ) -> torch.Tensor:
+        """Scores `(n, V)` after the processors.
+
+        Those of the last layer, with `states` `(n, D)`, where no plausible token is allowed.
+        """
         processed = self.processors(ids, scores)
         if all(type(function) in NEVER_FORBID for function in self.processors.functions):
-            return self.dola.finalize(processed)
+            return processed
         forbidden = processed.amax(-1, keepdim=True) == -math.inf  # every plausible token of a row
-        if forbidden.any():
-            plain = log_probs(upcast(self.session.head(hidden[:, -1])))
-            processed = torch.where(forbidden, self.processors(ids, plain), processed)
-        return self.dola.finalize(processed)
+        if not forbidden.any():
+            return processed
+        plain = log_probs(upcast(self.session.head(states)))
+        return torch.where(forbidden, self.processors(ids, plain), processed)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         "Logits `(C + 1, n, V)` of hidden states `(n, C + 1, D)`, those of the last layer last."
@@ -300,7 +313,7 @@ class DoLa(Base):
 
     def decode(self, request: Request) -> Iterator[Step]:
         "One step and one target pass per token; `info` has the layer that was subtracted."
-        scorer = self.bind(request)
+        scorer = record_target(self.bind(request), request)
         ids = list(request.prompt)
         rng = self.sampler(request.rng)
         while True:

@@ -34,6 +34,41 @@ def to_probabilities(
     return probs.masked_fill(empty, 0)
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #dc406232
+class ScoreRecord:
+    """Logits and scores of one sequence, stored while it is decoded, and the target's session.
+
+    A later pass over a prefix replaces the rows of an earlier one, whose tokens were rejected.
+    """
+
+    def __init__(
+        self,
+        has_rows: bool = True,  # False: the session alone, which costs nothing
+    ):
+        self.has_rows = has_rows
+        self.rows = {}  # number of ids → (logits `(V,)`, scores `(V,)`) after so many
+        self.beams = []  # of a search: for each step the scores `(V,)` of each beam, by its slot
+        self.session = None
+
+    def put(
+        self,
+        end: int,  # the ids that the last row follows
+        logits: torch.Tensor,  # `(n, V)`
+        scores: torch.Tensor,  # `(n, V)`: logits after the processors
+    ):
+        "Store the rows after `end - n + 1` to `end` ids."
+        begin = end - len(scores) + 1
+        self.rows |= dict(enumerate(zip(logits, scores), begin))
+
+    def put_beams(self, slots: list[int], scores: torch.Tensor):
+        "Store the scores `(n, V)` of beams of the step that `begin_step` has begun."
+        if self.has_rows:
+            self.beams[-1] |= dict(zip(slots, scores))
+
+    def begin_step(self):
+        "Begin a step of a search."
+        self.beams.append({})
+
+
 class Scorer:
     "Scores of one sequence by one model under logits processors."
 
@@ -42,6 +77,7 @@ class Scorer:
     probabilities = False  # are the rows probabilities? Otherwise they are scores
     last_tree = None  # ids, tokens and logits of the last tree, if processors learn from scores
     max_draft: int | None = None  # the most tokens that can be drafted in a row; None: no limit
+    record: ScoreRecord | None = None  # gets the rows of each pass
 
     def __init__(
         self,
@@ -55,11 +91,18 @@ class Scorer:
 
     def scores(self, ids: list[int], last: int) -> torch.Tensor:
         "`(last, V)` after each of the last `last` prefixes of `ids`."
-        return self.finalize(self.processors(ids, self.session.logits(ids, last)))
+        return self.finalize(self.processed(ids, self.session.logits(ids, last)))
 
     def finalize(self, scores: torch.Tensor) -> torch.Tensor:
         "Processed scores `(n, V)` as they are, or as probabilities."
         return to_probabilities(scores, self.processors) if self.probabilities else scores
+
+    def processed(self, ids: list[int], logits: torch.Tensor) -> torch.Tensor:
+        "The logits `(last, V)` after the processors, which the record gets."
+        scores = self.processors(ids, logits)
+        if self.record is not None:
+            self.record.put(len(ids), logits, scores)
+        return scores
 
     def next_scores(self, ids: list[int]) -> torch.Tensor:
         """`(V,)` after `ids`.
@@ -84,6 +127,7 @@ class Scorer:
     def tree_scores(self, ids: list[int], tokens: list[int], parents: list[int]):
         "Rows `(1 + n, V)` after `ids` and each node of a tree: one pass where the model processes trees."
         learns = self.processors is not None and self.processors.learns
+        learns |= self.record is not None
         self.last_tree = (ids, tokens, None) if learns else None
         if not fast_form_holds(self, 'tree_scores', 'scores') or not supports_tree(self.session):
             return scores_by_paths(self, ids, tokens, parents)
@@ -110,7 +154,7 @@ class Scorer:
         if logits is None:
             self.scores(sequence, len(path) + 1)
         else:
-            self.processors(sequence, logits[[0, *(j + 1 for j in path)]])
+            self.processed(sequence, logits[[0, *(j + 1 for j in path)]])
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #1546e48b
 @patch
@@ -118,7 +162,7 @@ def reads_pending(self: Scorer) -> bool:
     "Can it score tokens that only the device knows? Not under processors that read ids."
     if not fast_form_holds(self, 'pending_scores', 'scores') or not self.session.reads_pending:
         return False
-    return not self.processors.reads_ids
+    return self.record is None and not self.processors.reads_ids
 
 
 @patch
@@ -127,6 +171,15 @@ def pending_scores(self: Scorer, ids: list[int], tokens: torch.Tensor, last: int
     return self.finalize(self.processors(ids, self.session.pending_logits(ids, tokens, last)))
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #d94c82fa
+def record_target(scorer: Scorer, request: Request) -> Scorer:
+    "The scorer of a request's target, with the request's record."
+    record = request.record
+    if record is not None:
+        record.session = scorer.session
+        scorer.record = record if record.has_rows else None
+    return scorer
+
+
 def leaf_paths(
     parents: list[int],  # node j follows `parents[j]`, or the sequence where that is -1
 ) -> list[list[int]]:
@@ -319,7 +372,7 @@ class Base(Strategy, Component):
 
     def decode(self, request: Request) -> Iterator[Step]:
         "One step and one target pass per token."
-        scorer = self.bind(request)
+        scorer = record_target(self.bind(request), request)
         ids = list(request.prompt)
         rng = self.sampler(request.rng)
         while True:

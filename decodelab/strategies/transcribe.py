@@ -43,6 +43,11 @@ def decoder_prompt(
     return [i for i in ids if i is not None]
 
 
+def is_whisper(lm: LM) -> bool:
+    "Is it a Whisper with its encoder? Its decoder alone is a language model like others."
+    return lm.model.config.model_type == 'whisper' and bool(lm.decoder_start_ids)
+
+
 def check_speech_model(lm: LM):
     "Raise `ValueError` unless the model has an encoder and writes no times."
     if not lm.decoder_start_ids:

@@ -280,7 +280,7 @@ def test_the_first_layers_of_its_decoder_draft(family):
         (dict(dola_layers='high'), 'encoder.decoder'),
         (dict(assistant_early_exit=2), 'from 1 to 1'),
         (dict(guidance_scale=2.0), 'encoder.decoder'),
-        (dict(negative_prompt_ids=IDS), 'guidance'),
+        (dict(negative_prompt_ids=IDS, strict=True), 'guidance'),
         (dict(decoder_input_ids=[[64]]), 'outside the vocabulary'),
         (dict(decoder_input_ids=torch.ones(3, 60, dtype=torch.long)), 'do not fit'),
     ],

@@ -774,8 +774,12 @@ def test_hidden_states_of_encoder_decoders_and_prepared_prompts():
             for s, t in zip(a.hidden_states, b.hidden_states, strict=True)
             for x, y in zip(s, t, strict=True)
         )
+    a = generate(model, **inputs('llava'), **asked)
+    b = model.generate(**inputs('llava'), **asked, do_sample=False)
+    for ours, theirs in zip(a.hidden_states, b.hidden_states, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(ours, theirs, strict=True))
     with pytest.raises(ValueError, match='one sequence at a time'):
-        generate(model, **inputs('llava'), **asked)
+        generate(model, **inputs('llava'), **asked, prompt_lookup_num_tokens=3)
 
 
 def test_scores_of_other_strategies(llama):
@@ -947,10 +951,10 @@ WRONG = [
     (dict(max_new_tokens=0), ValueError, '1 or more'),
     (dict(max_new_tokens=-2), ValueError, '1 or more'),
     (dict(max_length=7, max_new_tokens=None), ValueError, 'raise it'),
-    (dict(max_new_tokens=4, min_new_tokens=5), ValueError, 'must have 5'),
+    (dict(max_new_tokens=4, min_new_tokens=5, strict=True), ValueError, 'must have 5'),
     (dict(max_new_tokens=2.5), ValueError, 'integer'),
     (dict(max_new_tokens=250), ValueError, 'do not fit'),
-    (dict(temperature=0.7), ValueError, 'do_sample=True'),
+    (dict(temperature=0.7, strict=True), ValueError, 'do_sample=True'),
     (dict(temperature=-1.0, do_sample=True), ValueError, 'temperature'),
     (dict(top_p=3.0, do_sample=True), ValueError, 'top_p'),
     (dict(num_beams=0), ValueError, 'num_beams'),
@@ -962,10 +966,9 @@ WRONG = [
     (dict(stop_strings='x'), ValueError, 'give tokenizer'),
     (dict(assistant_model='pico'), TypeError, 'assistant_model'),
     (dict(streamer=object()), TypeError, 'put and end'),
-    (dict(output_hidden_states=True), ValueError, 'return_dict_in_generate=True'),
+    (dict(output_hidden_states=True, strict=True), ValueError, 'return_dict_in_generate=True'),
     (dict(decoder_input_ids=[[3]]), ValueError, 'encoder'),
     (dict(pixel_values=torch.ones(1)), TypeError, 'pixel_values'),
-    (dict(attention_mask=torch.tensor([[1, 0, 1, 1, 1, 1, 1]])), ValueError, 'between'),
     (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), ValueError, 'empty'),
     (dict(input_ids='hello'), TypeError, 'is text'),
     (dict(input_ids=dict(input_ids=[[3]])), TypeError, 'give a tensor'),
@@ -983,7 +986,7 @@ WRONG = [
         'do not fit',
     ),
     (dict(input_ids=[[5, -1]]), ValueError, 'outside the vocabulary'),
-    (dict(attention_mask=torch.zeros(1, 7)), ValueError, 'is empty'),
+    (dict(attention_mask=torch.zeros(1, 7), penalty_alpha=0.6, top_k=4), ValueError, 'is empty'),
     (dict(encoder_outputs=(torch.ones(1, 2, 32),)), TypeError, 'encoder_outputs'),
     (dict(temperature='hot', do_sample=True), ValueError, 'give a finite number'),
     (dict(tokenizer='pico', stop_strings='x'), TypeError, 'such as AutoTokenizer'),
@@ -1081,17 +1084,33 @@ def test_mismatched_and_missing_tokenizers(llama):
     for call, words in [
         (dict(assistant_model=alt.model), 'assistant_tokenizer'),
         (dict(assistant_model=alt.model, assistant_tokenizer=alt.tokenizer), 'give tokenizer'),
-        (dict(assistant_tokenizer=alt.tokenizer), 'no assistant_model'),
+        (dict(assistant_tokenizer=alt.tokenizer, strict=True), 'no assistant_model'),
         (dict(assistant_model=alt.model, tokenizer=pico.tokenizer), 'assistant_tokenizer'),
     ]:
         with pytest.raises(ValueError, match=words):
             generate(pico.model, ids, **call)
 
 
-def test_a_model_in_training_mode_is_reported(llama):
+def test_training_mode_matters_where_there_is_dropout(llama):
+    "Without dropout the mode changes nothing; with it passes are random, as in transformers."
     training = copy.deepcopy(llama).train()
-    with pytest.raises(ValueError, match='model.eval'):
-        generate(training, IDS[1:2])
+    for more in ({}, dict(num_beams=3), dict(assistant_early_exit=1)):
+        assert torch.equal(generate(training, **BATCH | more), generate(llama, **BATCH | more))
+    training.config.attention_dropout = 0.3
+    for layer in training.model.layers:
+        layer.self_attn.attention_dropout = 0.3
+    draws = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        with pytest.warns(UserWarning, match='in training mode'):
+            draws.append(generate(training, **BATCH))
+    torch.manual_seed(1)
+    theirs = training.generate(**BATCH, do_sample=False)
+    assert torch.equal(draws[0], draws[1])
+    assert torch.equal(draws[2], theirs)
+    assert not torch.equal(draws[0], draws[2])
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match='model.eval'):
+        generate(training, IDS[1:2], assistant_early_exit=1)
     assert training.training
 
 

@@ -290,7 +290,7 @@ def test_pictures_behind_other_padding_and_scores():
         (
             dict(pixel_values=torch.ones(2, 3, 8, 8), inputs_embeds=torch.ones(2, 3, 32)),
             ValueError,
-            'cannot be combined',
+            'tokens do not match',
         ),
         (dict(image_grid_thw=torch.ones(1, 3)), TypeError, 'image_grid_thw'),
         (inputs('llava') | dict(pixel_values=torch.ones(3, 3, 8, 8)), ValueError, 'mage'),
@@ -397,8 +397,10 @@ def test_embeddings_and_streams_and_states(reader):
             MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4)
         )
     )
+    ones = dict(inputs_embeds=torch.ones(1, 3, 32).to(mamba.dtype), max_new_tokens=2)
+    assert torch.equal(generate(mamba, **ones), mamba.generate(**ones, do_sample=False))
     with pytest.raises(ValueError, match='input_ids alone'):
-        generate(mamba, inputs_embeds=torch.ones(1, 3, 32), max_new_tokens=2)
+        generate(mamba, **ones, prompt_lookup_num_tokens=3)
     with pytest.raises(ValueError, match='do not fit'):
         generate(reader, inputs_embeds=vectors, max_new_tokens=250)
     with pytest.raises(ValueError, match='usable logits'):
