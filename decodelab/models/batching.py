@@ -178,7 +178,7 @@ class ModelBatch:
 
     def __init__(self, lm: LM):
         self.lm = lm
-        self.cache = SlotCache()
+        self.cache = SlotCache() if lm.native is None else lm.native.slot_cache()
         self.sessions = []
         self.waiting = []
         self.cost = Counter()

@@ -353,7 +353,8 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         if self.lm.decoder_start_ids:
             return encoder_decoder_cache()
         if self.kind == 'growing':
-            return preallocated_cache()
+            native = self.lm.native
+            return preallocated_cache() if native is None else native.new_cache()
         cache = DynamicCache(config=self.lm.text_config)
         cache.module_states = []  # for models with `state_modules`
         return cache
