@@ -247,7 +247,7 @@ void product(const Matrix& m, Rows x, Rows y, int tokens, bool add = false) {
 }
 """
 
-# %% ../../nbs/02_models/11_library.ipynb #24d5ebff
+# %% ../../nbs/02_models/11_library.ipynb #0b0f3051
 TOKENS = r"""
 struct Norm {
     const float *gain, *bias;  // no gain: no norm
@@ -290,18 +290,23 @@ struct Buffers {  // of one layer
 };
 
 struct Pass {
-    const int64_t* ids;                         // (n,), or NULL: `input` has hidden states
-    const int32_t *positions, *columns, *slots; // (n,)
-    const int32_t* roots;   // (n,): the column of the first node of a token's tree, -1: none; or NULL
-    const int16_t* depths;  // (n, nodes): of the nodes that a token attends to; -1: it does not
-    const int32_t* scored;  // (n_scored,): the tokens that get logits
-    const float *cos, *sin; // (positions, rotary), or NULL
-    const Buffers* buffers; // of each layer
-    const float* input;     // (n, dim), or NULL
-    float* hidden;          // (n, dim), or NULL: hidden states are not returned
-    float* logits;          // (n_scored, ld_head)
-    int64_t* best;          // (n_scored,): the index of the largest logit; -1: it is not finite
-    int32_t n, start, stop, n_scored, room, first_column, nodes, rotary, threads;
+    const int64_t* ids;                          // (n,), or NULL: `input` has hidden states
+    const int32_t *positions, *columns, *slots;  // (n,), or NULL: one sequence, from `begin` on
+    const int32_t* roots;    // (n,): the column of the first node of a token's tree, -1: none; or NULL
+    const int16_t* depths;   // (n, nodes): of the nodes that a token attends to; -1: it does not
+    const int32_t* scored;   // (n_scored,): the tokens with logits, or NULL: the last ones
+    const float *cos, *sin;  // (positions, rotary), or NULL
+    const Buffers* buffers;  // of each layer
+    const float* input;      // (n, dim), or NULL
+    float* hidden;           // (n, dim), or NULL: hidden states are not returned
+    float* logits;           // (n_scored, ld_head)
+    int64_t* best;           // (n_scored,): the index of the largest logit; -1: it is not finite
+    int32_t n, begin, start, stop, n_scored, room, first_column, nodes, rotary, threads;
+
+    int position(int t) const { return positions ? positions[t] : begin + t; }
+    int column(int t) const { return columns ? columns[t] : begin + t; }
+    int slot(int t) const { return slots ? slots[t] : 0; }
+    int token(int i) const { return scored ? scored[i] : n - n_scored + i; }
 };
 
 int row_of(const Layer& l) { return (l.width + LANES - 1) / LANES * LANES; }
@@ -316,15 +321,15 @@ void rotate(float* x, const float* cos, const float* sin, int r) {
 
 // queries and keys of token t are normalised and rotated; keys and values go into the cache
 void enter(const Layer& l, const Pass& p, int layer, int t, float* qkv) {
-    const int d = l.width, row = row_of(l), column = p.columns[t];
-    const long turn = (long)p.positions[t] * p.rotary;
+    const int d = l.width, row = row_of(l), column = p.column(t);
+    const long turn = (long)p.position(t) * p.rotary;
     for (int h = 0; h < l.heads + l.groups; h++) {
         const Norm& norm = h < l.heads ? l.q_norm : l.k_norm;
         if (norm.gain) normalize(qkv + h * d, qkv + h * d, d, norm);
         if (l.turns && p.cos) rotate(qkv + h * d, p.cos + turn, p.sin + turn, p.rotary);
     }
     for (int g = 0; g < l.groups; g++) {
-        const long head = ((long)p.slots[t] * l.groups + g) * p.room;
+        const long head = ((long)p.slot(t) * l.groups + g) * p.room;
         const float *k = qkv + (l.heads + g) * d, *v = k + l.groups * d;
         float* key = p.buffers[layer].keys + head * d + column;
         for (int i = 0; i < d; i++) key[(long)i * p.room] = k[i];
@@ -333,7 +338,7 @@ void enter(const Layer& l, const Pass& p, int layer, int t, float* qkv) {
 }
 """
 
-# %% ../../nbs/02_models/11_library.ipynb #e472a395
+# %% ../../nbs/02_models/11_library.ipynb #6c6cc3cc
 ATTENTION = r"""
 struct Visible {  // the columns that a token attends to
     int first, end, limit, position;
@@ -342,9 +347,9 @@ struct Visible {  // the columns that a token attends to
     Visible() = default;
     Visible(const Pass& p, int t, int window) {
         int root = p.roots ? p.roots[t] : -1;
-        position = p.positions[t] + p.first_column;
+        position = p.position(t) + p.first_column;
         first = window ? std::max(p.first_column, position - window + 1) : p.first_column;
-        end = root < 0 ? p.columns[t] + 1 : root;
+        end = root < 0 ? p.column(t) + 1 : root;
         limit = root < 0 ? end : std::min(root + p.nodes, p.room);
         depths = p.depths + (long)t * p.nodes;
     }
@@ -425,7 +430,7 @@ void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segme
     for (int i = 0; i < n; i++) {
         const int group = i % l.groups, begin = segments[i / l.groups].begin;
         const int queries = (segments[i / l.groups].end - begin) * (l.heads / l.groups);
-        const long head = ((long)p.slots[begin] * l.groups + group) * p.room;
+        const long head = ((long)p.slot(begin) * l.groups + group) * p.room;
         const Buffers b{p.buffers[layer].keys + head * l.width, p.buffers[layer].values + head * row_of(l)};
         for (int q = 0; q < queries; q += TILE) switch (std::min(TILE, queries - q)) {
                 case 1: attend<1>(l, p, b, group, begin, q, qkv, out); break;
@@ -439,7 +444,7 @@ void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segme
 }
 """
 
-# %% ../../nbs/02_models/11_library.ipynb #d8c0a228
+# %% ../../nbs/02_models/11_library.ipynb #2825a797
 FORWARD = r"""
 struct Model {
     const Layer* layers;
@@ -507,7 +512,7 @@ void embed(const Model& m, const Pass& p, int t, float* x) {
     const float* token = m.embed + p.ids[t] * m.embed_row;
     for (int i = 0; i < m.dim; i++) x[i] = token[i * m.embed_column];
     if (m.learned)
-        for (int i = 0; i < m.dim; i++) x[i] += m.learned[(long)p.positions[t] * m.dim + i];
+        for (int i = 0; i < m.dim; i++) x[i] += m.learned[(long)p.position(t) * m.dim + i];
 }
 
 extern "C" void forward(const Model* model, const Pass* pass) {
@@ -518,7 +523,7 @@ extern "C" void forward(const Model* model, const Pass* pass) {
     memory.resize((size_t)p.n * (2 * m.ld + m.ld_qkv + m.ld_up));
     tokens.clear();
     for (int t = 0; t < p.n; t++) {
-        if (t && p.slots[t] == p.slots[t - 1]) tokens.back().end = t + 1;
+        if (t && p.slot(t) == p.slot(t - 1)) tokens.back().end = t + 1;
         else tokens.push_back({t, t + 1});
     }
     const std::vector<Segment>& segments = tokens;
@@ -533,7 +538,7 @@ extern "C" void forward(const Model* model, const Pass* pass) {
             for (int t = 0; t < p.n; t++) memcpy(p.hidden + (long)t * m.dim, x.at(t), sizeof(float) * m.dim);
         }
 #pragma omp for
-        for (int i = 0; i < p.n_scored; i++) normalize(x.at(p.scored[i]), z.at(i), m.dim, m.norm);
+        for (int i = 0; i < p.n_scored; i++) normalize(x.at(p.token(i)), z.at(i), m.dim, m.norm);
         if (p.n_scored) product(m.head, z, Rows{p.logits, m.ld_head}, p.n_scored);
 #pragma omp for
         for (int i = 0; i < p.n_scored; i++)
@@ -577,10 +582,9 @@ struct Chain {
     int32_t k, n_ends;
 };
 
-// rows of the pass get the logits of each token, or its distribution; returns the number of tokens
+// one sequence; rows of `logits` get the scores of each token, or its distribution; returns the number of tokens
 extern "C" int chain(const Model* model, const Pass* pass, const Chain* c) {
     Pass p = *pass;
-    const int32_t zero = 0;
     for (int j = 0; j < c->k; j++) {
         p.logits = pass->logits + (long)j * model->ld_head;
         forward(model, &p);
@@ -600,9 +604,7 @@ extern "C" int chain(const Model* model, const Pass* pass, const Chain* c) {
         c->tokens[j] = token;
         if (std::find(c->ends, c->ends + c->n_ends, token) != c->ends + c->n_ends) return j + 1;
         p.ids = c->tokens + j;
-        p.positions += p.n;
-        p.columns += p.n;
-        p.scored = &zero;
+        p.begin += p.n;
         p.n = 1;
     }
     return c->k;
@@ -674,7 +676,7 @@ def is_private(path: Path) -> bool:
     stats = path.stat(), path.parent.stat()
     return all(s.st_uid == os.getuid() and not s.st_mode & 0o022 for s in stats)
 
-# %% ../../nbs/02_models/11_library.ipynb #326eca72
+# %% ../../nbs/02_models/11_library.ipynb #3fd347e8
 class MatrixView(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ('panels', 'scale', 'bias')]
     _fields_ += [(name, c_int32) for name in ('format', 'n_in', 'n_out', 'n_panels')]
@@ -707,7 +709,7 @@ class BuffersView(ctypes.Structure):
 
 POINTERS = 'ids', 'positions', 'columns', 'slots', 'roots', 'depths', 'scored', 'cos', 'sin'
 POINTERS += 'buffers', 'input', 'hidden', 'logits', 'best'
-COUNTS = 'n', 'start', 'stop', 'n_scored', 'room', 'first_column', 'nodes', 'rotary', 'threads'
+COUNTS = 'n', 'begin', 'start', 'stop', 'n_scored', 'room', 'first_column', 'nodes', 'rotary', 'threads'
 
 
 class PassView(ctypes.Structure):
@@ -1063,8 +1065,9 @@ def spread_numbers(t: torch.Tensor) -> torch.Tensor:
     n = t.numel()
     return t.detach().as_strided((min(n, SAMPLES),), (max(1, n // SAMPLES),))
 
-# %% ../../nbs/02_models/11_library.ipynb #25f513b9
+# %% ../../nbs/02_models/11_library.ipynb #f5658e86
 CHUNK = 256  # tokens of a pass, at most
+MAX_POSITIONS = 1 << 30
 
 
 def int32(values: torch.Tensor) -> torch.Tensor:
@@ -1087,7 +1090,6 @@ class LibraryForward(NativeForward):
         self.model = PackedModel(native.weights, library, rounding)
         self.prints = WeightPrints(native.weights)
         self.numbers = torch.arange(1024, dtype=torch.int32)
-        self.zeros = torch.zeros(CHUNK, dtype=torch.int32)
 
     def new_cache(self) -> ColumnCache:
         return ColumnCache(self.model, self.library.lanes)
@@ -1166,7 +1168,7 @@ class LibraryForward(NativeForward):
         flat = x.flatten(0, 1).contiguous()
         every = self.count(0, len(flat))
         call = PassView(n=len(flat), start=self.depth, stop=self.depth)
-        call.point(input=flat, slots=every)
+        call.point(input=flat)
         return self.run_scored(call, every)[0].unflatten(0, x.shape[:2])
 
     def count(self, begin: int, end: int) -> torch.Tensor:
@@ -1178,12 +1180,11 @@ class LibraryForward(NativeForward):
     def sequence_call(self, cache: ColumnCache, rows: int, begin: int, n: int) -> PassView:
         "The call for `n` tokens of each row from position `begin` on."
         call = self.call(cache.table(begin + n, rows), begin + n)
-        call.n, call.stop, call.room = rows * n, self.depth, cache.room
-        positions, slots = self.count(begin, begin + n), self.zeros
-        if rows > 1 or n > CHUNK:
-            positions = positions.repeat(rows)
+        call.n, call.begin, call.stop, call.room = rows * n, begin, self.depth, cache.room
+        if rows > 1:
+            positions = self.count(begin, begin + n).repeat(rows)
             slots = self.count(0, rows).repeat_interleave(n)
-        call.point(positions=positions, columns=positions, slots=slots)
+            call.point(positions=positions, columns=positions, slots=slots)
         return call
 
     def joint_call(self, cache, rows: int, masks) -> tuple:
@@ -1201,12 +1202,18 @@ class LibraryForward(NativeForward):
         "A call with buffers of keys and values, for positions below `end`."
         call = PassView(buffers=ctypes.addressof(table))
         call.table = table
-        tables = self.weights.tables
-        if tables is not None:
-            cos, sin = tables.until(end)
-            call.point(cos=cos, sin=sin)
-            call.rotary = cos.shape[-1]
+        self.set_tables(call, end)
         return call
+
+    def set_tables(self, call: PassView, end: int) -> int:
+        "Set the cosines and sines of positions below `end`; returns the number of positions that have them."
+        tables = self.weights.tables
+        if tables is None:
+            return MAX_POSITIONS
+        cos, sin = tables.until(end)
+        call.point(cos=cos, sin=sin)
+        call.rotary = cos.shape[-1]
+        return len(cos)
 
     def run(self, call: PassView):
         "Run a pass on as many threads as PyTorch has."
@@ -1229,6 +1236,93 @@ class LibraryForward(NativeForward):
         call.point(**({'input': x} if x.is_floating_point() else {'ids': x}))
         self.run(call)
         return out
+
+# %% ../../nbs/02_models/11_library.ipynb #33a5dca4
+class SequenceReader:
+    "Passes over one sequence, whose keys and values are in a `ColumnCache`."
+
+    def __init__(self, forward: LibraryForward, cache: ColumnCache):
+        self.forward = forward
+        self.cache = cache
+        self.call = PassView(stop=forward.depth)
+        self.table = None
+        self.n_positions = 0  # that have cosines
+        self.best = []  # of the last pass: the index of each row's largest logit, -1: not finite
+        self.ids = (c_int64 * CHUNK)()
+        self.indices = (c_int64 * CHUNK)()
+        self.call.ids = ctypes.addressof(self.ids)
+        self.call.best = ctypes.addressof(self.indices)
+
+    def logits(self, ids: list[int], begin: int, last: int) -> torch.Tensor:
+        "Logits `(last, V)` after the last of `ids`, which are at positions `begin` and on."
+        ids, begin = self._read_first(ids, begin, last)
+        view = self.forward.model.view
+        logits = torch.empty(last, view.ld_head)
+        self._prepare(ids, begin, 0)
+        self.call.n_scored = last
+        self.call.logits = logits.data_ptr()
+        self.forward.run(self.call)
+        self.best = self.indices[:last]
+        return logits if view.ld_head == view.vocabulary else logits[:, : view.vocabulary]
+
+    def chain(
+        self,
+        ids: list[int],
+        begin: int,
+        k: int,  # tokens
+        uniforms: torch.Tensor | None,  # `(k,)`, float64; None: the largest logits
+        temperature: float = 1.0,
+        ends: tuple[int, ...] = (),  # ids after which it ends
+    ) -> tuple[list[int], list[float], torch.Tensor]:
+        """Tokens after `ids`, each read before the next is drawn; their probabilities; rows `(n, V)`.
+
+        Rows are probabilities if tokens are drawn, else logits. No tokens: logits are not finite.
+        """
+        ids, begin = self._read_first(ids, begin, 1)
+        view = self.forward.model.view
+        rows = torch.empty(k, view.ld_head)
+        self._prepare(ids, begin, k - 1)
+        self.call.n_scored = 1
+        self.call.logits = rows.data_ptr()
+        self.call.threads = torch.get_num_threads()
+        tokens, probs = (c_int64 * k)(), (c_float * k)()
+        draft = ChainView(
+            None if uniforms is None else uniforms.data_ptr(),
+            ctypes.addressof((c_int64 * len(ends))(*ends)),
+            ctypes.addressof(tokens),
+            ctypes.addressof(probs),
+            temperature,
+            k,
+            len(ends),
+        )
+        n = max(0, self.forward.library.chain(view, self.call, draft))
+        return tokens[:n], probs[:n], rows[:n, : view.vocabulary]
+
+    def _read_first(self, ids: list[int], begin: int, last: int) -> tuple[list[int], int]:
+        "Read all but the last chunk of `ids`; returns that, and its position."
+        size = max(last, CHUNK)
+        while len(ids) > size:
+            self._prepare(ids[:CHUNK], begin, 0)
+            self.call.n_scored = 0
+            self.forward.run(self.call)
+            ids, begin = ids[CHUNK:], begin + CHUNK
+        return ids, begin
+
+    def _prepare(self, ids: list[int], begin: int, more: int):
+        "Set the fields of the call for `ids` at positions `begin` and on, and `more` tokens after them."
+        call, n = self.call, len(ids)
+        end = begin + n + more
+        if n > len(self.ids):
+            self.ids, self.indices = (c_int64 * n)(), (c_int64 * n)()
+            call.ids, call.best = ctypes.addressof(self.ids), ctypes.addressof(self.indices)
+        self.ids[:n] = ids
+        call.n, call.begin = n, begin
+        table = self.cache.table(end, 1)
+        if table is not self.table:
+            self.table = table
+            call.buffers, call.room = ctypes.addressof(table), self.cache.room
+        if end > self.n_positions:
+            self.n_positions = self.forward.set_tables(call, end)
 
 # %% ../../nbs/02_models/11_library.ipynb #99318eaf
 LIBRARY_FORWARDS = weakref.WeakKeyDictionary()  # model → `LibraryForward`
