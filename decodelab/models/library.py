@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/02_models/11_library.ipynb #5cecb3c9
+# %% ../../nbs/02_models/11_library.ipynb #a5bccb27
 import copy
 import ctypes
 import functools
@@ -18,6 +18,7 @@ import tempfile
 import weakref
 from ctypes import c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -444,7 +445,7 @@ void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segme
 }
 """
 
-# %% ../../nbs/02_models/11_library.ipynb #2825a797
+# %% ../../nbs/02_models/11_library.ipynb #0dadb5f8
 FORWARD = r"""
 struct Model {
     const Layer* layers;
@@ -573,41 +574,38 @@ int64_t draw(const float* weights, int n, double uniform) {
     return n - 1;
 }
 
-struct Chain {
-    const double* uniforms;  // (k,), or NULL: the largest logit is taken
-    const int64_t* ends;     // (n_ends,): ids after which the draft ends
-    int64_t* tokens;         // (k,)
-    float* probs;            // (k,): of each token
-    float temperature;
-    int32_t k, n_ends;
-};
+// the largest logit, or one drawn with a uniform number, and its probability; -1 if none is finite.
+// Drawing turns logits into probabilities.
+extern "C" int64_t choose(float* logits, int n, float temperature, const double* uniform, float* prob) {
+    const int64_t best = largest(logits, n);
+    if (best < 0) return best;
+    if (!uniform) {
+        *prob = 1 / exponentials(logits, n, logits[best], true);
+        return best;
+    }
+    for (int i = 0; i < n; i++) logits[i] /= temperature;
+    const float sum = exponentials(logits, n, logits[best], false);
+    for (int i = 0; i < n; i++) logits[i] /= sum;
+    const int64_t token = draw(logits, n, *uniform);
+    *prob = logits[token];
+    return token;
+}
 
-// one sequence; rows of `logits` get the scores of each token, or its distribution; returns the number of tokens
-extern "C" int chain(const Model* model, const Pass* pass, const Chain* c) {
+// k tokens after those of a pass over one sequence, each read before the next; returns their number
+extern "C" int chain(const Model* model, const Pass* pass, int k, float temperature, const double* uniforms,
+                     const int64_t* ends, int n_ends, int64_t* tokens, float* probs) {
     Pass p = *pass;
-    for (int j = 0; j < c->k; j++) {
+    for (int j = 0; j < k; j++) {
         p.logits = pass->logits + (long)j * model->ld_head;
         forward(model, &p);
-        const int v = model->vocabulary;
-        int64_t token = p.best[0];
-        if (token < 0) return -1;
-        const float most = p.logits[token] / c->temperature;
-        if (c->uniforms) {
-            for (int i = 0; i < v; i++) p.logits[i] /= c->temperature;
-            const float sum = exponentials(p.logits, v, most, false);
-            for (int i = 0; i < v; i++) p.logits[i] /= sum;
-            token = draw(p.logits, v, c->uniforms[j]);
-            c->probs[j] = p.logits[token];
-        } else {
-            c->probs[j] = 1 / exponentials(p.logits, v, most, true);
-        }
-        c->tokens[j] = token;
-        if (std::find(c->ends, c->ends + c->n_ends, token) != c->ends + c->n_ends) return j + 1;
-        p.ids = c->tokens + j;
+        tokens[j] = choose(p.logits, model->vocabulary, temperature, uniforms ? uniforms + j : nullptr, probs + j);
+        if (tokens[j] < 0) return j;
+        if (std::find(ends, ends + n_ends, tokens[j]) != ends + n_ends) return j + 1;
+        p.ids = tokens + j;
         p.begin += p.n;
         p.n = 1;
     }
-    return c->k;
+    return k;
 }
 
 extern "C" int lanes() { return LANES; }
@@ -676,7 +674,7 @@ def is_private(path: Path) -> bool:
     stats = path.stat(), path.parent.stat()
     return all(s.st_uid == os.getuid() and not s.st_mode & 0o022 for s in stats)
 
-# %% ../../nbs/02_models/11_library.ipynb #3fd347e8
+# %% ../../nbs/02_models/11_library.ipynb #54b105bb
 class MatrixView(ctypes.Structure):
     _fields_ = [(name, c_void_p) for name in ('panels', 'scale', 'bias')]
     _fields_ += [(name, c_int32) for name in ('format', 'n_in', 'n_out', 'n_panels')]
@@ -721,12 +719,7 @@ class PassView(ctypes.Structure):
             setattr(self, name, t.data_ptr())
         self.tensors = *getattr(self, 'tensors', ()), *tensors.values()
 
-
-class ChainView(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ('uniforms', 'ends', 'tokens', 'probs')]
-    _fields_ += [('temperature', c_float), ('k', c_int32), ('n_ends', c_int32)]
-
-# %% ../../nbs/02_models/11_library.ipynb #e5b23c1f
+# %% ../../nbs/02_models/11_library.ipynb #4532a3a5
 class Library:
     "The compiled functions."
 
@@ -735,14 +728,23 @@ class Library:
         self.code = ctypes.CDLL(str(path))
         self.lanes = self.code.lanes()
         self.width = self.code.panel_width()  # outputs of a panel
+        self.code.choose.restype = c_int64
+        self.code.choose.argtypes = [c_void_p, c_int32, c_float, c_void_p, c_void_p]
+        counts, pointers = [c_int32, c_float], [c_void_p, c_void_p]
+        self.code.chain.argtypes = [*pointers, *counts, *pointers, c_int32, *pointers]
 
     def forward(self, model: ModelView, call: PassView):
         "One pass."
         self.code.forward(ctypes.byref(model), ctypes.byref(call))
 
-    def chain(self, model: ModelView, call: PassView, draft: ChainView) -> int:
-        "A chain of passes; returns the number of its tokens, -1 for logits that are not finite."
-        return self.code.chain(ctypes.byref(model), ctypes.byref(call), ctypes.byref(draft))
+    def choose(self, row: torch.Tensor, temperature: float, uniform: int | None) -> tuple[int, float]:
+        """A token and its probability by logits `(V,)`; -1 if these are not finite.
+
+        With the address of a uniform number it is drawn, and `row` becomes its distribution.
+        """
+        prob = c_float()
+        where = row.data_ptr(), len(row), temperature, uniform
+        return self.code.choose(*where, ctypes.addressof(prob)), prob.value
 
 
 OPENED = {}  # path → `Library`, or the reason why there is none
@@ -922,7 +924,7 @@ class PackedModel:
         numbers += activation_number(layer.act), layer.gated, layer.turns, layer.parallel
         return LayerView(*norms, *map(self.matrix_view, matrices), *numbers, layer.scale)
 
-# %% ../../nbs/02_models/11_library.ipynb #b9a0580f
+# %% ../../nbs/02_models/11_library.ipynb #3409c0d8
 def column_buffer(i: int, rows: int, groups: int, room: int, width: int, lanes: int):
     "Keys (`i` is 0) or values `(rows, groups, room, width)`, in memory as the library reads them."
     if i == 0:
@@ -1017,6 +1019,7 @@ class ColumnSlots(SlotCache):
         super().__init__()
         self.shape = model.groups, model.head_width, lanes
         self.like = torch.empty(0)  # a float32 tensor
+        self.views = None
 
     def _allocate(self, i, like):
         groups, width, lanes = self.shape
@@ -1028,14 +1031,12 @@ class ColumnSlots(SlotCache):
 
     def table(self, n_layers: int) -> ctypes.Array:
         "The buffers of all layers, in the size of `room`."
-        pairs = []
-        for layer in range(n_layers):
-            buffers = self.buffers.get(layer)
-            if buffers is None or buffers[0].shape[::2] != self.room:
-                buffers = tuple(self._resized(layer, i, self.like) for i in (0, 1))
-                self.buffers[layer] = buffers
-            pairs.append(tuple(buffer.data_ptr() for buffer in buffers))
-        return (BuffersView * n_layers)(*pairs)
+        if self.views is None or self.views[0] != self.room:
+            for layer in range(n_layers):
+                self.buffers[layer] = tuple(self._resized(layer, i, self.like) for i in (0, 1))
+            pairs = [tuple(b.data_ptr() for b in self.buffers[i]) for i in range(n_layers)]
+            self.views = self.room, (BuffersView * n_layers)(*pairs)
+        return self.views[1]
 
 # %% ../../nbs/02_models/11_library.ipynb #ab13c582
 SAMPLES = 64  # numbers of each matrix that are compared
@@ -1065,7 +1066,17 @@ def spread_numbers(t: torch.Tensor) -> torch.Tensor:
     n = t.numel()
     return t.detach().as_strided((min(n, SAMPLES),), (max(1, n // SAMPLES),))
 
-# %% ../../nbs/02_models/11_library.ipynb #f5658e86
+# %% ../../nbs/02_models/11_library.ipynb #4cf89841
+class RowOfIds(NamedTuple):
+    "The new tokens of one sequence in a joint pass."
+
+    ids: list[int]
+    slot: int
+    begin: int  # position of the first
+    last: int  # how many of them get logits
+    tree: object = None  # the last ids are its new nodes
+
+
 CHUNK = 256  # tokens of a pass, at most
 MAX_POSITIONS = 1 << 30
 
@@ -1147,9 +1158,12 @@ class LibraryForward(NativeForward):
         rows, n = x.shape[:2]
         call, slots, columns = self.joint_call(cache, rows, masks)
         tensors = [*map(int32, (where, columns, slots[:, None].expand(rows, n)))]
-        if masks is not None and any(masks.trees):
-            tensors += tree_depths(masks.trees, columns)
-            call.nodes = tensors[-1].shape[-1]
+        trees = [] if masks is None else masks.trees
+        if any(trees):
+            ends = {(row + 1) * n: tree for row, tree in enumerate(trees) if tree}
+            roots, depths = tree_depths(ends, columns.flatten())
+            tensors += roots.view(rows, n), depths.view(rows, n, -1)
+            call.nodes = depths.shape[1]
         tensors = [t.flatten(0, 1) for t in (x, *tensors)]
         if real is not None:
             tensors = [t[real] for t in tensors]
@@ -1162,6 +1176,40 @@ class LibraryForward(NativeForward):
         if real is not None:
             out = out.new_zeros(rows * n, out.shape[1]).index_copy_(0, real, out)
         return out.unflatten(0, (rows, n))
+
+    def read_rows(self, cache: ColumnSlots, rows: list[RowOfIds]) -> tuple:
+        "Logits `(m, V)` of the last tokens of rows, the index of each largest one, hidden states `(T, D)`."
+        ids, positions, columns, slots, scored, trees = [], [], [], [], [], {}
+        for row in rows:
+            ids += row.ids
+            end, n = len(ids), len(row.ids)
+            positions += range(row.begin, row.begin + n)
+            columns += range(row.begin + 1, row.begin + n + 1)  # column 0 is for padding
+            slots += [row.slot] * n
+            scored += range(end - row.last, end)
+            if row.tree:
+                trees[end] = row.tree
+                new, nodes = len(row.tree), len(row.tree.depths)
+                root = row.begin + n - nodes
+                positions[end - new :] = [root + depth for depth in row.tree.depths[-new:]]
+        end = max(columns) + 1
+        call = self.call(cache.table(self.depth), end)
+        call.n, call.stop, call.room, call.first_column = len(ids), self.depth, cache.room[1], 1
+        numbers = torch.tensor([positions, columns, slots], dtype=torch.int32)
+        call.point(ids=torch.tensor(ids), positions=numbers[0], columns=numbers[1], slots=numbers[2])
+        self.set_trees(call, trees, numbers[1])
+        hidden = None
+        if trees:
+            hidden = torch.empty(len(ids), self.model.view.dim)
+            call.point(hidden=hidden)
+        return *self.run_scored(call, torch.tensor(scored, dtype=torch.int32)), hidden
+
+    def set_trees(self, call: PassView, trees: dict, columns: torch.Tensor):
+        "Let the tokens before index `end` be the new nodes of a tree, for each `end` and tree."
+        if trees:
+            roots, depths = tree_depths(trees, columns)
+            call.point(roots=roots, depths=depths)
+            call.nodes = depths.shape[1]
 
     def head(self, x):
         "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after any layer."
@@ -1237,7 +1285,7 @@ class LibraryForward(NativeForward):
         self.run(call)
         return out
 
-# %% ../../nbs/02_models/11_library.ipynb #33a5dca4
+# %% ../../nbs/02_models/11_library.ipynb #7061042b
 class SequenceReader:
     "Passes over one sequence, whose keys and values are in a `ColumnCache`."
 
@@ -1286,16 +1334,11 @@ class SequenceReader:
         self.call.logits = rows.data_ptr()
         self.call.threads = torch.get_num_threads()
         tokens, probs = (c_int64 * k)(), (c_float * k)()
-        draft = ChainView(
-            None if uniforms is None else uniforms.data_ptr(),
-            ctypes.addressof((c_int64 * len(ends))(*ends)),
-            ctypes.addressof(tokens),
-            ctypes.addressof(probs),
-            temperature,
-            k,
-            len(ends),
-        )
-        n = max(0, self.forward.library.chain(view, self.call, draft))
+        draws = None if uniforms is None else uniforms.data_ptr()
+        settings = k, temperature, draws, (c_int64 * len(ends))(*ends), len(ends)
+        code = self.forward.library.code
+        model, call = ctypes.byref(view), ctypes.byref(self.call)
+        n = code.chain(model, call, *settings, tokens, probs)
         return tokens[:n], probs[:n], rows[:n, : view.vocabulary]
 
     def _read_first(self, ids: list[int], begin: int, last: int) -> tuple[list[int], int]:

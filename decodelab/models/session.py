@@ -286,7 +286,7 @@ def cache_kind(model) -> str:
     only_attention = layers <= ATTENTION_LAYERS and not getattr(model, '_is_stateful', False)
     return 'growing' if only_attention else 'snapshots'
 
-# %% ../../nbs/02_models/13_session.ipynb #f9a676ee
+# %% ../../nbs/02_models/13_session.ipynb #40a5066a
 class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
     """One sequence (or several of one length, batched as rows) and the model's cache of it.
 
@@ -362,6 +362,15 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
             self.cache = copy.deepcopy(self.snapshots[n]) if n else self._new_cache()
             self.snapshots = {m: c for m, c in self.snapshots.items() if m <= n}
         for row in self.rows:
+            del row[n:]
+        return n
+
+    def _cut(self, ids: list[int], last: int) -> int:
+        "Keep the first tokens that are those of `ids`, but not its `last` ones; returns their number."
+        row = self.rows[0]
+        n = len(row)
+        if row != ids[:n] or n > len(ids) - last:
+            n = min(common_prefix(row, ids), len(ids) - last)
             del row[n:]
         return n
 
@@ -511,7 +520,7 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         if len(self.snapshots) > MAX_SNAPSHOTS:
             del self.snapshots[min(self.snapshots)]
 
-# %% ../../nbs/02_models/13_session.ipynb #85159d80
+# %% ../../nbs/02_models/13_session.ipynb #2cce064a
 class LibrarySession(Session):
     """A sequence that the library reads.
 
@@ -549,15 +558,6 @@ class LibrarySession(Session):
         is_one = native is self.reader.forward and self.reader.cache is self.cache
         has_states = self.ahead is not None or self._keeps_states or len(self.rows) > 1
         return is_one and not has_states and native.has_no_hooks()
-
-    def _cut(self, ids: list[int], last: int) -> int:
-        "Keep the first tokens that are those of `ids`, but not its `last` ones; returns their number."
-        row = self.rows[0]
-        n = len(row)
-        if row != ids[:n] or n > len(ids) - last:
-            n = min(common_prefix(row, ids), len(ids) - last)
-            del row[n:]
-        return n
 
     def _extend(self, ids: list[int], n: int, passes: int):
         "The cache holds all of `ids`, the first `n` of which it held before."

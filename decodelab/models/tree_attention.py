@@ -71,22 +71,24 @@ def node_positions(
     return positions
 
 
-def tree_depths(trees: list, slots: torch.Tensor) -> list[torch.Tensor]:
-    """Trees as the library reads them: `[roots (rows, n), depths (rows, n, nodes)]`, integers.
+def tree_depths(
+    trees: dict,  # `end` → the tree whose new nodes are the tokens before index `end`
+    columns: torch.Tensor,  # `(T,)`: of each token in the cache
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Trees as the library reads them: `(roots (T,), depths (T, nodes))`, integers.
 
-    A root is the slot of the first node, -1 for a token outside a tree; a depth is that of a node
+    A root is the column of the first node, -1 for a token outside a tree; a depth is that of a node
     which the token attends to, else -1.
     """
-    nodes = max(len(tree.depths) for tree in trees if tree)
-    roots = torch.full(slots.shape, -1, dtype=torch.int32)
-    depths = torch.full((*slots.shape, nodes), -1, dtype=torch.int16)
-    for row, tree in enumerate(trees):
-        if tree:
-            new, n = len(tree), len(tree.depths)
-            roots[row, -new:] = slots[row, -new] - (n - new)
-            each = torch.tensor(tree.depths, dtype=torch.int16)
-            depths[row, -new:, :n] = torch.where(torch.as_tensor(tree.ancestor_mask), each, -1)
-    return [roots, depths]
+    nodes = max(len(tree.depths) for tree in trees.values())
+    roots = torch.full(columns.shape, -1, dtype=torch.int32)
+    depths = torch.full((len(columns), nodes), -1, dtype=torch.int16)
+    for end, tree in trees.items():
+        begin, n = end - len(tree), len(tree.depths)
+        roots[begin:end] = columns[begin] - (n - len(tree))
+        each = torch.tensor(tree.depths, dtype=torch.int16)
+        depths[begin:end, :n] = torch.where(torch.as_tensor(tree.ancestor_mask), each, -1)
+    return roots, depths
 
 
 def tree_positions(

@@ -16,7 +16,7 @@ from ..core.component import Component, fast_form_holds
 from ..core.host_reads import lists_to_host, to_host
 from ..core.driver import RandomSource, Request, Rng, Strategy
 from ..core.trace import Step
-from ..models.session import LibrarySession
+from ..models.session import Session
 from ..models.tree_branches import supports_tree
 from ..logits.warpers import Temperature, Warper
 from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
@@ -49,7 +49,7 @@ class Scorer:
         self.session = request.session()
         self.processors = processors.bind(request)
         self.probabilities = probabilities
-        if isinstance(self.session, LibrarySession):
+        if isinstance(self.session, Session):
             self.temperature = chain_temperature(self.processors.functions, probabilities)
 
     def scores(self, ids: list[int], last: int) -> torch.Tensor:
