@@ -27,12 +27,13 @@ from .kv_cache import PreallocatedCache, PreallocatedLayer, SlotCache
 from .transformer import Layer, Matrix, NativeForward, Norm, Weights
 from .tree_attention import tree_depths
 
-# %% ../../nbs/02_models/11_library.ipynb #953acd4b
+# %% ../../nbs/02_models/11_library.ipynb #d39df1a7
 LANES = r"""
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #if defined(__AVX512F__)
@@ -122,7 +123,7 @@ inline vec activation(vec x, int kind) {
 }
 """
 
-# %% ../../nbs/02_models/11_library.ipynb #3ab811b3
+# %% ../../nbs/02_models/11_library.ipynb #a5e4778d
 PRODUCTS = r"""
 constexpr int TILE = 6, DEPTH = 1024, AHEAD = 2048;
 
@@ -141,8 +142,9 @@ inline vec part(words w, int i, int8_t) {
 }
 
 // sum[t] += x[t, :] · rows of weights; a row has N vectors of words, `stride` words from the next
-template <int T, int N, bool FETCH, class W>
-inline void tile(const void* weights, long stride, const float* x, long ldx, int n, vec (&sum)[T][N]) {
+template <int T, int N, class W, int LINES = 0>
+inline void tile(const void* weights, long stride, const float* x, long ldx, int n, vec (&sum)[T][N],
+                 const uint32_t* ahead = nullptr) {
     constexpr int INPUTS = 4 / sizeof(W), SUMS = T * N < 8 ? 2 : 1, STEP = std::max(INPUTS, SUMS);
     const uint32_t* w = (const uint32_t*)weights;
     vec s[SUMS][T][N] = {};
@@ -150,8 +152,7 @@ inline void tile(const void* weights, long stride, const float* x, long ldx, int
         for (int h = 0; h < STEP && h < end; h += INPUTS, w += stride) {
             words row[N];
             for (int j = 0; j < N; j++) row[j] = *(const loose_words*)(w + j * LANES);
-            if (FETCH)
-                for (int j = 0; j < N * LANES; j += 16) __builtin_prefetch(w + j + AHEAD);
+            for (int j = 0; j < LINES; j++, ahead += 16) __builtin_prefetch(ahead);
             for (int k = h; k < h + INPUTS && k < end; k++) {
                 vec r[N];
                 for (int j = 0; j < N; j++) r[j] = part(row[j], k - h, W());
@@ -182,33 +183,55 @@ struct Rows {
     float* at(int t) const { return data + t * ld; }
 };
 
+struct Part {  // of a panel
+    const uint32_t *weights, *next;  // the part that follows in memory is fetched meanwhile
+    long words;                      // of the next one
+    int panel, begin, n;             // inputs `begin` to `begin + n - 1`
+};
+
 template <int T, class W>
-void multiply(const Matrix& m, const void* w, int p, int begin, int n, Rows x, Rows y, bool add, bool fetch) {
+void multiply(const Matrix& m, Part part, Rows x, Rows y, bool add, int i, int tiles) {
     vec sum[T][VECS] = {};
-    if (fetch) tile<T, VECS, true, W>(w, WIDTH, x.data + begin, x.ld, n, sum);
-    else tile<T, VECS, false, W>(w, WIDTH, x.data + begin, x.ld, n, sum);
+    const uint32_t* w = part.weights;
+    const float* from = x.data + part.begin;
+    constexpr int ROW = std::max(1, WIDTH / 16);  // lines of memory
+    const uint32_t* half = part.next + i * part.words / 2;
+    const uint32_t* share = part.next + i * part.words / ROW;
+    if (tiles == 1) tile<T, VECS, W, ROW>(w, WIDTH, from, x.ld, part.n, sum, w + AHEAD);
+    else if (tiles < ROW) tile<T, VECS, W, (ROW + 1) / 2>(w, WIDTH, from, x.ld, part.n, sum, half);
+    else if (i < ROW) tile<T, VECS, W, 1>(w, WIDTH, from, x.ld, part.n, sum, share);
+    else tile<T, VECS, W>(w, WIDTH, from, x.ld, part.n, sum);
     for (int j = 0; j < VECS; j++) {
-        int o = p * WIDTH + j * LANES;
-        vec scale = m.scale ? load(m.scale + o) : all(1), bias = m.bias && !begin ? load(m.bias + o) : vec{};
+        int o = part.panel * WIDTH + j * LANES;
+        vec scale = m.scale ? load(m.scale + o) : all(1), bias = m.bias && !part.begin ? load(m.bias + o) : vec{};
         for (int t = 0; t < T; t++) {
             vec v = sum[t][j] * scale + bias;
-            store(y.at(t) + o, add || begin ? v + load(y.at(t) + o) : v);
+            store(y.at(t) + o, add || part.begin ? v + load(y.at(t) + o) : v);
         }
     }
 }
 
+// f with a number from 1 to TILE that is known to the compiler
+template <class F>
+inline void with_tile(int n, F f) {
+    switch (n) {
+        case 1: return f(std::integral_constant<int, 1>());
+        case 2: return f(std::integral_constant<int, 2>());
+        case 3: return f(std::integral_constant<int, 3>());
+        case 4: return f(std::integral_constant<int, 4>());
+        case 5: return f(std::integral_constant<int, 5>());
+        default: return f(std::integral_constant<int, 6>());
+    }
+}
+
 template <class W>
-void multiply_all(const Matrix& m, const void* w, int p, int begin, int n, Rows x, Rows y, int tokens, bool add) {
-    for (int t = 0; t < tokens; t += TILE) {
-        Rows a{x.at(t), x.ld}, b{y.at(t), y.ld};
-        switch (std::min(TILE, tokens - t)) {
-            case 1: multiply<1, W>(m, w, p, begin, n, a, b, add, !t); break;
-            case 2: multiply<2, W>(m, w, p, begin, n, a, b, add, !t); break;
-            case 3: multiply<3, W>(m, w, p, begin, n, a, b, add, !t); break;
-            case 4: multiply<4, W>(m, w, p, begin, n, a, b, add, !t); break;
-            case 5: multiply<5, W>(m, w, p, begin, n, a, b, add, !t); break;
-            default: multiply<6, W>(m, w, p, begin, n, a, b, add, !t);
-        }
+void multiply_all(const Matrix& m, Part part, Rows x, Rows y, int tokens, bool add) {
+    const int tiles = (tokens + TILE - 1) / TILE;
+    for (int i = 0; i < tiles; i++) {
+        const Rows a{x.at(i * TILE), x.ld}, b{y.at(i * TILE), y.ld};
+        with_tile(std::min(TILE, tokens - i * TILE), [&](auto n) {
+            multiply<n.value, W>(m, part, a, b, add, i, tiles);
+        });
     }
 }
 
@@ -219,19 +242,21 @@ void product(const Matrix& m, Rows x, Rows y, int tokens, bool add) {
 #pragma omp for schedule(static)
     for (int p = 0; p < m.n_panels; p++)
         for (int begin = 0; begin < m.n_in; begin += DEPTH) {
-            int n = std::min(DEPTH, m.n_in - begin);
-            long row = (long)p * ((m.n_in + INPUTS - 1) / INPUTS) + begin / INPUTS;
+            const int n = std::min(DEPTH, m.n_in - begin), rows = (n + INPUTS - 1) / INPUTS;
+            const long row = (long)p * ((m.n_in + INPUTS - 1) / INPUTS) + begin / INPUTS;
             const uint32_t* w = (const uint32_t*)m.panels + row * WIDTH;
+            Part part{w, w + (long)rows * WIDTH, (long)rows * WIDTH, p, begin, n};
             if (INPUTS == 1 || tokens <= 2 * TILE) {
-                multiply_all<W>(m, w, p, begin, n, x, y, tokens, add);
+                multiply_all<W>(m, part, x, y, tokens, add);
                 continue;
             }
             for (int i = 0; i < n; i++)
                 for (int j = 0; j < WIDTH; j += LANES) {
                     words some = *(const loose_words*)(w + i / INPUTS * WIDTH + j);
-                    store(&wide[i * WIDTH + j], part(some, i % INPUTS, W()));
+                    store(&wide[i * WIDTH + j], ::part(some, i % INPUTS, W()));
                 }
-            multiply_all<float>(m, wide.data(), p, begin, n, x, y, tokens, add);
+            part.weights = (const uint32_t*)wide.data();
+            multiply_all<float>(m, part, x, y, tokens, add);
         }
 }
 
@@ -339,8 +364,15 @@ void enter(const Layer& l, const Pass& p, int layer, int t, float* qkv) {
 }
 """
 
-# %% ../../nbs/02_models/11_library.ipynb #6c6cc3cc
+# %% ../../nbs/02_models/11_library.ipynb #f73cdd80
 ATTENTION = r"""
+// the numbers c, c + 1, …
+inline ints count_from(int c) {
+    ints v;
+    for (int j = 0; j < LANES; j++) v[j] = c + j;
+    return v;
+}
+
 struct Visible {  // the columns that a token attends to
     int first, end, limit, position;
     const int16_t* depths;  // of the nodes in columns `end` to `limit - 1`
@@ -354,11 +386,19 @@ struct Visible {  // the columns that a token attends to
         limit = root < 0 ? end : std::min(root + p.nodes, p.room);
         depths = p.depths + (long)t * p.nodes;
     }
-    bool operator()(int column, int window) const {
-        if (column < end) return column >= first;
-        if (column >= limit) return false;
+    bool node(int column, int window) const {
+        if (column < end || column >= limit) return false;
         int depth = depths[column - end];
         return depth >= 0 && (!window || position - (end + depth) < window);
+    }
+    // the scores of columns c, c + 1, … without those of hidden ones
+    vec mask(vec scores, int c, int window) const {
+        const ints column = count_from(c);
+        vec masked = column >= first && column < end ? scores : all(-3e38f);
+        if (c + LANES > end && c < limit)
+            for (int j = 0; j < LANES; j++)
+                if (node(c + j, window)) masked[j] = scores[j];
+        return masked;
     }
 };
 
@@ -382,11 +422,10 @@ void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, i
     }
     for (int c = low / WIDTH * WIDTH; c < high; c += WIDTH) {
         vec s[T][VECS] = {};
-        tile<T, VECS, false, float>(head.keys + c, p.room, q, d, d, s);
+        tile<T, VECS, float>(head.keys + c, p.room, q, d, d, s);
         for (int t = 0; t < T; t++) {
             if (c < visible[t].first || c + WIDTH > visible[t].end)
-                for (int j = 0; j < WIDTH; j++)
-                    if (!visible[t](c + j, l.window)) s[t][j / LANES][j % LANES] = -3e38f;
+                for (int j = 0; j < VECS; j++) s[t][j] = visible[t].mask(s[t][j], c + j * LANES, l.window);
             vec top = s[t][0], sum{};
             for (int j = 1; j < VECS; j++) top = larger(top, s[t][j]);
             float before = most[t];
@@ -406,7 +445,7 @@ void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, i
         int i = 0;
         for (; i + WIDTH <= row; i += WIDTH) {
             vec sums[T][VECS] = {};
-            tile<T, VECS, false, float>(v + i, row, weights, WIDTH, n, sums);
+            tile<T, VECS, float>(v + i, row, weights, WIDTH, n, sums);
             for (int t = 0; t < T; t++)
                 for (int j = 0; j < VECS; j++) {
                     float* sum = y + t * row + i + j * LANES;
@@ -415,7 +454,7 @@ void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, i
         }
         for (; i < row; i += LANES) {
             vec sums[T][1] = {};
-            tile<T, 1, false, float>(v + i, row, weights, WIDTH, n, sums);
+            tile<T, 1, float>(v + i, row, weights, WIDTH, n, sums);
             for (int t = 0; t < T; t++) store(y + t * row + i, load(y + t * row + i) + sums[t][0]);
         }
     }
@@ -433,14 +472,10 @@ void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segme
         const int queries = (segments[i / l.groups].end - begin) * (l.heads / l.groups);
         const long head = ((long)p.slot(begin) * l.groups + group) * p.room;
         const Buffers b{p.buffers[layer].keys + head * l.width, p.buffers[layer].values + head * row_of(l)};
-        for (int q = 0; q < queries; q += TILE) switch (std::min(TILE, queries - q)) {
-                case 1: attend<1>(l, p, b, group, begin, q, qkv, out); break;
-                case 2: attend<2>(l, p, b, group, begin, q, qkv, out); break;
-                case 3: attend<3>(l, p, b, group, begin, q, qkv, out); break;
-                case 4: attend<4>(l, p, b, group, begin, q, qkv, out); break;
-                case 5: attend<5>(l, p, b, group, begin, q, qkv, out); break;
-                default: attend<6>(l, p, b, group, begin, q, qkv, out);
-            }
+        for (int q = 0; q < queries; q += TILE)
+            with_tile(std::min(TILE, queries - q), [&](auto n) {
+                attend<n.value>(l, p, b, group, begin, q, qkv, out);
+            });
     }
 }
 """
