@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/02_models/12_compile.ipynb #3a7ec896
+# %% ../../nbs/02_models/12_compile.ipynb #3db7886b
 import functools
 import itertools
 import time
@@ -25,7 +25,8 @@ from .transformer import additive, embed, NativeForward, logits as head_logits
 from .transformer import AttentionMask, Matrix, ModelSnapshot, PassInfo
 from .transformer import causal_window
 from .weights import hook_dicts, pack_matrices, cached_native_forward
-from .library import LibraryForward, library_forward, library_reason, open_library
+from .library import LibraryForward, fits_memory, library_forward
+from .library import library_reason, open_library
 
 # %% ../../nbs/02_models/12_compile.ipynb #98d9f6d5
 MIN_CAPACITY = 256  # positions of the smallest cache
@@ -355,7 +356,7 @@ def time_run(run, device) -> float:
     run()
     return clock(device) - start
 
-# %% ../../nbs/02_models/12_compile.ipynb #a1b5e0fd
+# %% ../../nbs/02_models/12_compile.ipynb #3e139920
 class CompiledForward(Graphs, NativeForward):
     "A native forward with graphs."
 
@@ -392,10 +393,6 @@ class CompiledForward(Graphs, NativeForward):
         if out is None:
             out = NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt)
         return out
-
-    def is_current(self) -> bool:
-        "Is the loaded model as it was when it was read?"
-        return NativeForward.is_current(self)
 
 # %% ../../nbs/02_models/12_compile.ipynb #40b5bf65
 def record_cuda(run):
@@ -477,7 +474,7 @@ class TransformersGraphs(Graphs):
         "Is the model as it was when it was traced?"
         return self.snapshot.is_current()
 
-# %% ../../nbs/02_models/12_compile.ipynb #bd384982
+# %% ../../nbs/02_models/12_compile.ipynb #da57e138
 class CompileMixin:
     """How passes are computed: the part of an `LM` that chooses its backend, and compiles it.
 
@@ -488,6 +485,7 @@ class CompileMixin:
     partial = None  # the `PartialForward` of the model, once it was needed
     graphs = None  # the `Graphs` that were compiled
     prefers_native = True  # use the native forward if there is one
+    rounding = None  # of the library's copy of the weights, as for `PackedModel`; None: it is exact
     backend = "transformers' forward: native=False"
     _has_warned = False
 
@@ -526,8 +524,7 @@ class CompileMixin:
         self._check_compilable(cuda_graphs, frozen)
         if frozen or (frozen is None and not library_reason(self.native)):
             return self._use_library(build=True)
-        if isinstance(self.native, LibraryForward):
-            self.native, self.backend = self.native.native, 'native forward'
+        self._drop_library()
         shapes = dict(
             width=width,
             record=record_cuda if cuda_graphs else None,
@@ -579,22 +576,36 @@ class CompileMixin:
             )
         if self.graphs:
             raise ValueError(f'{self.name} is compiled already: pack first, then compile')
-        if isinstance(self.native, LibraryForward):
-            self.native, self.backend = self.native.native, 'native forward'
+        self._drop_library()
         pack_matrices(self.model, self.native)
         self.backend += ', packed'
         return self
 
+    @property
+    def in_library(self) -> bool:
+        "Does the library read the model?"
+        return isinstance(self.native, LibraryForward)
+
+    def _drop_library(self):
+        "Let the native forward read the model."
+        if self.in_library:
+            self.native, self.backend = self.native.native, 'native forward'
+
     def _use_library(self, build: bool):
-        "Let the library read the model, if it is there or can be compiled; returns the model."
+        """Let the library read the model, if it is there or can be compiled; returns the model.
+
+        Raises `ValueError` if it cannot be compiled and the weights were to be rounded.
+        """
         try:
             library = open_library(build)
+            if library is not None and (build or fits_memory(self.native.weights)):
+                self._drop_library()
+                self.native = library_forward(self.model, self.native, library, self.rounding)
+                self.backend = 'native forward in C++'
         except RuntimeError as error:
+            if self.rounding:
+                raise ValueError(f'{self.name} has no rounded copy: {error}') from error
             self._warn_uncompiled(str(error))
-            return self
-        if library is not None:
-            self.native = library_forward(self.model, self.native, library)
-            self.backend = 'native forward in C++'
         return self
 
     def refresh(self):
@@ -614,7 +625,7 @@ class CompileMixin:
         try:
             self.native, self.backend = cached_native_forward(self.model), 'native forward'
             if graphs is None and not library_reason(self.native):
-                self._use_library(build=False)
+                self._use_library(build=self.rounding is not None)
         except ValueError as error:
             self.native, self.backend = None, f"transformers' forward: {error}"
             self.prefers_native = False

@@ -805,7 +805,7 @@ def open_library(build: bool = False) -> Library | None:
             OPENED[path] = Library(path)
     return OPENED[path]
 
-# %% ../../nbs/02_models/11_library.ipynb #f21e5b01
+# %% ../../nbs/02_models/11_library.ipynb #31d61d27
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
 MAX_WIDTH = 512  # of a head
 CURVE = torch.linspace(-20, 20, 801)  # inputs at which activations are compared
@@ -945,7 +945,7 @@ class PackedModel:
         w, scale = m.weight.detach(), None
         if self.rounding:
             w, scale = self.rounding(w)
-            scale = F.pad(scale.flatten(), (0, -o % self.width))
+            scale = None if scale is None else F.pad(scale.flatten(), (0, -o % self.width))
         panels = to_panels(w if self.rounding else w.to(exact_dtype(w)), self.width)
         self.bytes += panels.nbytes
         bias = None if m.bias is None else F.pad(m.bias.detach(), (0, -o % self.width))
@@ -1402,17 +1402,47 @@ class SequenceReader:
         if end > self.n_positions:
             self.n_positions = self.forward.set_tables(call, end)
 
-# %% ../../nbs/02_models/11_library.ipynb #99318eaf
-LIBRARY_FORWARDS = weakref.WeakKeyDictionary()  # model → `LibraryForward`
+# %% ../../nbs/02_models/11_library.ipynb #13380a0e
+LIBRARY_FORWARDS = weakref.WeakKeyDictionary()  # model → rounding → `LibraryForward`
+TOLERANCE = 1e-3  # of the largest logit
 
 
-def library_forward(model, native: NativeForward, library: Library) -> NativeForward:
-    "The `LibraryForward` of a loaded model, made again only if the model has changed."
-    if isinstance(native, LibraryForward):
-        return native
-    forward = LIBRARY_FORWARDS.get(model)
+def library_forward(
+    model, native: NativeForward, library: Library, rounding=None
+) -> LibraryForward:
+    """The `LibraryForward` of a loaded model, made again only if the model has changed.
+
+    Raises `RuntimeError` if an exact one gives other logits than the native forward.
+    """
+    forwards = LIBRARY_FORWARDS.setdefault(model, {})
+    forward = forwards.get(rounding)
     if forward is None or forward.native is not native or not forward.is_current():
-        LIBRARY_FORWARDS.pop(model, None)
-        forward = LibraryForward(native, library)
-        LIBRARY_FORWARDS[model] = forward
+        forwards.pop(rounding, None)
+        forward = LibraryForward(native, library, rounding)
+        error = 0.0 if rounding else difference(native, forward)
+        if not error <= TOLERANCE:
+            raise RuntimeError(f'the library is off by {error:.1g} of the largest logit')
+        forwards[rounding] = forward
     return forward
+
+
+@torch.no_grad()
+def difference(native: NativeForward, forward: LibraryForward) -> float:
+    "The largest difference of logits on a few tokens, as a fraction of the largest logit."
+    ids = torch.arange(1, 6)[None] % len(native.weights.embed)
+    both = []
+    for one in (native, forward):
+        cache = one.new_cache()
+        first = one(ids[:, :4], cache, 0, 4)
+        both.append(torch.cat([first, one(ids[:, 4:], cache, 4, 1)], 1))
+    return ((both[0] - both[1]).abs().max() / both[0].abs().max()).item()
+
+
+MEMORY = Path('/proc/meminfo')
+
+
+def fits_memory(weights: Weights) -> bool:
+    "Would a second copy of the matrices take less than half of the free memory? True if that is not known."
+    lines = MEMORY.read_text().splitlines() if MEMORY.exists() else []
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith('MemAvailable')]
+    return not free or 2 * sum(4 * m.size for m in matrices_of(weights)) < free[0]

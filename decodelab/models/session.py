@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['AGREEING', 'LM', 'Session', 'UncachedSession', 'load', 'check_same_tokenizer']
 
-# %% ../../nbs/02_models/13_session.ipynb #0aa8e44c
+# %% ../../nbs/02_models/13_session.ipynb #b05ba430
 import copy
 import functools
 import inspect
@@ -25,13 +25,13 @@ from .kv_cache import encoder_decoder_cache, preallocated_cache
 from .hidden_states import HiddenStatesMixin
 from .compile import CompileMixin, TransformersGraphs
 from .early_exit import EarlyExitMixin, upcast
-from .library import LibraryForward, SequenceReader
+from .library import SequenceReader
 from .loading import EMBEDDED  # noqa: F401 - imported from here elsewhere
 from .loading import as_name, auto_class, device_of, hub_commit, load_error, locate
 from .loading import n_shards, no_progress_bars, read_weights, resolve_placement
 from .tree_branches import TreeBranchesMixin
 
-# %% ../../nbs/02_models/13_session.ipynb #648a1f39
+# %% ../../nbs/02_models/13_session.ipynb #8ec8d29e
 class LM(CompileMixin, CapabilitiesMixin):
     """A Hugging Face model, decoder-only or encoder–decoder, with its tokenizer.
 
@@ -102,11 +102,6 @@ class LM(CompileMixin, CapabilitiesMixin):
         if not self.caches():
             return UncachedSession(self, encoder)
         return (LibrarySession if self.in_library else Session)(self, encoder)
-
-    @property
-    def in_library(self) -> bool:
-        "Does the library read the model?"
-        return isinstance(self.native, LibraryForward)
 
     def caches(self) -> bool:
         "Do sessions store keys and values, or states, between passes?"
