@@ -647,7 +647,7 @@ extern "C" int lanes() { return LANES; }
 extern "C" int panel_width() { return WIDTH; }
 """
 
-# %% ../../nbs/02_models/11_library.ipynb #515639cc
+# %% ../../nbs/02_models/11_library.ipynb #754b0150
 SOURCE = LANES + PRODUCTS + TOKENS + ATTENTION + FORWARD
 FLAGS = (
     '-std=c++17 -O3 -march=native -fno-math-errno -fno-trapping-math -shared -fPIC -w'.split()
@@ -672,9 +672,21 @@ def cache_folder() -> Path:
 
 @functools.cache
 def library_name() -> str:
-    "The name of the library's file: a hash of all that its code depends on."
-    facts = repr((SOURCE, FLAGS, processor()))
-    return f'{hashlib.blake2b(facts.encode(), digest_size=16).hexdigest()}.so'
+    "The beginning of the library's file name: a hash of all that its code depends on."
+    return digest(repr((SOURCE, FLAGS, processor())).encode())
+
+
+def digest(data: bytes) -> str:
+    "A hash in hexadecimal digits."
+    return hashlib.blake2b(data, digest_size=12).hexdigest()
+
+
+def find_library(folder: Path) -> Path | None:
+    "The file of the library, if it is there, whole and private."
+    for path in folder.glob(f'{library_name()}-*.so'):
+        if is_private(path) and path.stem.endswith(digest(path.read_bytes())):
+            return path
+    return None
 
 
 def compiler() -> str | None:
@@ -683,21 +695,25 @@ def compiler() -> str | None:
     return next(filter(None, (shutil.which(name) for name in names if name)), None)
 
 
-def build_library(path: Path):
-    "Compile the library into a file; raises `RuntimeError` without a compiler, or with its first error."
+def build_library(folder: Path) -> Path:
+    """Compile the library into a file of the folder.
+
+    Raises `RuntimeError` without a compiler, or with its first error.
+    """
     program = compiler()
     if program is None:
         raise RuntimeError('there is no C++ compiler here: install one, such as g++')
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        source, out = Path(folder) / 'forward.cpp', Path(folder) / path.name
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        source, out = Path(name) / 'forward.cpp', Path(name) / 'forward.so'
         source.write_text(SOURCE)
         for threads in (['-fopenmp'], []):  # not every compiler has OpenMP
             command = [program, *FLAGS, *threads, str(source), '-o', str(out)]
             run = subprocess.run(command, capture_output=True, text=True)
             if not run.returncode:
+                path = folder / f'{library_name()}-{digest(out.read_bytes())}.so'
                 os.replace(out, path)
-                return
+                return path
     message = (run.stderr.strip() or 'no message').splitlines()[0]
     raise RuntimeError(f'{program} could not compile the library ({message}): try another compiler')
 
@@ -754,7 +770,7 @@ class PassView(ctypes.Structure):
             setattr(self, name, t.data_ptr())
         self.tensors = *getattr(self, 'tensors', ()), *tensors.values()
 
-# %% ../../nbs/02_models/11_library.ipynb #4532a3a5
+# %% ../../nbs/02_models/11_library.ipynb #191277da
 class Library:
     "The compiled functions."
 
@@ -782,7 +798,7 @@ class Library:
         return self.code.choose(*where, ctypes.addressof(prob)), prob.value
 
 
-OPENED = {}  # path → `Library`, or the reason why there is none
+OPENED = {}  # folder → `Library`
 
 
 def open_library(build: bool = False) -> Library | None:
@@ -790,20 +806,13 @@ def open_library(build: bool = False) -> Library | None:
 
     None if it is not there. Raises `RuntimeError` if it cannot be compiled.
     """
-    path = cache_folder() / library_name()
-    if path not in OPENED:
-        if build and not path.exists():
-            build_library(path)
-        if not path.exists() or not is_private(path):
+    folder = cache_folder()
+    if folder not in OPENED:
+        path = find_library(folder) or (build_library(folder) if build else None)
+        if path is None:
             return None
-        try:
-            OPENED[path] = Library(path)
-        except (OSError, AttributeError):  # a damaged file
-            if not build:
-                return None
-            build_library(path)
-            OPENED[path] = Library(path)
-    return OPENED[path]
+        OPENED[folder] = Library(path)
+    return OPENED[folder]
 
 # %% ../../nbs/02_models/11_library.ipynb #31d61d27
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
@@ -1073,23 +1082,28 @@ class ColumnSlots(SlotCache):
             self.views = self.room, (BuffersView * n_layers)(*pairs)
         return self.views[1]
 
-# %% ../../nbs/02_models/11_library.ipynb #ab13c582
+# %% ../../nbs/02_models/11_library.ipynb #0bfe42c4
 SAMPLES = 64  # numbers of each matrix that are compared
 
 
 class WeightPrints:
-    "Versions of the matrices of a model, and some of their numbers."
+    "Versions of the parameters of a model, and some numbers of its matrices."
 
     def __init__(self, weights: Weights):
-        self.tensors = []
+        tensors = []
         for m in matrices_of(weights):
-            self.tensors += [m.weight] if m.bias is None else [m.weight, m.bias]
-        self.views = [spread_numbers(t) for t in self.tensors]
-        self.versions = self._versions()
+            tensors += [m.weight] if m.bias is None else [m.weight, m.bias]
+        self.views = [spread_numbers(t) for t in tensors]
         self.numbers = torch.cat(self.views)
+        self.snapshot = weights.snapshot
+        self.versions = self._versions()
 
     def _versions(self) -> list[int]:
-        return [0 if t.is_inference() else t._version for t in self.tensors]
+        "How often each parameter of the loaded model was overwritten."
+        parameters = []
+        for m in () if self.snapshot is None else self.snapshot.modules:
+            parameters += m.attributes['_parameters'].values()
+        return [p._version for p in parameters if p is not None and not p.is_inference()]
 
     def are_current(self) -> bool:
         "Are versions and numbers as they were?"
