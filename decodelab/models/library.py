@@ -690,9 +690,9 @@ def find_library(folder: Path) -> Path | None:
 
 
 def compiler() -> str | None:
-    "The C++ compiler of this machine: `CXX`, or the first one in the path."
-    names = (os.environ.get('CXX'), 'c++', 'g++', 'clang++')
-    return next(filter(None, (shutil.which(name) for name in names if name)), None)
+    "The C++ compiler of this machine: `CXX` if that is set, or the first one in the path."
+    names = [os.environ['CXX']] if os.environ.get('CXX') else ['c++', 'g++', 'clang++']
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def build_library(folder: Path) -> Path:
@@ -1166,6 +1166,7 @@ class LibraryForward(NativeForward):
         if not isinstance(cache, ColumnCache):
             return super().__call__(ids, cache, begin, last)
         rows, n = ids.shape
+        cache.table(begin + n, rows)  # before anything is written
         size = max(1, CHUNK // rows)
         parts = []
         for a in range(0, n, size):
@@ -1352,7 +1353,7 @@ class SequenceReader:
 
     def logits(self, ids: list[int], begin: int, last: int) -> torch.Tensor:
         "Logits `(last, V)` after the last of `ids`, which are at positions `begin` and on."
-        ids, begin = self._read_first(ids, begin, last)
+        ids, begin = self._read_first(ids, begin, last, 0)
         view = self.forward.model.view
         logits = torch.empty(last, view.ld_head)
         self._prepare(ids, begin, 0)
@@ -1375,7 +1376,7 @@ class SequenceReader:
 
         Rows are probabilities if tokens are drawn, else logits. No tokens: logits are not finite.
         """
-        ids, begin = self._read_first(ids, begin, 1)
+        ids, begin = self._read_first(ids, begin, 1, k - 1)
         view = self.forward.model.view
         rows = torch.empty(k, view.ld_head)
         self._prepare(ids, begin, k - 1)
@@ -1390,14 +1391,21 @@ class SequenceReader:
         n = code.chain(model, call, *settings, tokens, probs)
         return tokens[:n], probs[:n], rows[:n, : view.vocabulary]
 
-    def _read_first(self, ids: list[int], begin: int, last: int) -> tuple[list[int], int]:
-        "Read all but the last chunk of `ids`; returns that, and its position."
-        size = max(last, CHUNK)
-        while len(ids) > size:
-            self._prepare(ids[:CHUNK], begin, 0)
+    def _read_first(
+        self, ids: list[int], begin: int, last: int, more: int
+    ) -> tuple[list[int], int]:
+        """Read all but the last chunk of `ids`, or the `last` ones; returns those, and their position.
+
+        There is room for `more` tokens after them.
+        """
+        if len(ids) > max(last, CHUNK):
+            self.cache.table(begin + len(ids) + more, 1)  # before anything is written
+        while len(ids) > max(last, CHUNK):
+            n = min(CHUNK, len(ids) - max(last, CHUNK))
+            self._prepare(ids[:n], begin, 0)
             self.call.n_scored = 0
             self.forward.run(self.call)
-            ids, begin = ids[CHUNK:], begin + CHUNK
+            ids, begin = ids[n:], begin + n
         return ids, begin
 
     def _prepare(self, ids: list[int], begin: int, more: int):
