@@ -507,7 +507,8 @@ class CompileMixin:
         length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile
         prompts: bool = False,  # prompts and wider passes too, padded to powers of two
         cuda_graphs: bool = False,  # on a GPU, replay passes as CUDA graphs (not yet tried on one)
-        frozen: bool | None = None,  # by the library, with a copy of the weights; None: if there can be one
+        frozen: bool
+        | None = None,  # by the library, with a copy of the weights; None: if there can be one
     ):
         """Compile the passes of this model: once for a machine, or as graphs.
 

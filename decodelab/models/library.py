@@ -649,9 +649,7 @@ extern "C" int panel_width() { return WIDTH; }
 
 # %% ../../nbs/02_models/11_library.ipynb #754b0150
 SOURCE = LANES + PRODUCTS + TOKENS + ATTENTION + FORWARD
-FLAGS = (
-    '-std=c++17 -O3 -march=native -fno-math-errno -fno-trapping-math -shared -fPIC -w'.split()
-)
+FLAGS = '-std=c++17 -O3 -march=native -fno-math-errno -fno-trapping-math -shared -fPIC -w'.split()
 CPUINFO = Path('/proc/cpuinfo')
 
 
@@ -758,7 +756,18 @@ class BuffersView(ctypes.Structure):
 
 POINTERS = 'ids', 'positions', 'columns', 'slots', 'roots', 'depths', 'scored', 'cos', 'sin'
 POINTERS += 'buffers', 'input', 'hidden', 'logits', 'best'
-COUNTS = 'n', 'begin', 'start', 'stop', 'n_scored', 'room', 'first_column', 'nodes', 'rotary', 'threads'
+COUNTS = (
+    'n',
+    'begin',
+    'start',
+    'stop',
+    'n_scored',
+    'room',
+    'first_column',
+    'nodes',
+    'rotary',
+    'threads',
+)
 
 
 class PassView(ctypes.Structure):
@@ -788,7 +797,9 @@ class Library:
         "One pass."
         self.code.forward(ctypes.byref(model), ctypes.byref(call))
 
-    def choose(self, row: torch.Tensor, temperature: float, uniform: int | None) -> tuple[int, float]:
+    def choose(
+        self, row: torch.Tensor, temperature: float, uniform: int | None
+    ) -> tuple[int, float]:
         """A token and its probability by logits `(V,)`; -1 if these are not finite.
 
         With the address of a uniform number it is drawn, and `row` becomes its distribution.
@@ -1107,7 +1118,9 @@ class WeightPrints:
 
     def are_current(self) -> bool:
         "Are versions and numbers as they were?"
-        return self._versions() == self.versions and torch.equal(torch.cat(self.views), self.numbers)
+        return self._versions() == self.versions and torch.equal(
+            torch.cat(self.views), self.numbers
+        )
 
 
 def spread_numbers(t: torch.Tensor) -> torch.Tensor:
@@ -1246,7 +1259,9 @@ class LibraryForward(NativeForward):
         call = self.call(cache.table(self.depth), end)
         call.n, call.stop, call.room, call.first_column = len(ids), self.depth, cache.room[1], 1
         numbers = torch.tensor([positions, columns, slots], dtype=torch.int32)
-        call.point(ids=torch.tensor(ids), positions=numbers[0], columns=numbers[1], slots=numbers[2])
+        call.point(
+            ids=torch.tensor(ids), positions=numbers[0], columns=numbers[1], slots=numbers[2]
+        )
         self.set_trees(call, trees, numbers[1])
         hidden = None
         if trees:

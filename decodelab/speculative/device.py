@@ -96,9 +96,6 @@ def rows_to_host(p: torch.Tensor, draft: Draft) -> torch.Tensor:
         draft.q = list(both[len(p) :])
     return both[: len(p)]
 
-
-
-
 # %% ../../nbs/07_speculative/05_device.ipynb #9f7e9056
 class DeviceSequence(SpeculativeSequence):
     "A sequence on an accelerator. If its parts allow it, a round takes one host read."
