@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 
 import pytest
@@ -11,6 +12,11 @@ import pytest
 import preloaded
 from repo import ROOT, tracked
 from seconds import slow_tests, stored
+
+
+def pytest_configure():
+    "Models are read as on a machine without the library, which may be in the cache of this user."
+    os.environ['DECODELAB_CACHE'] = f'{tempfile.gettempdir()}/no-library-{os.getpid()}'
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -44,7 +50,11 @@ def runner(shelf):
     foreign = ('DECODELAB_', 'HF_', 'HUGGINGFACE_', 'TRANSFORMERS_')
     env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
     env |= dict(
-        HF_HOME=str(shelf), HF_HUB_OFFLINE='1', CUDA_VISIBLE_DEVICES='', OMP_NUM_THREADS='1'
+        HF_HOME=str(shelf),
+        HF_HUB_OFFLINE='1',
+        CUDA_VISIBLE_DEVICES='',
+        OMP_NUM_THREADS='1',
+        DECODELAB_CACHE=os.environ['DECODELAB_CACHE'],
     )
     runner = preloaded.Runner(env)
     yield runner

@@ -50,8 +50,14 @@ def _same(value, default) -> bool:
 # %% ../../nbs/01_core/07_component.ipynb #1d546d8f
 def fast_form_holds(part, fast: str, *methods: str) -> bool:
     "Does `fast` still compute what `methods` compute: does no subclass of its class override one of them?"
+    return class_holds(type(part), fast, methods)
+
+
+@functools.cache
+def class_holds(cls: type, fast: str, methods: tuple[str, ...]) -> bool:
+    "The answer of `fast_form_holds` for all objects of a class."
 
     def depth(name):
-        return next(i for i, cls in enumerate(type(part).__mro__) if name in vars(cls))
+        return next(i for i, base in enumerate(cls.__mro__) if name in vars(base))
 
     return all(depth(fast) <= depth(name) for name in methods)

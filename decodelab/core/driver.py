@@ -461,10 +461,12 @@ def end_of_step(
     return '', n
 
 
-@torch.inference_mode()
 def next_step(steps: Iterator[Step]) -> Step | None:
     "The next step, computed without a record for gradients; None at the end."
-    return next(steps, None)
+    if torch.is_inference_mode_enabled():
+        return next(steps, None)
+    with torch.inference_mode():
+        return next(steps, None)
 
 # %% ../../nbs/01_core/09_driver.ipynb #a004783b
 def decode(

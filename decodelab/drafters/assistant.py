@@ -164,6 +164,18 @@ class AssistantState(DraftState):
         probs = token_probs(rows, tokens, scorer.probabilities)
         return Draft(tokens, rows if self.sampled else None, probs, scorer.passes - passes)
 
+    def draft_chain(self, ids, k, ends, rng):
+        "A draft in one call of the library; None for heads, and for processors that read each row."
+        scorer = self.scorer
+        if not isinstance(scorer, Scorer):
+            return None
+        passes = scorer.passes
+        chain = scorer.chain(ids, k, self.base.sampler(rng), ends)
+        if chain is None:
+            return None
+        tokens, probs, rows = chain
+        return Draft(tokens, list(rows) if self.sampled else None, probs, scorer.passes - passes)
+
 # %% ../../nbs/08_drafters/05_assistant.ipynb #be0e8cc3
 @patch
 def draft_on_device(self: AssistantState, ids: list[int], k: int, rng) -> DeviceDraft | None:

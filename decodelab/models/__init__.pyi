@@ -11,7 +11,5 @@ from .batching import Batch as Batch
 from .audio import audio_features as audio_features
 from .audio import read_wav as read_wav
 from .audio import read_sound as read_sound
-from .step_library import greedy_tokens as greedy_tokens
-from .step_library import compile_step as compile_step
 from .shared_prompt import SharedPrompt as SharedPrompt
 from .shared_prompt import run_side_by_side as run_side_by_side

@@ -23,8 +23,9 @@ from ..core.driver import trace_request
 from ..core.host_reads import SHARED_TRANSFER, join_transfers
 from ..core.trace import Trace
 from .capabilities import SEQUENCE
-from .early_exit import bare_head
+from .early_exit import bare_head, upcast
 from .kv_cache import SlotCache
+from .library import RowOfIds
 from .session import LM, Session, cache_kind
 from .tree_attention import TokenTree, tree_masks
 
@@ -47,6 +48,7 @@ class ForwardRequest:
     runner: greenlet = None  # the sequence that waits
     hidden: torch.Tensor | list | None = None  # the result: `(n, D)` after layer `stop - 1`
     logits: torch.Tensor | None = None  # the result: `(last, V)`
+    best: list[int] | None = None  # the result: the index of each row's largest, if it is known
 
     def __len__(self):
         return len(self.x)
@@ -86,6 +88,34 @@ class BatchedSession(Session):
         self.model_batch = model_batch
         self.slot = model_batch.add_session(self)
         self.cache = model_batch.cache
+
+    def logits(self, ids, last=1):
+        "Logits `(last, V)` after each of the last `last` prefixes of `ids`; one request where it is plain."
+        self.best = None
+        if self.ahead is not None or self._hidden_buffer or not 1 <= last <= len(ids):
+            return super().logits(ids, last)
+        n = self._cut(ids, last)
+        request = self._submit(ids[n:], n, last)
+        self.rows[0] += ids[n:]
+        self.passes += 1
+        self.best = request.best
+        return upcast(request.logits)
+
+    def chain(self, ids, k, uniforms=None, temperature=1.0, ends=()):
+        "The chain of `LibrarySession`, in passes that are joined with those of others."
+        if not self.lm.in_library or self.ahead is not None or self._hidden_buffer:
+            return None
+        tokens, probs, rows = [], [], []
+        while len(tokens) < k and not (tokens and tokens[-1] in ends):
+            row = self.logits(ids + tokens)[0]
+            uniform = None if uniforms is None else uniforms.data_ptr() + 8 * len(tokens)
+            token, prob = self.lm.native.library.choose(row, temperature, uniform)
+            if token < 0:
+                break
+            tokens.append(token)
+            probs.append(prob)
+            rows.append(row)
+        return tokens, probs, rows
 
     def _submit(self, x, begin: int, last: int = 0, **options) -> ForwardRequest:
         "Wait until a pass has computed this request."
@@ -179,7 +209,7 @@ class ModelBatch:
 
     def __init__(self, lm: LM):
         self.lm = lm
-        self.cache = SlotCache()
+        self.cache = SlotCache() if lm.native is None else lm.native.slot_cache()
         self.sessions = []
         self.waiting = []
         self.cost = Counter()
@@ -219,10 +249,34 @@ class ModelBatch:
             self.cache.room = len(self.sessions), round_up_positions(longest)
 
 # %% ../../nbs/02_models/16_batching.ipynb #f198d514
+def run_library_pass(batch: ModelBatch, requests: list[ForwardRequest]):
+    "One pass for `requests` over all layers, as one call of the library."
+    rows = [RowOfIds(r.x, r.session.slot, r.begin, r.last, r.tree) for r in requests]
+    batch.reserve(max(2 + row.begin + len(row.ids) for row in rows))
+    logits, best, hidden = batch.lm.native.read_rows(batch.cache, rows)
+    best = best.tolist()
+    token = scored = 0
+    for r in requests:
+        r.logits, r.best = logits[scored : scored + r.last], best[scored : scored + r.last]
+        if hidden is not None:
+            r.hidden = hidden[token : token + len(r)]
+        token, scored = token + len(r), scored + r.last
+    batch.cost.update(passes=1, rows=len(requests), tokens=token, padded=token)
+
+
+def is_whole(request: ForwardRequest) -> bool:
+    "Does the request ask for logits after all layers, of ids that the host knows?"
+    partial = request.start or request.stop is not None or request.stops or request.bare
+    return not partial and request.pending is None
+
+
 def run_pass(batch: ModelBatch, requests: list[ForwardRequest]):
     "One pass for `requests`, all through the same layers; the results are stored in them."
     lm, layers = batch.lm, batch.lm.layers
     requests = sorted(requests, key=lambda r: r.session.slot)
+    if layers is lm.native and lm.in_library and all(map(is_whole, requests)):
+        run_library_pass(batch, requests)
+        return
     first = requests[0]
     x = pad_requests(requests, lm.device)
     forward = pass_function(batch, requests) if first.start < lm.depth else None

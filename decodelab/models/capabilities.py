@@ -32,6 +32,7 @@ WAYS = {  # way of reading → in words, and the consequence if it gives other l
     'batch': ('in a joint batch', 'sequences run one by one'),
     'early exit': ('with an early exit', 'use another drafter, such as PromptLookupDrafter()'),
 }
+LIBRARY = 'library'  # in all of these ways, of a model that the library reads
 SEQUENCE = ('steps', 'blocks', 'rollback')  # tested by one probe
 REPAIRED = {
     'blocks',
@@ -186,11 +187,21 @@ def read_batch(run: ProbeRun) -> Pairs:
     h, short = run.head, run.head - 3
     if run.encoder is not None:
         raise ValueError('it is an encoder–decoder')
-    cache = SlotCache()
+    cache = SlotCache() if run.lm.native is None else run.lm.native.slot_cache()
     cache.room = (2, 64 * (2 + len(run.a) // 64))
     for (a0, a1), (b0, b1) in (((0, h), (0, short)), ((h, h + TAIL), (short, h))):
         logits = joint_logits(run.lm, cache, [run.a[a0:a1], run.b[b0:b1]], [a0, b0])
         yield 'batch', logits[1], run.full_b[b0:b1]  # a is not padded
+
+
+def read_library(run: ProbeRun) -> Pairs:
+    "All of these ways, by the library."
+    run = copy(run)
+    run.lm = run.lm.by_library
+    readers = (read_sequence, read_branches, read_trees, read_batch, read_exit)
+    for reader in readers[: 4 + (run.lm.depth > 1)]:
+        for _, logits, reference in reader(run):
+            yield LIBRARY, logits, reference
 
 
 def joint_logits(lm, cache: SlotCache, rows: list[list[int]], begins: list[int]) -> list:
@@ -224,7 +235,7 @@ ERRORS = (
 READERS = dict(
     branches=read_branches, trees=read_trees, batch=read_batch, **{'early exit': read_exit}
 )
-READERS |= dict.fromkeys(SEQUENCE, read_sequence)
+READERS |= dict.fromkeys(SEQUENCE, read_sequence) | {LIBRARY: read_library}
 
 
 def row_errors(logits: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
@@ -313,6 +324,7 @@ def probing_twin(lm):
     twin.is_probed = False
     twin.graphs = None
     if lm.native is not None:
+        twin.by_library = copy(twin)
         twin.native = NativeForward(lm.native.weights)
     return twin
 
@@ -357,7 +369,8 @@ class Capabilities(dict):
         outcome = self[way]
         if outcome.works:
             return outcome.reason or f'off by {outcome.error:.0e} of the spread'
-        return f'{outcome.reason}; {WAYS[way][1]}'
+        remedy = 'read it without: lm.compile(frozen=False)' if way == LIBRARY else WAYS[way][1]
+        return f'{outcome.reason}; {remedy}'
 
     def __repr__(self):
         lines = [f'{way:<11} {verdict:<10} {why}' for way, verdict, why in self.rows()]
@@ -440,8 +453,9 @@ class CapabilitiesMixin:
         self.refresh_outcomes()
         start = time.perf_counter()
         outcomes = self._own_outcomes()
-        missing = [r for way, r in READERS.items() if way not in outcomes]
+        ways = [*WAYS, LIBRARY] if self.in_library else list(WAYS)
+        missing = [READERS[way] for way in ways if way not in outcomes]
         if missing:
             outcomes |= probe(self, list(dict.fromkeys(missing)))
         seconds = time.perf_counter() - start if missing else 0.0
-        return Capabilities({way: outcomes[way] for way in WAYS}, self.name, seconds)
+        return Capabilities({way: outcomes[way] for way in ways}, self.name, seconds)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/02_models/12_compile.ipynb #3a7ec896
+# %% ../../nbs/02_models/12_compile.ipynb #3db7886b
 import functools
 import itertools
 import time
@@ -25,7 +25,8 @@ from .transformer import additive, embed, NativeForward, logits as head_logits
 from .transformer import AttentionMask, Matrix, ModelSnapshot, PassInfo
 from .transformer import causal_window
 from .weights import hook_dicts, pack_matrices, cached_native_forward
-from .step_library import StepLibrary, library_reason, compile_step
+from .library import LibraryForward, fits_memory, library_forward
+from .library import library_reason, open_library
 
 # %% ../../nbs/02_models/12_compile.ipynb #98d9f6d5
 MIN_CAPACITY = 256  # positions of the smallest cache
@@ -355,7 +356,7 @@ def time_run(run, device) -> float:
     run()
     return clock(device) - start
 
-# %% ../../nbs/02_models/12_compile.ipynb #a1b5e0fd
+# %% ../../nbs/02_models/12_compile.ipynb #3e139920
 class CompiledForward(Graphs, NativeForward):
     "A native forward with graphs."
 
@@ -364,7 +365,6 @@ class CompiledForward(Graphs, NativeForward):
         native: NativeForward,
         width: int = 8,  # passes of up to `width` tokens have a graph for each number of them
         record=None,
-        frozen: bool = False,  # single tokens by a library with a copy of the weights
         **shapes,  # further arguments of `Graphs`
     ):
         tables = native.weights.tables
@@ -375,14 +375,6 @@ class CompiledForward(Graphs, NativeForward):
             )
         Graphs.__init__(self, width, record, **shapes)
         NativeForward.__init__(self, native.weights)
-        self.frozen = frozen
-        self.library = None
-        self.versions = weight_versions(self.weights.snapshot) if frozen else []
-
-    @property
-    def shapes(self) -> dict:
-        "The arguments of `__init__`."
-        return super().shapes | dict(frozen=self.frozen)
 
     def step(self, room: int, start: int, stop: int, head: bool):
         "The function that one graph computes, `(x, where, keys, values)`."
@@ -401,42 +393,6 @@ class CompiledForward(Graphs, NativeForward):
         if out is None:
             out = NativeForward.forward_contiguous(self, x, cache, begin, start, stop, prompt)
         return out
-
-    def is_current(self) -> bool:
-        "Is the loaded model as it was when it was read, and when it was frozen?"
-        if not NativeForward.is_current(self):
-            return False
-        return not self.frozen or weight_versions(self.weights.snapshot) == self.versions
-
-    def make_graph(self, key: tuple, function, x, where, buffers):
-        "A library for a frozen pass over one token, and a graph for any other."
-        whole = key[0] == 1 and key[2:] == (0, self.depth, True)
-        if not (self.frozen and whole):
-            return compile_graph(function, x, where, buffers)
-        if self.library is None:
-            try:
-                self.library = compile_step(self, 1, self.limit)
-            except Exception as error:
-                raise RuntimeError(compiler_advice(error)) from error
-        return library_pass(self.library, self.depth)
-
-
-def weight_versions(snapshot: ModelSnapshot | None) -> list[int]:
-    "How often each parameter of a loaded model was overwritten."
-    parameters = []
-    for m in () if snapshot is None else snapshot.modules:
-        parameters += m.attributes['_parameters'].values()
-    return [p._version for p in parameters if p is not None and not p.is_inference()]
-
-
-def library_pass(library: StepLibrary, depth: int):
-    "A pass over one token by a library, called as a graph is."
-
-    def run(x, where, *buffers):
-        keys, values = list(buffers[:depth]), list(buffers[depth:])
-        return library(x[0], where, int(where), keys, values)[1][None]
-
-    return run
 
 # %% ../../nbs/02_models/12_compile.ipynb #40b5bf65
 def record_cuda(run):
@@ -518,7 +474,7 @@ class TransformersGraphs(Graphs):
         "Is the model as it was when it was traced?"
         return self.snapshot.is_current()
 
-# %% ../../nbs/02_models/12_compile.ipynb #bd384982
+# %% ../../nbs/02_models/12_compile.ipynb #da57e138
 class CompileMixin:
     """How passes are computed: the part of an `LM` that chooses its backend, and compiles it.
 
@@ -529,6 +485,7 @@ class CompileMixin:
     partial = None  # the `PartialForward` of the model, once it was needed
     graphs = None  # the `Graphs` that were compiled
     prefers_native = True  # use the native forward if there is one
+    rounding = None  # of the library's copy of the weights, as for `PackedModel`; None: it is exact
     backend = "transformers' forward: native=False"
     _has_warned = False
 
@@ -550,18 +507,25 @@ class CompileMixin:
         length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile
         prompts: bool = False,  # prompts and wider passes too, padded to powers of two
         cuda_graphs: bool = False,  # on a GPU, replay passes as CUDA graphs (not yet tried on one)
-        frozen: bool = False,  # float32 on a CPU: single tokens by a library with a copy of the weights
+        frozen: bool
+        | None = None,  # by the library, with a copy of the weights; None: if there can be one
     ):
-        """Compile the passes of this model: some seconds for each shape (`compiled` lists them).
+        """Compile the passes of this model: once for a machine, or as graphs.
+
+        With the library all passes are compiled; graphs take some seconds for each shape
+        (`compiled` lists them), and the other arguments are theirs.
 
         If that is not possible, warns once and leaves the model as it was. Returns the model.
-        Raises `ValueError` for wrong arguments and for a model that is compiled already.
+        Raises `ValueError` for wrong arguments and for a model that has graphs already.
         """
         self.refresh()
         check_int('width', width)
         check_int('length', length)
         check_choice('prompts', prompts, (True, False))
         self._check_compilable(cuda_graphs, frozen)
+        if frozen or (frozen is None and not library_reason(self.native)):
+            return self._use_library(build=True)
+        self._drop_library()
         shapes = dict(
             width=width,
             record=record_cuda if cuda_graphs else None,
@@ -573,7 +537,7 @@ class CompileMixin:
         native, self.backend = self.native, self._plain_backend()
         try:
             if native:
-                self.graphs = CompiledForward(native, frozen=frozen, **shapes)
+                self.graphs = CompiledForward(native, **shapes)
             else:
                 self.graphs = TransformersGraphs(self.layers, **shapes)
         except ValueError as error:
@@ -613,8 +577,36 @@ class CompileMixin:
             )
         if self.graphs:
             raise ValueError(f'{self.name} is compiled already: pack first, then compile')
+        self._drop_library()
         pack_matrices(self.model, self.native)
         self.backend += ', packed'
+        return self
+
+    @property
+    def in_library(self) -> bool:
+        "Does the library read the model?"
+        return isinstance(self.native, LibraryForward)
+
+    def _drop_library(self):
+        "Let the native forward read the model."
+        if self.in_library:
+            self.native, self.backend = self.native.native, 'native forward'
+
+    def _use_library(self, build: bool):
+        """Let the library read the model, if it is there or can be compiled; returns the model.
+
+        Raises `ValueError` if it cannot be compiled and the weights were to be rounded.
+        """
+        try:
+            library = open_library(build)
+            if library is not None and (build or fits_memory(self.native.weights)):
+                self._drop_library()
+                self.native = library_forward(self.model, self.native, library, self.rounding)
+                self.backend = 'native forward in C++'
+        except RuntimeError as error:
+            if self.rounding:
+                raise ValueError(f'{self.name} has no rounded copy: {error}') from error
+            self._warn_uncompiled(str(error))
         return self
 
     def refresh(self):
@@ -633,6 +625,8 @@ class CompileMixin:
         graphs, self.graphs = self.graphs, None
         try:
             self.native, self.backend = cached_native_forward(self.model), 'native forward'
+            if graphs is None and not library_reason(self.native):
+                self._use_library(build=self.rounding is not None)
         except ValueError as error:
             self.native, self.backend = None, f"transformers' forward: {error}"
             self.prefers_native = False
@@ -669,7 +663,7 @@ class CompileMixin:
             raise ValueError(
                 f'{self.name} is on {self.device}, and cuda_graphs needs a CUDA device'
             )
-        check_choice('frozen', frozen, (True, False))
+        check_choice('frozen', frozen, (True, False, None))
         reason = library_reason(self.native) if frozen else ''
         if reason:
             raise ValueError(f'{self.name} cannot be frozen ({reason}): leave frozen out')

@@ -137,14 +137,18 @@ class SlotCache(Cache):
         "Write `(m, heads, n, D)`; returns the keys and values of the rows, `(m, heads, end - begin, D)`."
         if layer not in self.buffers or self.buffers[layer][0].shape[::2] != self.room:
             self.buffers[layer] = self._resized(layer, 0, keys), self._resized(layer, 1, values)
-        index = self._flat_index(*self.buffers[layer][0].shape[1:3])
         visible = []
         for buffer, new in zip(self.buffers[layer], (keys, values)):
-            rows = buffer.view(-1, buffer.shape[-1])  # (slots · heads · columns, D)
-            rows.index_copy_(0, index, new.reshape(-1, new.shape[-1]))
+            self._write(buffer, new)
             part = buffer[:, :, self.begin : self.end]
             visible.append(part[: len(self.slots)] if self.whole else part[self.slots])
         return tuple(visible)
+
+    def _write(self, buffer: torch.Tensor, new: torch.Tensor):
+        "Write new keys or values `(m, heads, n, D)` into a buffer."
+        rows = buffer.view(-1, buffer.shape[-1])  # (slots · heads · columns, D)
+        index = self._flat_index(*buffer.shape[1:3])
+        rows.index_copy_(0, index, new.reshape(-1, new.shape[-1]))
 
     def set_targets(
         self,
@@ -172,11 +176,15 @@ class SlotCache(Cache):
 
     def _resized(self, layer: int, i: int, new: torch.Tensor) -> torch.Tensor:
         "Buffer `i` of a layer in the size of `room`, with as much of the old one as fits."
-        wide = new.new_zeros(self.room[0], new.shape[1], self.room[1], new.shape[3])
+        wide = self._allocate(i, new)
         if layer in self.buffers:
             old = self.buffers[layer][i][: self.room[0], :, : self.room[1]]
             wide[: old.shape[0], :, : old.shape[2]] = old
         return wide
+
+    def _allocate(self, i: int, like: torch.Tensor) -> torch.Tensor:
+        "An empty buffer of keys (`i` is 0) or values in the size of `room`, for tensors like `like`."
+        return like.new_zeros(self.room[0], like.shape[1], self.room[1], like.shape[3])
 
     def move(self, source: int, target: int):
         "Copy the contents of slot `source` to slot `target`."

@@ -11,7 +11,8 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from ..core.checks import check_choice, check_int
+from ..core.checks import check_bool, check_choice, check_int
+from .library import library_reason
 from .weights import is_quantized_linear
 from .session import LM
 
@@ -53,6 +54,28 @@ def weight_bytes(model) -> int:
     return sum(memory.values())
 
 # %% ../../nbs/02_models/18_quantize.ipynb #f7ae5355
+def round_halves(w: torch.Tensor) -> tuple[torch.Tensor, None]:
+    "A weight in bfloat16, and no steps."
+    return w.to(torch.bfloat16), None
+
+
+COPIES = {8: round_rows, 16: round_halves}  # bits → how the library's copy is rounded
+
+
+def rounded_copy(lm: LM, bits: int) -> LM:
+    """An `LM` on the same model that the library reads with weights of fewer bits.
+
+    Raises `ValueError` if there can be no library of the model.
+    """
+    check_choice('bits', check_int('bits', bits), COPIES)
+    reason = library_reason(lm.native)
+    if reason:
+        raise ValueError(f'{lm.name} has no rounded copy ({reason}): leave copy out')
+    new = LM(lm.model, lm.tokenizer, f'{lm.name}, {bits} bits', lm.revision)
+    new.rounding = COPIES[bits]
+    return new._use_library(build=True)
+
+
 FORMATS = {8: 'Int8WeightOnlyConfig', 4: 'Int4WeightOnlyConfig'}
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -77,13 +100,17 @@ def unquantizable_reason(lm: LM, bits: int) -> str:
 
 # %% ../../nbs/02_models/18_quantize.ipynb #5371e74f
 def quantize(
-    lm: LM,  # its model is changed in place
-    bits: int = 8,  # of a weight: 8, or 4 on a GPU
+    lm: LM,  # its model is changed in place, unless `copy`
+    bits: int = 8,  # of a weight: 8, or 4 on a GPU; of a copy 8 or 16
+    copy: bool = False,  # leave the model as it is: the library reads a rounded copy (float32 on a CPU)
 ) -> LM:
-    """An `LM` on the same model, its linear weights rounded to integers by torchao: lossy.
+    """An `LM` on the same model, its linear weights rounded: lossy.
 
-    Raises `ValueError` for a model that cannot be quantised, `ImportError` without torchao.
+    In place they are rounded to integers by torchao, in a copy to integers or to bfloat16, the head
+    included. Raises `ValueError` for a model that cannot be quantised, `ImportError` without torchao.
     """
+    if check_bool('copy', copy):
+        return rounded_copy(lm, bits)
     check_choice('bits', check_int('bits', bits), FORMATS)
     reason = unquantizable_reason(lm, bits)
     if reason:

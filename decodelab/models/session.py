@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['LOAD_ERRORS', 'LM', 'Session', 'UncachedSession', 'read_model', 'check_dtype', 'load', 'check_same_tokenizer']
 
-# %% ../../nbs/02_models/13_session.ipynb #0aa8e44c
+# %% ../../nbs/02_models/13_session.ipynb #b05ba430
 import copy
+import functools
 import inspect
 import weakref
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from fastcore.basics import patch
 from safetensors import SafetensorError
 import torch
 from transformers.generation.candidate_generator import _PruneReindexingLMHead
+from transformers import PreTrainedTokenizerFast
 from transformers.utils.output_capturing import OutputRecorder
 
 from ..core.checks import check_bool, check_int
@@ -26,6 +28,7 @@ from .kv_cache import encoder_decoder_cache, preallocated_cache
 from .hidden_states import HiddenStatesMixin
 from .compile import CompileMixin, TransformersGraphs
 from .early_exit import EarlyExitMixin, upcast
+from .library import SequenceReader, library_reason
 from .loading import EMBEDDED  # noqa: F401 - imported from here elsewhere
 from .loading import as_name, auto_class, check_configuration, check_present
 from .loading import device_of, hub_commit, load_error, locate, n_shards
@@ -44,7 +47,7 @@ def check_characters(text: str):
             "or decoded with errors='surrogateescape', so read it again as UTF-8"
         ) from None
 
-# %% ../../nbs/02_models/13_session.ipynb #648a1f39
+# %% ../../nbs/02_models/13_session.ipynb #8ec8d29e
 class LM(CompileMixin, CapabilitiesMixin):
     """A Hugging Face model, decoder-only or encoder–decoder, with its tokenizer.
 
@@ -100,6 +103,8 @@ class LM(CompileMixin, CapabilitiesMixin):
         "The text of `ids`, special tokens included; without a tokenizer, the ids themselves."
         if self.tokenizer is None:
             return ''.join(f'<{i}>' for i in ids)
+        if has_plain_decoder(type(self.tokenizer)) and type(ids) is list:
+            return self.tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=False)
         return self.tokenizer.decode(
             ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
@@ -117,11 +122,13 @@ class LM(CompileMixin, CapabilitiesMixin):
 
     def open_session(self, encoder: dict | EncodedInput | None = None) -> 'Session':
         "A session of the kind that the model needs."
-        return (Session if self.caches() else UncachedSession)(self, encoder)
+        if not self.caches():
+            return UncachedSession(self, encoder)
+        return (LibrarySession if self.in_library else Session)(self, encoder)
 
     def caches(self) -> bool:
         "Do sessions store keys and values, or states, between passes?"
-        return self.use_cache and bool(cache_kind(self.model))
+        return self.use_cache and (self.native is not None or bool(cache_kind(self.model)))
 
     def _find_device(self):
         "Store the device of the weights, once: a model has to be moved before it is wrapped."
@@ -164,11 +171,33 @@ class LM(CompileMixin, CapabilitiesMixin):
             'end of a sequence': f'ids {ends}',
             'weights': f'{self.dtype} on {self.device}',
             'revision': self.revision,
-            'forward pass': "transformers' own" if self.native is None else 'native',
+            'forward pass': self._forward_in_words(),
         }
         return facts_html(f'LM {self.name}', facts)
 
+    def _forward_in_words(self) -> str:
+        "How passes are computed, and how they could be faster."
+        if self.native is None:
+            return "transformers' own"
+        if self.in_library:
+            return 'native, in C++'
+        if self.graphs is None and not library_reason(self.native):
+            return 'native; lm.compile() makes this and other models faster, once for a machine'
+        return 'native'
+
 # %% ../../nbs/02_models/13_session.ipynb #bd228c5e
+DECODERS = 'decode', '_decode'  # methods of a tokenizer
+
+
+@functools.cache
+def has_plain_decoder(kind: type) -> bool:
+    "Does a class of tokenizers only pass ids on to its decoder in Rust?"
+    if not issubclass(kind, PreTrainedTokenizerFast):
+        return False
+    methods = [getattr(c, name) for c in (kind, PreTrainedTokenizerFast) for name in DECODERS]
+    return methods[:2] == methods[2:]
+
+
 def has_dropout(model) -> bool:
     "Is a model in training mode, with a dropout above zero?"
     if not model.training:
@@ -313,7 +342,7 @@ def cache_kind(model) -> str:
     only_attention = layers <= ATTENTION_LAYERS and not getattr(model, '_is_stateful', False)
     return 'growing' if only_attention else 'snapshots'
 
-# %% ../../nbs/02_models/13_session.ipynb #9797e019
+# %% ../../nbs/02_models/13_session.ipynb #40a5066a
 class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
     """One sequence (or several of one length, batched as rows) and the model's cache of it.
 
@@ -322,6 +351,7 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
 
     states = None  # a list: transformers' forward appends the last layer's states to it
     position_offset = 0  # position of a token minus its index in the cache
+    best = None  # the index of the largest of each row of logits, -1: not finite; None: not known
     encoded = None  # the `EncodedInput` of an encoder–decoder
     _reads_blocks = True  # False: behind the cache, tokens are read one by one
     _can_cut = True  # False: after a cut the sequence is read again from the beginning
@@ -331,7 +361,7 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         self.rows = [[]]  # the ids in the cache
         self.passes = 0
         self.snapshots = {}
-        self.kind = cache_kind(lm.model)
+        self.kind = 'growing' if lm.native else cache_kind(lm.model)
         if lm.native is None:  # a native forward was compared with transformers' when it was made
             lm.require('steps')
             self._reads_blocks = lm.allows('blocks')
@@ -366,6 +396,10 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
             return upcast(self._forward(rows, n_cached, len(rows[0]), last))
         return upcast(self._forward_states(rows, n_cached, last))
 
+    def chain(self, ids: list[int], k: int, uniforms=None, temperature=1.0, ends=()):
+        "Up to `k` tokens drawn one after the other (`LibrarySession`); None: this session cannot."
+        return None
+
     def rollback(self, n: int) -> int:
         """Forget all but the first `n` tokens.
 
@@ -387,6 +421,15 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
             del row[n:]
         return n
 
+    def _cut(self, ids: list[int], last: int) -> int:
+        "Keep the first tokens that are those of `ids`, but not its `last` ones; returns their number."
+        row = self.rows[0]
+        n = len(row)
+        if row != ids[:n] or n > len(ids) - last:
+            n = min(common_prefix(row, ids), len(ids) - last)
+            del row[n:]
+        return n
+
     def _encode(self, encoder: dict | EncodedInput | None) -> EncodedInput | None:
         "The states of the encoder; None for a decoder-only model."
         if not self.lm.decoder_start_ids:
@@ -404,7 +447,8 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         if self.lm.decoder_start_ids:
             return encoder_decoder_cache()
         if self.kind == 'growing':
-            return preallocated_cache()
+            native = self.lm.native
+            return preallocated_cache() if native is None else native.new_cache()
         cache = DynamicCache(config=self.lm.text_config)
         cache.module_states = []  # for models with `state_modules`
         return cache
@@ -531,6 +575,52 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         self.snapshots[len(self)] = copy.deepcopy(self.cache)
         if len(self.snapshots) > MAX_SNAPSHOTS:
             del self.snapshots[min(self.snapshots)]
+
+# %% ../../nbs/02_models/13_session.ipynb #2cce064a
+class LibrarySession(Session):
+    """A sequence that the library reads.
+
+    Passes that are more than logits of one sequence, such as those of trees, are those of any session.
+    """
+
+    def __init__(self, lm: LM, encoder=None):
+        super().__init__(lm, encoder)
+        self.reader = SequenceReader(lm.native, self.cache)
+
+    def logits(self, ids: list[int], last: int = 1) -> torch.Tensor:
+        "Logits `(last, V)` after each of the last `last` prefixes of `ids`, float32."
+        self.best = None
+        if not (self._is_plain() and 1 <= last <= len(ids)):
+            return super().logits(ids, last)
+        n = self._cut(ids, last)
+        logits = self.reader.logits(ids[n:], n, last)
+        self._extend(ids, n, 1)
+        self.best = self.reader.best
+        return logits
+
+    def chain(self, ids, k, uniforms=None, temperature=1.0, ends=()):
+        "The chain of `SequenceReader.chain` after `ids`; None if the library cannot read it."
+        if not (self._is_plain() and ids):
+            return None
+        n = self._cut(ids, 1)
+        chain = self.reader.chain(ids[n:], n, k, uniforms, temperature, ends)
+        tokens = chain[0]
+        self._extend(ids + tokens[:-1], n, max(1, len(tokens)))
+        return chain
+
+    def _is_plain(self) -> bool:
+        "Is a pass one call of the library? A hook must see it, and states are not returned."
+        native = self.lm.native
+        is_one = native is self.reader.forward and self.reader.cache is self.cache
+        has_states = self.ahead is not None or self._keeps_states or len(self.rows) > 1
+        return is_one and not has_states and native.has_no_hooks()
+
+    def _extend(self, ids: list[int], n: int, passes: int):
+        "The cache holds all of `ids`, the first `n` of which it held before."
+        self.rows[0] += ids[n:]
+        self.passes += passes
+        for layer in self.cache.layers:
+            layer.length = len(ids)
 
 # %% ../../nbs/02_models/13_session.ipynb #d2af7de9
 PENDING = -1  # in `rows`: an id that the host has not read
@@ -805,12 +895,18 @@ def tokenizer_difference(a: LM, b: LM) -> str:
         return 'the same tokens, but the two split text differently'
     return ''
 
+# %% ../../nbs/02_models/13_session.ipynb #a93e1c04
+AGREEING = weakref.WeakKeyDictionary()  # tokenizer → tokenizer with the same ids → sizes of both
+
 # %% ../../nbs/02_models/13_session.ipynb #466bb8c5
 def check_same_tokenizer(
     target: LM,
     draft: LM,  # proposes tokens for `target`
 ) -> tuple[LM, LM]:
     "`(target, draft)`; raises `ValueError` if their tokenizers differ in any id."
+    a, b = target.tokenizer, draft.tokenizer
+    if None not in (a, b) and AGREEING.get(a, {}).get(b) == (len(a), len(b)):
+        return target, draft  # compared before
     difference = tokenizer_difference(target, draft)
     if difference.endswith('has none here'):
         raise ValueError(
@@ -823,4 +919,6 @@ def check_same_tokenizer(
             f'{draft.name} cannot draft for {target.name}: their tokenizers differ '
             f'({difference}). Use UniversalDrafter for a draft with another tokenizer'
         )
+    if a is not None:
+        AGREEING.setdefault(a, weakref.WeakKeyDictionary())[b] = len(a), len(b)
     return target, draft

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from .kv_cache import PreallocatedCache
+from .kv_cache import PreallocatedCache, SlotCache, preallocated_cache
 
 # %% ../../nbs/02_models/03_transformer.ipynb #fed5857b
 def onednn_linear():
@@ -390,6 +390,14 @@ class NativeForward:
     def __init__(self, weights: Weights):
         self.weights = weights
         self.depth = len(weights.layers)
+
+    def new_cache(self) -> PreallocatedCache:
+        "An empty cache of one sequence."
+        return preallocated_cache()
+
+    def slot_cache(self) -> SlotCache:
+        "An empty cache of a batch."
+        return SlotCache()
 
     def embed(self, ids: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
         "Hidden states `(rows, n, D)` before the first layer, of ids at positions, both `(rows, n)`."

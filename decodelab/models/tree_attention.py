@@ -67,6 +67,40 @@ class TokenTree:
                 )
 
 # %% ../../nbs/02_models/08_tree_attention.ipynb #d75e5b6c
+def node_positions(
+    slots: torch.Tensor,  # `(rows, n)`: of the new tokens, those of the tree last
+    trees: list,  # for each row a `TokenTree` or None
+) -> torch.Tensor:
+    "Positions `(rows, n)`: a node's is its depth behind the sequence."
+    positions = slots.clone()
+    for row, tree in enumerate(trees):
+        if tree:
+            new = len(tree)
+            root = int(slots[row, -new]) - (len(tree.depths) - new)
+            positions[row, -new:] = root + torch.tensor(tree.depths[-new:])
+    return positions
+
+
+def tree_depths(
+    trees: dict,  # `end` → the tree whose new nodes are the tokens before index `end`
+    columns: torch.Tensor,  # `(T,)`: of each token in the cache
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Trees as the library reads them: `(roots (T,), depths (T, nodes))`, integers.
+
+    A root is the column of the first node, -1 for a token outside a tree; a depth is that of a node
+    which the token attends to, else -1.
+    """
+    nodes = max(len(tree.depths) for tree in trees.values())
+    roots = torch.full(columns.shape, -1, dtype=torch.int32)
+    depths = torch.full((len(columns), nodes), -1, dtype=torch.int16)
+    for end, tree in trees.items():
+        begin, n = end - len(tree), len(tree.depths)
+        roots[begin:end] = columns[begin] - (n - len(tree))
+        each = torch.tensor(tree.depths, dtype=torch.int16)
+        depths[begin:end, :n] = torch.where(torch.as_tensor(tree.ancestor_mask), each, -1)
+    return roots, depths
+
+
 def tree_positions(
     keys: torch.Tensor,  # `(K,)`: consecutive slots, whose keys can be attended to
     slots: torch.Tensor,  # `(rows, n)`: of the new tokens, those of the tree last; < 0: padding
@@ -77,7 +111,6 @@ def tree_positions(
     Returns `(keys (rows, K), positions (rows, n), allowed (rows, 1, n, K))`.
     """
     keys = keys.repeat(len(slots), 1)
-    positions = slots.clone()
     allowed = torch.ones(*slots.shape, keys.shape[1], dtype=torch.bool)
     for row, tree in enumerate(trees):
         if not tree:
@@ -86,24 +119,48 @@ def tree_positions(
         begin = int(slots[row, -new]) - (nodes - new)  # the root's slot, and its position
         first, depths = begin - int(keys[row, 0]), torch.tensor(tree.depths)
         keys[row, first : first + nodes] = begin + depths
-        positions[row, -new:] = begin + depths[-new:]
         allowed[row, -new:, first : first + nodes] = torch.as_tensor(tree.ancestor_mask)
-    return keys, positions, allowed[:, None]
+    return keys, node_positions(slots, trees), allowed[:, None]
 
 
-def tree_masks(config, keys: torch.Tensor, slots: torch.Tensor, trees: list, device) -> tuple:
-    """`(positions, masks)` of a pass in which some rows may have trees.
+class PassMasks(dict):
+    """The keys that each new token of a pass attends to, `(rows, 1, n, K)` booleans by kind of layer.
 
-    They are arguments of `forward_positions`; `keys`, `slots` and `trees` are those of
-    `tree_positions`.
+    They are computed when one is read first: a forward may do with `slots` and `trees` instead.
     """
-    if not any(trees):
-        slots = slots.to(device)
-        return slots, attention_masks(config, keys.to(device), slots)
-    keys, positions, allowed = tree_positions(keys, slots, trees)
-    positions, allowed = positions.to(device), allowed.to(device)
-    masks = attention_masks(config, keys.to(device), positions)
-    return positions, {kind: mask & allowed for kind, mask in masks.items()}
+
+    def __init__(
+        self,
+        config,  # of the text model
+        keys: torch.Tensor,  # those of `tree_positions`, like the next two
+        slots: torch.Tensor,
+        trees: list,
+        device,
+    ):
+        self.config = config
+        self.keys = keys
+        self.slots = slots
+        self.trees = trees
+        self.device = device
+
+    def __missing__(self, kind: str) -> torch.Tensor:
+        if not any(self.trees):
+            slots = self.slots.to(self.device)
+            self.update(attention_masks(self.config, self.keys.to(self.device), slots))
+            return self[kind]
+        keys, positions, allowed = tree_positions(self.keys, self.slots, self.trees)
+        allowed = allowed.to(self.device)
+        masks = attention_masks(self.config, keys.to(self.device), positions.to(self.device))
+        self.update({kind: mask & allowed for kind, mask in masks.items()})
+        return self[kind]
+
+
+def tree_masks(
+    config, keys: torch.Tensor, slots: torch.Tensor, trees: list, device
+) -> tuple[torch.Tensor, PassMasks]:
+    "`(positions (rows, n), masks)` of a pass in which some rows may have trees."
+    masks = PassMasks(config, keys, slots, trees, device)
+    return node_positions(slots, trees).to(device), masks
 
 # %% ../../nbs/02_models/08_tree_attention.ipynb #5202fb0c
 def prompt_comes_first(

@@ -15,7 +15,7 @@ from ..core.host_reads import copy_to_host, to_host
 from ..core.trace import Step
 from .loop import Speculative, SpeculativeSequence, round_step
 from .protocol import DeviceDraft, DeviceVerdict, Draft, Verification
-from ..strategies.sampling import Argmax
+from ..strategies.sampling import ChoiceRows
 
 # %% ../../nbs/07_speculative/05_device.ipynb #b79e2389
 def device_draft(
@@ -95,23 +95,6 @@ def rows_to_host(p: torch.Tensor, draft: Draft) -> torch.Tensor:
     if rows:
         draft.q = list(both[len(p) :])
     return both[: len(p)]
-
-
-class ChoiceRows(Argmax):
-    "Stands in for `Argmax`, with the choices of all rows read at once."
-
-    def __init__(self, p: torch.Tensor):
-        self.p = p  # `(n, V)`
-
-    def rows(self) -> list:
-        "For each row the index of its largest score, -1 where that is not finite; one host read."
-        index, usable = Argmax().draw(self.p, None)
-        return [(i, int(x)) for i, x in enumerate(to_host(torch.where(usable, index, -1)))]
-
-    def categorical(self, choice: tuple) -> int:
-        "The index of the row's largest score; raises `ValueError` where that is not finite."
-        i, index = choice
-        return index if index >= 0 else Argmax().categorical(self.p[i])
 
 # %% ../../nbs/07_speculative/05_device.ipynb #9f7e9056
 class DeviceSequence(SpeculativeSequence):

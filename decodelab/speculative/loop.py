@@ -18,7 +18,7 @@ from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
 from .protocol import LookaheadRule, Verification, Verifier
 from .verifiers import MultiDraftVerifier, TokenVerifier
 from ..strategies.deterministic import DeterministicScorer
-from ..strategies.sampling import Base, Greedy, record_target
+from ..strategies.sampling import Base, ChoiceRows, Greedy, record_target
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #2b7e5fbb
 class Speculative(Strategy):
@@ -89,7 +89,7 @@ class SpeculativeSequence:
         start = drafted = now()
         draft = Draft([], [])
         if self.keep_drafting(0, None, None):
-            draft = self.draft_state.draft(self.ids, self.keep_drafting, self.draft_rng)
+            draft = self.draft()
             draft = draft.cut(self.ends, self.ids)
             drafted = now()
         p = self.score(draft)
@@ -101,6 +101,17 @@ class SpeculativeSequence:
         step.draft_seconds = elapsed(start, drafted)
         step.verify_seconds = elapsed(drafted, now())
         return self.commit(step)
+
+    def draft(self) -> Draft:
+        "A draft in one call, if its length is known beforehand, or one that is asked token by token."
+        k = self.lookahead.fixed_length()
+        draft = None
+        if k:
+            k = min(k, self.room - 1)
+            draft = self.draft_state.draft_chain(self.ids, k, self.eos, self.draft_rng)
+        if draft is None:
+            draft = self.draft_state.draft(self.ids, self.keep_drafting, self.draft_rng)
+        return draft
 
     def score(self, draft: Draft):
         """The target's rows `(1 + n, V)`: after the committed ids and after each drafted token.
@@ -120,6 +131,10 @@ class SpeculativeSequence:
 
     def verify(self, p, draft: Draft) -> Verification:
         "The accepted tokens of a draft and the next one, for the target's rows `p` `(1 + n, V)`."
+        best = self.target.best
+        if best and self.verifier.exact_match and not self.rng.draws:
+            choices = ChoiceRows(p, best)
+            return self.verifier.verify(choices.rows(), draft, choices)
         return self.verifier.verify(p, draft, self.rng)
 
     def commit(self, step: Step) -> Step:

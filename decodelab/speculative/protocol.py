@@ -163,6 +163,13 @@ class DraftState:
         "A draft that continues `ids`."
         raise NotImplementedError(f'{type(self).__name__} has no method draft')
 
+    def draft_chain(self, ids: list[int], k: int, ends: frozenset[int], rng: Rng) -> Draft | None:
+        """A draft of `k` tokens in one call, or of fewer if one of `ends` is drawn.
+
+        None where a token has to be seen before the next is drawn: `draft` does that.
+        """
+        return None
+
     def draft_on_device(self, ids: list[int], k: int, rng: Rng):
         "A `DeviceDraft` of `k` tokens that the host does not read; None where there is none."
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MultinomialRng', 'Greedy', 'Sample']
 
-# %% ../../nbs/04_strategies/01_sampling.ipynb #449356e4
+# %% ../../nbs/04_strategies/01_sampling.ipynb #045b40bf
 import math
 from collections.abc import Iterator
 
@@ -16,7 +16,9 @@ from ..core.component import Component, fast_form_holds
 from ..core.host_reads import lists_to_host, to_host
 from ..core.driver import NoTokenError, RandomSource, Request, Rng, Strategy
 from ..core.trace import Step
+from ..models.session import Session
 from ..models.tree_branches import supports_tree
+from ..logits.warpers import Temperature
 from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #ff6ea44d
@@ -33,7 +35,15 @@ def to_probabilities(
         return probs
     return probs.masked_fill(empty, 0)
 
-# %% ../../nbs/04_strategies/01_sampling.ipynb #dc406232
+# %% ../../nbs/04_strategies/01_sampling.ipynb #1b57ceb9
+def chain_temperature(functions: list, probabilities: bool) -> float | None:
+    "The temperature of chains under bound processors; None if these need to see each row."
+    if not functions:
+        return 1.0
+    alone = len(functions) == 1 and type(functions[0]) is Temperature
+    return functions[0].temperature if alone and probabilities else None
+
+# %% ../../nbs/04_strategies/01_sampling.ipynb #3952f4b4
 class ScoreRecord:
     """Logits and scores of one sequence, stored while it is decoded, and the target's session.
 
@@ -78,6 +88,7 @@ class Scorer:
     last_tree = None  # ids, tokens and logits of the last tree, if processors learn from scores
     max_draft: int | None = None  # the most tokens that can be drafted in a row; None: no limit
     record: ScoreRecord | None = None  # gets the rows of each pass
+    temperature: float | None = None  # of chains; None: tokens are scored one by one
 
     def __init__(
         self,
@@ -88,6 +99,8 @@ class Scorer:
         self.session = request.session()
         self.processors = processors.bind(request)
         self.probabilities = probabilities
+        if isinstance(self.session, Session):
+            self.temperature = chain_temperature(self.processors.functions, probabilities)
 
     def scores(self, ids: list[int], last: int) -> torch.Tensor:
         "`(last, V)` after each of the last `last` prefixes of `ids`."
@@ -111,6 +124,40 @@ class Scorer:
         """
         n_new = len(ids) - len(self.session) if len(self.session) else 1
         return self.scores(ids, max(1, n_new))[-1]
+
+    @property
+    def best(self) -> list[int] | None:
+        "The index of the largest score of each row of the last pass, -1: not finite; None: not known."
+        plain = self.temperature is not None and not self.probabilities
+        return self.session.best if plain and fast_form_holds(self, 'best', 'scores') else None
+
+    def next_token(self, ids: list[int], rng: RandomSource) -> int:
+        "A token after `ids`, drawn by `rng`."
+        chain = self.chain(ids, 1, rng)
+        if chain is not None:
+            return chain[0][0]
+        return rng.categorical(self.next_scores(ids))
+
+    def chain(self, ids: list[int], k: int, rng: RandomSource, ends=()) -> tuple | None:
+        """`(tokens, probabilities, rows (n, V))` of up to `k` tokens, each drawn after the last was read.
+
+        None where a row has to be seen on the way: by a record, by processors other than a temperature, by a
+        source of random numbers of another kind, or where the session cannot.
+        """
+        draws = bool(rng.draws)
+        if self.temperature is None or self.record is not None:
+            return None
+        if self.probabilities != draws or not rng.draws_on_device:
+            return None
+        if not fast_form_holds(self, 'chain', 'scores', 'next_scores'):
+            return None
+        uniforms = rng.stock.peek(k) if rng.draws else None
+        chain = self.session.chain(ids, k, uniforms, self.temperature, ends)
+        if chain is None or not chain[0]:
+            return None
+        if rng.draws:
+            rng.stock.skip(len(chain[0]))
+        return chain
 
     def level_scores(self, sequences: list[list[int]]) -> list[torch.Tensor]:
         "A row `(V,)` after each sequence of a level of a tree; draft heads compute them together."
@@ -259,6 +306,30 @@ class Argmax(RandomSource):
             'use a sampling base, or ExactMatchVerifier with this one'
         )
 
+
+class ChoiceRows(Argmax):
+    "Stands in for `Argmax`, with the choices of all rows read at once."
+
+    def __init__(
+        self,
+        p: torch.Tensor,  # `(n, V)`
+        best: list[int] | None = None,  # the index of each row's largest score, -1: not finite
+    ):
+        self.p = p
+        self.best = best
+
+    def rows(self) -> list[tuple[int, int]]:
+        "For each row its number and the index of its largest score, -1: not finite; one host read."
+        if self.best is None:
+            index, usable = self.draw(self.p, None)
+            self.best = [int(x) for x in to_host(torch.where(usable, index, -1))]
+        return list(enumerate(self.best))
+
+    def categorical(self, choice: tuple[int, int]) -> int:
+        "The index of the row's largest score; raises `ValueError` where that is not finite."
+        i, index = choice
+        return index if index >= 0 else super().categorical(self.p[i])
+
 # %% ../../nbs/04_strategies/01_sampling.ipynb #ce5f0bdc
 def draw_and_read(
     rng: RandomSource,
@@ -322,7 +393,7 @@ class MultinomialRng(Rng):
             )
         return torch.multinomial(weights.float(), k, generator=self.generator).tolist()
 
-# %% ../../nbs/04_strategies/01_sampling.ipynb #36b7ec70
+# %% ../../nbs/04_strategies/01_sampling.ipynb #2c791ad1
 def setting_error(
     base: str,  # the class
     settings: dict,  # arguments that it does not take
@@ -377,7 +448,7 @@ class Base(Strategy, Component):
         rng = self.sampler(request.rng)
         while True:
             passes = scorer.passes
-            ids.append(rng.categorical(scorer.next_scores(ids)))
+            ids.append(scorer.next_token(ids, rng))
             yield Step(ids[-1:], target_passes=scorer.passes - passes)
 
     def __repr__(self):

@@ -1,0 +1,373 @@
+"The library in C++ gives the logits of the model's own forward: any configuration, pieces, trees, rows and drafts."
+
+import copy
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from transformers import GPT2Config, LlamaConfig, MistralConfig
+
+from decodelab import (
+    LM,
+    AssistantDrafter,
+    FixedLookahead,
+    Greedy,
+    PromptLookupDrafter,
+    Sample,
+    Speculative,
+    Temperature,
+    TokenVerifier,
+    certify,
+    decode,
+    decode_batch,
+)
+from decodelab.evaluate.certify import transform_check
+from decodelab.models import library as library_module
+from decodelab.models.capabilities import LIBRARY, READERS, ProbeRun, row_errors
+from decodelab.models.library import ACTIVATIONS, activation_number, library_reason
+from decodelab.models.quantize import quantize, round_halves, round_rows
+from tests.models.test_native_forward import DRAFTERS, TEXTS, configs, examples, made, wander
+
+FLOAT = torch.float32
+IDS = random.Random(0).choices(range(61), k=60)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def folder(tmp_path_factory):
+    "A folder of libraries for all workers; compiled once for each of them at most."
+    base = tmp_path_factory.getbasetemp()
+    path = (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'libraries'
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('DECODELAB_CACHE', str(path))
+        yield path
+
+
+def in_library(model):
+    "The model as an `LM` that the library reads; None if it has rotary tables that change."
+    lm = LM(model)
+    reason = library_reason(lm.native)
+    if 'rotary tables' in reason:
+        return None
+    assert reason == ''
+    lm.compile()
+    assert lm.in_library
+    return lm
+
+
+def full_logits(model, ids):
+    "Logits `(n, V)` by the model's own forward."
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0]
+
+
+pieces = st.lists(
+    st.tuples(st.sampled_from((1, 1, 2, 5, 7, 17)), st.sampled_from((0, 0, 1, 4))),
+    min_size=3,
+    max_size=7,
+)
+
+
+@examples(60)
+@given(configs(), pieces, st.integers(0, 3))
+def test_any_config_in_any_pieces(config, steps, seed):
+    model = made(config[0], FLOAT, seed, **config[1])
+    lm = in_library(model)
+    if lm is not None:
+        ids = random.Random(seed).choices(range(61), k=60)
+        assert wander(lm, full_logits(model, ids), ids, steps) < 1e-4
+
+
+@examples(12)
+@given(configs(), st.integers(0, 3))
+def test_any_config_in_every_way(config, seed):
+    lm = in_library(made(config[0], FLOAT, seed, **config[1]))
+    if lm is None:
+        return
+    lm.is_probed = False  # a probe reads the model itself
+    run = ProbeRun(lm)
+    readers = dict.fromkeys(reader for way, reader in READERS.items() if way != LIBRARY)
+    for reader in readers:
+        if reader.__name__ == 'read_exit' and lm.depth == 1:
+            continue
+        for way, logits, reference in reader(run):
+            assert row_errors(logits, reference).max() < 1e-3, way
+
+
+@examples(12)
+@given(configs(), st.lists(st.integers(1, 40), min_size=2, max_size=5), st.integers(2, 3))
+def test_any_config_in_rows(config, lengths, size):
+    model = made(config[0], FLOAT, **config[1])
+    lm = in_library(model)
+    if lm is None:
+        return
+    texts = [random.Random(n).choices(range(61), k=n) for n in lengths]
+    batch = decode_batch(lm, texts, Greedy(), size, 8)
+    plain = LM(model, native=False)
+    assert [t.tokens for t in batch] == [decode(plain, t, Greedy(), 8).tokens for t in texts]
+    assert batch.unbatched == {}
+
+
+NAMES = 'silu gelu gelu_pytorch_tanh quick_gelu relu relu2 tanh sigmoid linear'.split()
+
+
+@pytest.mark.parametrize('n, name', [*enumerate(NAMES)])
+def test_every_activation(n, name):
+    model = made(dtype=FLOAT, hidden_act=name)
+    assert len(NAMES) == len(ACTIVATIONS)
+    assert activation_number(model.model.layers[0].mlp.act_fn) == n
+    assert wander(in_library(model), full_logits(model, IDS), IDS, [(60, 0)]) < 1e-4
+
+
+LONG = [(LlamaConfig, {}), (MistralConfig, dict(sliding_window=300)), (GPT2Config, {})]
+
+
+@pytest.mark.parametrize('config, kw', LONG)
+def test_a_long_prompt_is_read_in_chunks(config, kw):
+    model = made(config, FLOAT, **dict(max_position_embeddings=900) | kw)
+    ids = random.Random(0).choices(range(61), k=700)
+    whole, lm = full_logits(model, ids), in_library(model)
+    for last in (1, 300, 650):
+        error = (lm.session().logits(ids, last) - whole[-last:]).abs().max()
+        assert error / whole.abs().max() < 1e-4
+    rows = [ids, ids[:1] + ids[:0:-1]]
+    session = lm.session()
+    session.logits(ids[:1])
+    both = torch.stack([whole, full_logits(model, rows[1])])
+    error = (session.expand(2).forward(rows, 400) - both[:, -400:]).abs().max()
+    assert error / whole.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize('n', [62, 254, 256, 510, 512])
+def test_chains_that_need_a_larger_cache(n):
+    model = made(dtype=FLOAT, max_position_embeddings=900)
+    ids = random.Random(n).choices(range(61), k=n)
+    tokens, probs, rows = in_library(model).session().chain(ids, 5)
+    whole = full_logits(model, ids + tokens)[n - 1 : -1]
+    assert torch.allclose(rows, whole, atol=1e-3)
+    assert whole.argmax(-1).tolist() == tokens
+    assert probs == pytest.approx(whole.softmax(-1).amax(-1).tolist(), rel=1e-3)
+
+
+def test_threads_do_not_change_a_number():
+    lm = in_library(made(dtype=FLOAT, num_hidden_layers=3))
+    threads = torch.get_num_threads()
+    logits = []
+    try:
+        for n in (1, 2, 3):
+            torch.set_num_threads(n)
+            session = lm.session()
+            logits.append(torch.cat([session.logits(IDS[:40], 40), session.logits(IDS)]))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(logits[0], logits[2])
+
+
+# Strategies
+
+
+@pytest.fixture(scope='module')
+def small():
+    "A target and a draft by the library, and both by the native forward."
+    models = made(dtype=FLOAT, num_hidden_layers=3), made(dtype=FLOAT, seed=1, num_hidden_layers=1)
+    plain = [LM(copy.deepcopy(model)) for model in models]
+    return [in_library(model) for model in models], plain
+
+
+def rounds(lm, strategy, size):
+    "Tokens of each sequence, and the counts of its steps."
+    rows = []
+    for trace in decode_batch(lm, TEXTS, strategy, size, 12, seed=3):
+        counts = [(s.drafted, s.accepted, s.target_passes, s.draft_passes) for s in trace.steps]
+        rows.append((trace.tokens, counts))
+    return rows
+
+
+@pytest.mark.parametrize('size', [1, 3])
+@pytest.mark.parametrize('name', DRAFTERS)
+def test_every_drafter(small, name, size):
+    both = []
+    for lm, draft in small:
+        drafter = DRAFTERS[name](draft)
+        fast = Speculative(drafter, lookahead=FixedLookahead(3)) if drafter else Greedy()
+        both.append(rounds(lm, fast, size))
+    assert both[0] == both[1]
+    plain = [decode(small[1][0], text, Greedy(), 12).tokens for text in TEXTS]
+    assert [tokens for tokens, _ in both[0]] == plain
+
+
+@pytest.mark.parametrize('size', [1, 3])
+def test_samples_are_those_of_the_native_forward(small, size):
+    base = Sample([Temperature(0.8)])
+    both = []
+    for lm, draft in small:
+        fast = Speculative(AssistantDrafter(draft), base=base, lookahead=FixedLookahead(3))
+        both.append((rounds(lm, base, size), rounds(lm, fast, size)))
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize('base', [Greedy(), Sample()], ids=repr)
+def test_certificates(small, base):
+    [(lm, draft), _] = small
+    for drafter in (AssistantDrafter(draft), PromptLookupDrafter()):
+        fast = Speculative(drafter, base=base, lookahead=FixedLookahead(3))
+        certificate = certify(fast, lm, TEXTS[:2], max_new_tokens=6, samples=200)
+        assert certificate.lossless, certificate
+
+
+def test_sampled_rounds_follow_the_distribution(small):
+    [(lm, draft), _] = small
+    fast = Speculative(AssistantDrafter(draft), base=Sample(), verifier=TokenVerifier())
+    assert transform_check(fast, lm, TEXTS[:2], samples=200).passed
+
+
+def test_a_round_is_two_calls(small):
+    [(lm, draft), _] = small
+    calls = []
+
+    class Counted:
+        "The functions of the library, counted."
+
+        def __init__(self, code, who):
+            self.code = code
+            self.who = who
+
+        def __getattr__(self, name):
+            calls.append((self.who, name))
+            return getattr(self.code, name)
+
+    fast = Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(3))
+    with pytest.MonkeyPatch.context() as patch:
+        for who, one in (('target', lm), ('draft', draft)):
+            counted = copy.copy(one.native.library)
+            counted.code = Counted(counted.code, who)
+            patch.setattr(one.native, 'library', counted)
+        trace = decode(lm, IDS[:20], fast, 13)
+    assert sum(step.drafted > 0 for step in trace.steps) >= len(trace.steps) - 1
+    expected = []
+    for step in trace.steps:
+        expected += [('draft', 'chain')] * (step.drafted > 0) + [('target', 'forward')]
+    assert calls == expected
+
+
+def test_a_lookup_that_finds_nothing_costs_nothing(small):
+    [(lm, _), _] = small
+    trace = decode(lm, [1, 2, 3], Speculative(PromptLookupDrafter()), 3)
+    plain = decode(lm, [1, 2, 3], Greedy(), 3)
+    assert trace.metrics()['target_passes'] == plain.metrics()['target_passes']
+
+
+# Copies of fewer bits
+
+
+def rounded_model(model, rounding):
+    "The model with the numbers of the library's copy; its embedding is not rounded."
+    new = copy.deepcopy(model)
+    with torch.no_grad():
+        new.lm_head.weight = torch.nn.Parameter(new.lm_head.weight.clone())
+        for module in new.modules():
+            if isinstance(module, torch.nn.Linear):
+                integers, step = rounding(module.weight)
+                module.weight.copy_(integers.float() * (1 if step is None else step))
+    return new
+
+
+@pytest.mark.parametrize('bits, rounding', [(8, round_rows), (16, round_halves)])
+@pytest.mark.parametrize('tied', [True, False])
+def test_copies_of_fewer_bits(bits, rounding, tied):
+    model = made(dtype=FLOAT, tie_word_embeddings=tied, intermediate_size=37, attention_bias=True)
+    lm = LM(model)
+    copied = quantize(lm, bits, copy=True)
+    assert copied.in_library
+    assert copied.model is lm.model
+    reference = full_logits(rounded_model(model, rounding), IDS)
+    assert wander(copied, reference, IDS, [(2, 0), (1, 0), (5, 2), (31, 0), (1, 1)]) < 1e-4
+    assert wander(copied, full_logits(model, IDS), IDS, [(60, 0)]) > 1e-3
+
+
+def test_the_copy_drafts_for_its_model(small):
+    [(lm, _), (plain, _)] = small
+    fast = Speculative(AssistantDrafter(quantize(lm, 8, copy=True)), lookahead=FixedLookahead(3))
+    traces = [decode(lm, text, fast, 12) for text in TEXTS]
+    assert [t.tokens for t in traces] == [decode(plain, t, Greedy(), 12).tokens for t in TEXTS]
+    assert sum(t.metrics()['accepted'] for t in traces) > 30
+
+
+# Files and changes
+
+
+def test_weights_that_are_stored_in_16_bits_are_copied_exactly():
+    model = made(dtype=FLOAT)
+    model.to(torch.bfloat16).float()
+    lm = in_library(model)
+    assert 2 * lm.native.model.bytes == in_library(made(dtype=FLOAT)).native.model.bytes
+    assert wander(lm, full_logits(model, IDS), IDS, [(9, 0), (1, 0), (3, 1)]) < 1e-4
+
+
+def test_a_changed_model_is_copied_again():
+    model = made(dtype=FLOAT)
+    lm = in_library(model)
+    for name, p in model.named_parameters():
+        with torch.no_grad():
+            p.mul_(1.1)
+        reference = full_logits(model, IDS)
+        assert wander(lm, reference, IDS, [(20, 0)]) < 1e-4, name
+    assert lm.in_library
+
+
+def test_a_hook_sees_every_pass(small):
+    [(lm, _), _] = small
+    calls = []
+    session = lm.session()
+    session.logits(IDS[:10])
+    hook = lm.model.model.layers[1].mlp.register_forward_hook(lambda *args: calls.append(1))
+    reference = full_logits(lm.model, IDS[:13])
+    del calls[:]
+    logits = session.logits(IDS[:13], 2)
+    hook.remove()
+    assert len(calls) == 1
+    assert torch.allclose(logits, reference[-2:], atol=1e-3)
+
+
+def test_a_library_in_the_cache_is_used_at_once():
+    assert library_module.open_library(build=True) is not None
+    assert LM(made(dtype=FLOAT)).in_library
+    assert not LM(made(dtype=FLOAT), native=False).in_library
+
+
+def test_other_machines_and_damaged_files(folder, tmp_path, monkeypatch):
+    library = library_module.open_library(build=True)
+    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path))
+    tmp_path.chmod(0o700)
+    shutil.copy(library.path, tmp_path)
+    assert library_module.find_library(tmp_path) == tmp_path / library.path.name
+    (tmp_path / library.path.name).write_bytes(library.path.read_bytes()[:-1])
+    assert library_module.find_library(tmp_path) is None
+    assert not LM(made(dtype=FLOAT)).in_library
+
+
+@pytest.mark.skipif('x86' not in os.uname().machine, reason='flags of x86 processors')
+@pytest.mark.parametrize('flag', ['-march=x86-64', '-mavx2 -mfma'])
+def test_narrower_instructions(flag, tmp_path, monkeypatch):
+    if 'avx2' in flag and 'avx2' not in Path('/proc/cpuinfo').read_text():
+        pytest.skip('this processor has no AVX2')
+    flags = ' '.join(library_module.FLAGS).replace('-march=native', flag).replace('-O3', '-O1')
+    monkeypatch.setattr(library_module, 'FLAGS', flags.split())
+    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path))
+    library_module.library_name.cache_clear()
+    try:
+        library = library_module.open_library(build=True)
+        assert library.lanes < 16
+        for config in (LlamaConfig, GPT2Config):
+            model = made(config, FLOAT)
+            lm = in_library(model)
+            assert lm.native.library is library
+            assert (
+                wander(lm, full_logits(model, IDS), IDS, [(9, 0), (1, 0), (7, 2), (17, 0)]) < 1e-4
+            )
+    finally:
+        library_module.library_name.cache_clear()
