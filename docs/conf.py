@@ -1,6 +1,5 @@
 "Sphinx's settings. `python docs/build.py` writes the sources and calls it."
 
-import ast
 import inspect
 import os
 import re

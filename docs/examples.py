@@ -1,8 +1,8 @@
-"""The examples of the reference: docs/examples/PART.md has one for each class and for most functions of the root.
+"""The examples of the reference: docs/examples/PART.md has one for each class and for most functions of the
+root.
 
-Each runs by itself, so what a reader copies from a page works. `python docs/examples.py [PART …]` runs them and
-writes what they print below them; the tests compare.
-"""
+Each runs by itself, so what a reader copies from a page works. `python docs/examples.py [PART …]` runs
+them and writes what they print below them; the tests compare."""
 
 import contextlib
 import functools

@@ -1,15 +1,18 @@
 """Names of other projects' documentation, for links from types: no network is needed to build.
 
-Sphinx's intersphinx reads an inventory, a list of names and addresses that each project publishes, from the network.
-Ours are extracts, one text file a project in docs/inventories: the address of its documentation, then a line a name,
-`name kind path`. They are written again as inventories before Sphinx starts.
-"""
+Sphinx's intersphinx reads an inventory, a list of names and addresses that each project publishes, from
+the network. Ours are extracts, one text file a project in docs/inventories: the address of its
+documentation, then a line a name, `name kind path`. They are written again as inventories before Sphinx
+starts."""
 
 import zlib
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / 'inventories'
-HEAD = '# Sphinx inventory version 2\n# Project: {}\n# Version: \n# The remainder of this file is compressed using zlib.\n'
+HEAD = (
+    '# Sphinx inventory version 2\n# Project: {}\n# Version: \n'
+    '# The remainder of this file is compressed using zlib.\n'
+)
 
 
 def projects():

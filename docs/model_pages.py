@@ -10,7 +10,9 @@ MARGIN = dict(left=56, right=12, top=14, bottom=40)
 STYLE = """<style>
 text { font: 13px system-ui, sans-serif; fill: #59636e } line { stroke: #59636e; stroke-opacity: .35 }
 polyline { fill: none; stroke: #0072b2; stroke-width: 2 }
-@media (prefers-color-scheme: dark) { text { fill: #9198a1 } line { stroke: #9198a1 } polyline { stroke: #58a6e0 } }
+@media (prefers-color-scheme: dark) {
+    text { fill: #9198a1 } line { stroke: #9198a1 } polyline { stroke: #58a6e0 }
+}
 </style>"""
 
 
@@ -82,8 +84,8 @@ def index_page(site):
         rows.append(f'| [`{name}`]({name}.md) | {card.title} | {weights:,} | {size / 1e6:.1f} MB |')
     names = [*cards.CARDS, 'corpus']
     return (
-        '# The embedded models\n\nTen small models ship with decodelab, so that nothing is downloaded where one is '
-        "enough: `load('pico')`. Each has a card: data, tokens, curve, limits and licence. "
+        '# The embedded models\n\nTen small models ship with decodelab, so that nothing is downloaded where '
+        "one is enough: `load('pico')`. Each has a card: data, tokens, curve, limits and licence. "
         '[The corpus](corpus.md) has a data card with the licence of every package.\n\n'
         '| model | what it is | parameters | file |\n|---|---|---|---|\n'
         + '\n'.join(rows)

@@ -1,8 +1,7 @@
 """The pages of the API reference: one for each class, one for each part with its functions.
 
-A class has its signature and parameters, an example that runs, the pages that use it, and its relatives. It is
-all made from the package, the notebooks and docs/examples/.
-"""
+A class has its signature and parameters, an example that runs, the pages that use it, and its relatives.
+It is all made from the package, the notebooks and docs/examples/."""
 
 import ast
 import functools

@@ -1,9 +1,9 @@
 """The search of the site: an index of sections, made while Sphinx reads them; a Sphinx extension.
 
-Sphinx's own search gives every hit in a body the same weight, so a page about a subject is lost among those that
-mention it. Here a section of a page is one entry, with its words and where they stand; `_static/search.js` ranks
-entries by them, and forgives a typing error. Nothing is fetched: the index is a script beside the pages.
-"""
+Sphinx's own search gives every hit in a body the same weight, so a page about a subject is lost among
+those that mention it. Here a section of a page is one entry, with its words and where they stand;
+`_static/search.js` ranks entries by them, and forgives a typing error. Nothing is fetched: the index is a
+script beside the pages."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"What other programs read of a page: a card for links, a description, the map of the site; a Sphinx extension."
+"What other programs read of a page: a card for links, a description, the map of the site."
 
 import html
 import re

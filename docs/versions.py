@@ -1,11 +1,10 @@
 """The sites of released versions beside the newest one.
 
-    python docs/versions.py pack HTML FILE    # the built site of a release as an archive, which the release keeps
+    python docs/versions.py pack HTML FILE    # the built site as an archive, which the release keeps
     python docs/versions.py fetch HTML        # archives of all releases into HTML/v1.2.3/, and versions.json
 
-A release of GitHub has its site as `site.tar.gz`. When the newest site is published, these are unpacked below it, so
-that old pages stay where they were without being built again. `fetch` needs `gh`.
-"""
+A release of GitHub has its site as `site.tar.gz`. When the newest site is published, these are unpacked
+below it, so that old pages stay where they were without being built again. `fetch` needs `gh`."""
 
 import argparse
 import json

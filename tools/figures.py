@@ -123,7 +123,9 @@ def replace_pictures(cell, fresh):
     "The new pictures in place of the old ones, in their order; raises `ValueError` if their number differs."
     old, new = pictures(cell.outputs), pictures(fresh)
     if len(old) != len(new):
-        raise ValueError(f'cell {cell.id} stores {len(old)} pictures and draws {len(new)}: use --all')
+        raise ValueError(
+            f'cell {cell.id} stores {len(old)} pictures and draws {len(new)}: use --all'
+        )
     for a, b in zip(old, new):
         a.data['image/png'] = b.data['image/png']
         a.data['text/plain'] = b.data['text/plain']
@@ -133,7 +135,9 @@ def replace_pictures(cell, fresh):
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('notebooks', nargs='+', type=Path)
-    parser.add_argument('--all', action='store_true', help='store every output of cells that have one')
+    parser.add_argument(
+        '--all', action='store_true', help='store every output of cells that have one'
+    )
     parser.add_argument('--flags', default='', help='also run cells with these flags: gpu net slow')
     parser.add_argument('--scale', default='pico', help='of the rows of an experiment')
     options = parser.parse_args()

@@ -31,7 +31,14 @@ def decoding():
     explorer = explore(lm, draft, models=[])
     axes = dict(
         prompt=[EVEN, FIBONACCI, STACK],
-        method=['draft model', 'token tree', 'prompt lookup', 'suffix', 'lookahead decoding', 'early exit'],
+        method=[
+            'draft model',
+            'token tree',
+            'prompt lookup',
+            'suffix',
+            'lookahead decoding',
+            'early exit',
+        ],
         temperature=[0.0, 0.8],
         lookahead=['fixed', 'confidence', 'entropy'],
         draft_length=[2, 4, 8],
@@ -61,7 +68,10 @@ def traces():
             Speculative(assistant, Sample([Temperature(1.2)]), TypicalAcceptanceVerifier()),
         ),
         'token tree, greedy': (FIBONACCI, Speculative(TreeDrafter(draft, (3, 2, 1)))),
-        'token tree, temperature 0.8': (FIBONACCI, Speculative(TreeDrafter(draft, (3, 2, 1)), warm)),
+        'token tree, temperature 0.8': (
+            FIBONACCI,
+            Speculative(TreeDrafter(draft, (3, 2, 1)), warm),
+        ),
         'prompt lookup, greedy': (STACK, Speculative(PromptLookupDrafter())),
         'early exit, temperature 0.8': (STACK, Speculative(EarlyExitDrafter(4), warm)),
         'plain greedy search': (EVEN, Greedy()),
@@ -139,7 +149,9 @@ def lookahead():
     from decodelab.explorers import explore_lookahead
 
     lm, draft = models()
-    table = DraftTable.build(lm, AssistantDrafter(draft), builtin_prompts()[:3], 40, k=10, progress=False)
+    table = DraftTable.build(
+        lm, AssistantDrafter(draft), builtin_prompts()[:3], 40, k=10, progress=False
+    )
     explorer = explore_lookahead(table, lm)
     axes = dict(
         rule=['confidence', 'entropy', 'cumulative', 'roc'],
@@ -153,7 +165,9 @@ def distribution():
     "Processors one by one, and tokens that are forced."
     from decodelab.explorers import explore_distribution
 
-    explorer = explore_distribution(models()[0], models=[], tokens_shown=12, temperature=1.0, top_p=1.0)
+    explorer = explore_distribution(
+        models()[0], models=[], tokens_shown=12, temperature=1.0, top_p=1.0
+    )
     first = dict(explorer.settings)
     axes = dict(
         temperature=[0.5, 0.8, 1.0, 1.5],
@@ -201,7 +215,9 @@ def remake(name):
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('names', nargs='*', default=list(REPLAYS), help=', '.join(REPLAYS))
-    parser.add_argument('--pages', action='store_true', help='write the stored states with the present script')
+    parser.add_argument(
+        '--pages', action='store_true', help='write the stored states with the present script'
+    )
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
     for name in options.names:

@@ -21,7 +21,7 @@ from ..core.plot import facts_html, rows_html
 from .random_calls import run_path
 from .random_numbers import NotEnumerableError
 from ..evaluate.certify import g_test
-from ..evaluate.exact import ExactLM, TooManyPaths, outcomes
+from ..evaluate.exact import ExactLM, TooManyPathsError, outcomes
 
 # %% ../../nbs/13_engines/10_certify_sampler.ipynb #af17f337
 @dataclass
@@ -380,7 +380,7 @@ def certify_sampler(
         disagreement = real_draws_disagree(function, most_probable, seed)
         if disagreement:
             raise NotEnumerableError(disagreement)
-    except (NotEnumerableError, TooManyPaths) as error:
+    except (NotEnumerableError, TooManyPathsError) as error:
         check, counts = fallback_check(function, most_probable, samples, seed, level, str(error))
     except Exception as error:
         check, counts = failed_or_sampled(function, most_probable, samples, seed, level, error)

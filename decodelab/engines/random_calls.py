@@ -694,7 +694,7 @@ def enumerate_draws(
     """Value → probability of a function that draws from torch, NumPy or `random`, exactly.
 
     Raises `NotEnumerableError` where a random number is used in a way that cannot be followed, and
-    `TooManyPaths` if there are more paths than `max_paths`.
+    `TooManyPathsError` if there are more paths than `max_paths`.
     """
     check_int('max_paths', max_paths)
     result = {}

@@ -21,11 +21,17 @@ from ..core.checks import check_instance, check_int
 from ..core.driver import Request, Rng, Stop, Strategy, decode, trace_request
 from ..core.plot import facts_html, rows_html
 from ..core.trace import Step, Trace
-from .exact import ExactGreedy, ExactLM, ExactSample, LooksAhead, NoTable
-from .exact import TooManyPaths, completions
+from decodelab.evaluate.exact import (
+    ExactGreedy,
+    ExactLM,
+    ExactSample,
+    LooksAheadError,
+    NoTableError,
+)
+from .exact import TooManyPathsError, completions
 from .exact import exact_distribution, total_variation
 from .jobs import progress_bar
-from .score_tests import ScoredText, ScoreTests, base_rows, mode, score_texts
+from .score_tests import ScoredText, base_rows, mode, score_texts
 from .streams import WatchedRng
 from ..models.batching import Batcher, Queue, decode_batch, run_batch
 from ..models.session import LM, load
@@ -421,7 +427,7 @@ def deepen(tabled, case: ExactCase, paths: int) -> tuple[Fraction, Exercised]:
     for n in range(2, LONGEST + 1):
         try:
             distance, exercised = enumerate_case(tabled, case, n, limit)
-        except TooManyPaths:
+        except TooManyPathsError:
             break
         worst = max(worst, distance)
         total = total + exercised
@@ -459,9 +465,9 @@ def exact_check(
 
     try:
         worst, exercised = enumerate_cases(tabled, list(exact_cases(strategy)), paths, progress)
-    except LooksAhead as error:
+    except LooksAheadError as error:
         return Check('exact', False, math.nan, str(error))
-    except NoTable as error:
+    except NoTableError as error:
         return Check('exact', True, math.nan, f'nothing was enumerated: {error}')
     shown = '0' if worst == 0 else f'{float(worst):.4f}'
     message = f'TV = {shown}, exact: {exercised.sequences} paths, {exercised.reach}'

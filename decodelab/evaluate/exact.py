@@ -18,7 +18,7 @@ from ..core.trace import Step
 from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/06_evaluate/09_exact.ipynb #2317f4d3
-class LooksAhead(AttributeError):
+class LooksAheadError(AttributeError):
     "Raised where a part reads numbers that have not been drawn."
 
     def __init__(self, name: str):
@@ -58,18 +58,18 @@ class Enumerator(RandomSource):
 
     @property
     def generator(self):
-        raise LooksAhead('generator')
+        raise LooksAheadError('generator')
 
     @property
     def stock(self):
-        raise LooksAhead('stock')
+        raise LooksAheadError('stock')
 
     @property
     def seed(self):
-        raise LooksAhead('seed')
+        raise LooksAheadError('seed')
 
     def __reduce_ex__(self, protocol):
-        raise LooksAhead('copy')
+        raise LooksAheadError('copy')
 
 
 class Interval:
@@ -97,21 +97,21 @@ class Interval:
     __gt__ = __ge__
 
 
-class TooManyPaths(Exception):
+class TooManyPathsError(Exception):
     "There are more paths than the limit allows."
 
 
 def outcomes(run: Callable, max_paths: int | None = None) -> Iterator[tuple[object, Fraction]]:
     """`(value, probability)` of every path through `run(rng)`.
 
-    Raises `TooManyPaths` if there are more than `max_paths`.
+    Raises `TooManyPathsError` if there are more than `max_paths`.
     """
     paths = [()]
     n_taken = 0
     while paths:
         n_taken += 1
         if max_paths is not None and n_taken > max_paths:
-            raise TooManyPaths(f'there are more than {max_paths} paths')
+            raise TooManyPathsError(f'there are more than {max_paths} paths')
         rng = Enumerator(paths.pop())
         value = run(rng)
         paths += rng.untried
@@ -159,11 +159,11 @@ class ExactLM:
         return weights
 
     def session(self, encoder=None):
-        "Raises `NoTable`."
-        raise NoTable('the strategy opens a session of its model, and a table has none')
+        "Raises `NoTableError`."
+        raise NoTableError('the strategy opens a session of its model, and a table has none')
 
 
-class NoTable(Exception):
+class NoTableError(Exception):
     "Raised where a strategy cannot run on tables."
 
 
@@ -258,7 +258,7 @@ def exact_distribution(
 ) -> Distribution:
     """The distribution of the first `n` tokens under `strategy`, exactly.
 
-    Raises `TooManyPaths` for more than `max_paths` of them.
+    Raises `TooManyPathsError` for more than `max_paths` of them.
     """
 
     def run(rng):

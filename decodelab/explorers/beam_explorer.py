@@ -19,8 +19,20 @@ from ..core.checks import check_choice
 from ..core.html import escape, row_html
 from ..core.trace import Step, Trace
 from .explorer import EXAMPLES, ChoiceField, FlagField, IntField
-from .explorer import ModelExplorer, NumberField, StateField, TextField, best_text
-from .explorer import call_text, evaluate, offered_models, top_pairs, with_imports
+from decodelab.explorers.explorer import (
+    ModelExplorer,
+    NumberField,
+    StateField,
+    TextField,
+    best_text,
+)
+from decodelab.explorers.explorer import (
+    call_text,
+    evaluate,
+    offered_models,
+    top_pairs,
+    with_imports,
+)
 from ..logits.processors import check_ids
 from ..logits.warpers import LogitsProcessor
 from ..models.session import LM
@@ -508,7 +520,8 @@ def rows_html(names: list[str], rows: list[list[str]]) -> str:
 def explore_beams(
     lm: LM,
     prompt: str = PROMPT,
-    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
+    models: Iterable[LM]
+    | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> BeamExplorer:
     """Explore the beam search of a prompt in JupyterLab.

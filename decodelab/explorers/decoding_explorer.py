@@ -8,7 +8,6 @@ __all__ = ['explore']
 # %% ../../nbs/14_explorers/03_decoding_explorer.ipynb #d5cd7958
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from fastcore.basics import patch
 
@@ -19,8 +18,20 @@ from ..core.plot import STYLE, legend_html, prompt_html, strip_html, token_span_
 from ..core.trace import Trace
 from ..evaluate.bench import run_row, to_frame
 from .explorer import EXAMPLES, ChoiceField, Field, FlagField, IntField
-from .explorer import ModelExplorer, NumberField, StateField, TextField, best_text
-from .explorer import best_tokens, call_text, evaluate, offered_models, with_imports
+from decodelab.explorers.explorer import (
+    ModelExplorer,
+    NumberField,
+    StateField,
+    TextField,
+    best_text,
+)
+from decodelab.explorers.explorer import (
+    best_tokens,
+    call_text,
+    evaluate,
+    offered_models,
+    with_imports,
+)
 from .round_explorer import P_COLOR, TokenTexts, distribution_html
 from ..models.session import LM, tokenizer_difference
 from ..strategies.streaming import Stream, make_request, partial_trace
@@ -104,7 +115,9 @@ class Comparison:
     speed: Interval | None = None  # of the first, relative to the second
     repeats: int = 0  # that were measured
     finished: bool = True  # have all decodes ended?
-    best: list = field(default_factory=list)  # the target's best tokens, for each token of each text
+    best: list = field(
+        default_factory=list
+    )  # the target's best tokens, for each token of each text
 
     @property
     def n_compared(self) -> int:
@@ -140,7 +153,9 @@ def measure_speed(runs: list[Callable[[], Trace]], show: Callable, repeats: int 
     return speedup(to_frame(rows, {}), '0', '1')
 
 
-def decoding_fields(prompt: str, methods: list[str], draft: str, drafts: list[str]) -> dict[str, Field]:
+def decoding_fields(
+    prompt: str, methods: list[str], draft: str, drafts: list[str]
+) -> dict[str, Field]:
     "The fields of the form; the first method is beside the plain base."
     first = methods[0] if draft != NO_DRAFT else next(m for m in methods if m not in WITH_DRAFT)
     return dict(
@@ -207,9 +222,7 @@ class DecodingExplorer(ModelExplorer):
     def request(self, settings: dict, strategy) -> Request:
         "The request of a decode."
         sizes = settings['max_new_tokens'], settings['seed']
-        return make_request(
-            self.lm, settings['prompt'], strategy, *sizes, None, agreed_only=True
-        )
+        return make_request(self.lm, settings['prompt'], strategy, *sizes, None, agreed_only=True)
 
     def partial_traces(self, settings: dict, strategy) -> Iterator[Trace]:
         "The trace as it grows; the last one is whole."
@@ -411,7 +424,8 @@ def explore(
     lm: LM,
     draft: LM | None = None,  # a smaller model, of the same tokenizer or of another
     prompt: str = PROMPT,
-    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
+    models: Iterable[LM]
+    | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> DecodingExplorer:
     """Explore the decoding of a prompt in JupyterLab.

@@ -376,7 +376,9 @@ class DistributionExplorer(ModelExplorer):
             )
         forget = ''
         if len(result.branches) > len(result.forced):
-            opening = '<span class="dx-badge dx-live" data-pick="forget:" tabindex="0" role="button">'
+            opening = (
+                '<span class="dx-badge dx-live" data-pick="forget:" tabindex="0" role="button">'
+            )
             forget = f'{opening}forget the other branches</span>'
         return f'<div>{badge}{forget}</div>{root}{self.branch_html(result, ())}'
 
@@ -472,7 +474,8 @@ def bar_cell(p: float, largest: float, possible: bool, removed: bool) -> str:
 def explore_distribution(
     lm: LM,
     prefix=PREFIX,  # a string or ids
-    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
+    models: Iterable[LM]
+    | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> DistributionExplorer:
     """Explore the distribution of the next token in JupyterLab.

@@ -582,7 +582,9 @@ def view_html(explorer: Explorer) -> str:
 
 # %% ../../nbs/14_explorers/01_explorer.ipynb #88e66fd5
 VOID = frozenset('area base br col hr img input link meta source wbr'.split())
-LIVE_ATTRIBUTES = re.compile(r'\s(?:data-pick|data-link|tabindex|aria-selected|role="button")(?:="[^"]*")?')
+LIVE_ATTRIBUTES = re.compile(
+    r'\s(?:data-pick|data-link|tabindex|aria-selected|role="button")(?:="[^"]*")?'
+)
 
 
 class StillView(HTMLParser):

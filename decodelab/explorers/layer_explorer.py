@@ -15,7 +15,13 @@ import torch
 from ..core.html import escape, svg_html
 from ..core.trace import detokenize
 from .explorer import EXAMPLES, ChoiceField, ModelExplorer, NumberField
-from .explorer import StateField, TextField, call_text, offered_models, with_imports
+from decodelab.explorers.explorer import (
+    StateField,
+    TextField,
+    call_text,
+    offered_models,
+    with_imports,
+)
 from ..models.session import LM
 from ..strategies.beam_plot import display_text
 from ..strategies.dola import DIVERGENCES, contrast, dola_layers
@@ -179,7 +185,9 @@ class LayerExplorer(ModelExplorer):
             return f'{len(result)} tokens, {result.depth} layers'
         ranks = result.rank[:, position - 1].tolist()
         first = [str(layer) for layer, rank in enumerate(ranks) if rank == 1]
-        where = f'first choice of layers {", ".join(first)}' if first else 'first choice of no layer'
+        where = (
+            f'first choice of layers {", ".join(first)}' if first else 'first choice of no layer'
+        )
         return f'token {display_text(result.texts[position])}: {where} of {result.depth}'
 
     def pick(self, key: str) -> dict:
@@ -385,7 +393,8 @@ def curve_svg(
 def explore_layers(
     lm: LM,
     text: str,
-    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
+    models: Iterable[LM]
+    | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> LayerExplorer:
     """Explore what the layers of a model predict for the tokens of a text, in JupyterLab.

@@ -13,7 +13,13 @@ from ..core.html import escape, figures_html, svg_html
 from ..core.plot import TINTS
 from ..core.trace import CONTEXT, Step, detokenize
 from .explorer import ChoiceField, Explorer, IntField, NumberField, StateField
-from .explorer import best_text, best_tokens, call_text, constructor_code, evaluate
+from decodelab.explorers.explorer import (
+    best_text,
+    best_tokens,
+    call_text,
+    constructor_code,
+    evaluate,
+)
 from .explorer import load_call, with_imports
 from .round_explorer import visible
 from ..models.session import LM
@@ -404,7 +410,10 @@ class LookaheadExplorer(Explorer):
         drafter = constructor_code(str(metadata['drafter']), self.lm)
         base = constructor_code(str(metadata.get('base', '')), self.lm)
         if not drafter or not base:
-            return ["# table.save('table.json') has stored it", "table = DraftTable.load('table.json')"]
+            return [
+                "# table.save('table.json') has stored it",
+                "table = DraftTable.load('table.json')",
+            ]
         sizes = f'{metadata["max_new_tokens"]}, {metadata["k"]}'
         options = f', {base}' if base != 'Greedy()' else ''
         options += f', seed={metadata["seed"]}' if metadata['seed'] else ''

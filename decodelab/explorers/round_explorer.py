@@ -231,7 +231,9 @@ def chain_html(
     rows = ''.join(
         chain_row(item, texts, shown_round.number, weights, item['node'] == shown) for item in items
     )
-    return f'<div style="overflow-x:auto" class="dx-wide"><table><tr>{head}</tr>{rows}</table></div>'
+    return (
+        f'<div style="overflow-x:auto" class="dx-wide"><table><tr>{head}</tr>{rows}</table></div>'
+    )
 
 # %% ../../nbs/14_explorers/04_round_explorer.ipynb #bdc75bca
 def node_html(item: dict, texts: TokenTexts, number: int, shown: bool) -> str:

@@ -530,7 +530,8 @@ def code(self: WatermarkExplorer) -> str:
 def explore_watermark(
     lm: LM,
     prompt=PROMPT,  # a string or ids
-    models: Iterable[LM] | None = None,  # others to choose from; None: those of the notebook's variables
+    models: Iterable[LM]
+    | None = None,  # others to choose from; None: those of the notebook's variables
     **settings,  # first values of the form, by the names of its fields
 ) -> WatermarkExplorer:
     """Explore a watermark and its detection in JupyterLab.

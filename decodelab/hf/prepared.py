@@ -18,7 +18,13 @@ from transformers.utils import ModelOutput
 
 from ..core.driver import Request
 from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill
-from .inputs import check_room, check_streamer, decoder_prompts, encoder_inputs, encoder_mask
+from decodelab.hf.inputs import (
+    check_room,
+    check_streamer,
+    decoder_prompts,
+    encoder_inputs,
+    encoder_mask,
+)
 from .inputs import encoder_states, end_rules
 from .inputs import ids_argument, ids_of, input_names, is_padding_outside
 from .inputs import main_input_name, mask_of

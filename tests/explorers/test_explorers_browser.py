@@ -189,7 +189,9 @@ def test_a_decode(form, models):
     explorer.undo()
     explorer.undo()
     form.wait_for(explorer)
-    assert form.box.get_by_role('slider', name='draft length').get_attribute('aria-valuenow') == '4.0'
+    assert (
+        form.box.get_by_role('slider', name='draft length').get_attribute('aria-valuenow') == '4.0'
+    )
 
 
 def clipboard(page) -> str:
@@ -336,14 +338,18 @@ def test_every_control_has_a_name(lab):
         controls = lab[0].locator('.decodelab-panel').get_by_role(role)
         assert controls.count(), role
         for control in controls.all():
-            name = control.evaluate("e => e.getAttribute('aria-label') || e.labels?.[0]?.textContent")
+            name = control.evaluate(
+                "e => e.getAttribute('aria-label') || e.labels?.[0]?.textContent"
+            )
             assert name, control.evaluate('e => e.outerHTML')
 
 
 def test_pictures_of_all(lab, form):
     page = lab[0]
     for theme in ('Light', 'Dark'):
-        page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
+        page.evaluate(
+            f"jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})"
+        )
         page.wait_for_function(f"document.body.dataset.jpThemeName === 'JupyterLab {theme}'")
         for name in CELLS:
             form(name).keep(theme.lower())
@@ -353,7 +359,9 @@ def test_pictures_of_all(lab, form):
         form(name).keep('narrow')
     watermark = form('watermark').box
     right = watermark.bounding_box()['x'] + watermark.bounding_box()['width']
-    for verdict in watermark.locator('td', has_text=re.compile('^(watermarked|no evidence)$')).all():
+    for verdict in watermark.locator(
+        'td', has_text=re.compile('^(watermarked|no evidence)$')
+    ).all():
         assert verdict.bounding_box()['x'] + verdict.bounding_box()['width'] <= right
     page.set_viewport_size(dict(width=1280, height=1600))
 

@@ -101,7 +101,9 @@ def test_on_a_phone_and_in_the_dark(page, opened, name):
     page.screenshot(path=ARTEFACTS / f'replay_{name}_light.png')
     page.set_viewport_size(dict(width=390, height=1200))
     page.emulate_media(color_scheme='dark')
-    wide = page.evaluate('document.documentElement.scrollWidth - document.documentElement.clientWidth')
+    wide = page.evaluate(
+        'document.documentElement.scrollWidth - document.documentElement.clientWidth'
+    )
     assert wide <= 0
     page.screenshot(path=ARTEFACTS / f'replay_{name}_phone.png')
     page.emulate_media(color_scheme='light')

@@ -31,7 +31,9 @@ class Case:
     n: int
     stop: str = 'Stop(eos=())'
     seed: int = 0
-    around: str = ''  # a strategy around `base`, which is the `Speculative` or, for `plain`, its base
+    around: str = (
+        ''  # a strategy around `base`, which is the `Speculative` or, for `plain`, its base
+    )
 
     def strategy(self, base, world):
         "The `Speculative` of this case on a base; raises what its parts raise."
@@ -212,7 +214,9 @@ def random_case(draw: random.Random, architectures, kind: Kind) -> Case:
     )
 
 
-SIMPLEST = dict(stop='Stop(eos=())', verifier='None', lookahead='FixedLookahead(2)', architecture='llama')
+SIMPLEST = dict(
+    stop='Stop(eos=())', verifier='None', lookahead='FixedLookahead(2)', architecture='llama'
+)
 
 
 def smaller(case: Case):

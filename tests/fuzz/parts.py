@@ -208,7 +208,9 @@ class Maker:
     def stop(self) -> str:
         "Mostly no end; else an id, a string of one or two letters, or a condition."
         token = self.draw.randrange(self.vocab_size)
-        letters = ''.join(chr(ord('A') + self.draw.randrange(min(8, self.vocab_size))) for _ in 'ab')
+        letters = ''.join(
+            chr(ord('A') + self.draw.randrange(min(8, self.vocab_size))) for _ in 'ab'
+        )
         return self.draw.choice(
             ['Stop(eos=())'] * 5
             + [f'Stop(eos=({token},))'] * 2

@@ -24,13 +24,9 @@ from decodelab import (
 )
 from decodelab.core.driver import Rng
 from decodelab.speculative.protocol import (
-    Draft,
-    Drafter,
-    DraftState,
     FixedLookahead,
     LookaheadRule,
     Verification,
-    Verifier,
 )
 from decodelab.speculative.verifiers import residual
 from decodelab.strategies.sampling import Scorer
@@ -316,7 +312,9 @@ class RowsNotDrawnFrom(Changed):
     def change(self, draft, ids, rng):
         draft.q = draft.q[:1] + draft.q[:-1] if draft.q else draft.q
         for j, x in enumerate(draft.tokens):
-            draft.q[j] = draft.q[j] if draft.q[j][x] > 0 else draft.q[j] * 0 + uniform_row(draft.q[j])
+            draft.q[j] = (
+                draft.q[j] if draft.q[j][x] > 0 else draft.q[j] * 0 + uniform_row(draft.q[j])
+            )
         return draft
 
 
@@ -550,7 +548,11 @@ class GreedyBonusAfterTwelve(ExactMatchVerifier):
 
     def verify(self, p, draft, rng):
         result = super().verify(p, draft, rng)
-        if draft.parents is None and 0 < len(draft.tokens) == result.accepted and len(draft.committed) > 12:
+        if (
+            draft.parents is None
+            and 0 < len(draft.tokens) == result.accepted
+            and len(draft.committed) > 12
+        ):
             result.token = rng.categorical(p[result.accepted - 1])
         return result
 
@@ -607,12 +609,16 @@ OWN = {
 }
 SAMPLED = AUDIT | OWN
 GREEDY = {
-    'accepts all for prompts over five ids, greedy': lambda: greedy(LaxGreedy(TRIGGERS['accepts all for prompts over five ids'])),
+    'accepts all for prompts over five ids, greedy': lambda: greedy(
+        LaxGreedy(TRIGGERS['accepts all for prompts over five ids'])
+    ),
     'accepts all after an end of text, greedy': lambda: greedy(LaxGreedy(ends_before)),
     'accepts all in a batch, greedy': lambda: greedy(LaxGreedy(TRIGGERS['accepts all in a batch'])),
     'near ties': lambda: greedy(NearTies()),
     'bonus of the row before after twelve, greedy': lambda: greedy(GreedyBonusAfterTwelve()),
-    'accepts all from the second request on, greedy': lambda: greedy(LaxGreedy(AfterTheFirstRequest())),
+    'accepts all from the second request on, greedy': lambda: greedy(
+        LaxGreedy(AfterTheFirstRequest())
+    ),
 }
 RIGHT = {
     'token verification': lambda: sampled(Wrong()),
