@@ -1,13 +1,15 @@
-"""The flaws of `tests/speculative`, each with its certificate: which are found, by which evidence, in what time.
+"""The flaws of `tests/speculative` and their certificates: which are found, by what evidence, in what time.
 
     python experiments/mutations.py
-    python experiments/mutations.py --only audit --only 'held back' --out runs/mutations.csv
+    python experiments/mutations.py --only audit --samples 6000 --out runs/mutations.csv
     python experiments/mutations.py --package FOLDER --label before
 
-A row is a flaw and a certificate of default size; the last rows are strategies without a flaw. Rows of --out
-are written as they are done, and the same command goes on after an interruption. --package takes `decodelab`
-from another checkout, an older one for example; its rows have another --label in the same table. The stored
-table has those of commit c5cd959, before certificates tested every token, as `before`.
+A row is a flaw and its certificate; --samples says how large one is, by default as large as `certify`
+makes it. The last set has strategies without a flaw. Rows of --out are written as they are done, and the
+same command goes on after an interruption; flaws that were not found are tried again with other --samples.
+--package takes `decodelab` from another checkout, an older one for example; its rows have another --label
+in the same table. The stored table has those of commit c5cd959, before certificates tested every token, as
+`before`.
 """
 
 import argparse
@@ -17,7 +19,17 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-COLUMNS = 'label', 'set', 'flaw', 'verdict', 'found by', 'distance', 'seconds', 'evidence'
+COLUMNS = (
+    'label',
+    'set',
+    'flaw',
+    'samples',
+    'verdict',
+    'found by',
+    'distance',
+    'seconds',
+    'evidence',
+)
 
 
 def read_arguments(argv=None):
@@ -26,6 +38,7 @@ def read_arguments(argv=None):
     parser.add_argument('--only', action='append', help='this set of flaws')
     parser.add_argument('--package', type=Path, default=HERE.parent, help='checkout of decodelab')
     parser.add_argument('--label', default='now', help='of its rows')
+    parser.add_argument('--samples', type=int, help='of a certificate')
     parser.add_argument('--out', type=Path, default=HERE / 'mutations.csv')
     return parser.parse_args(argv)
 
@@ -44,15 +57,15 @@ def flaw_sets() -> dict[str, dict]:
     }
 
 
-def certified_row(where: dict, make) -> dict:
-    "The default certificate of a flaw as a row; an error that it raises is in its evidence."
+def certified_row(where: dict, make, options: dict) -> dict:
+    "The certificate of a flaw as a row; an error that it raises is in its evidence."
     import torch
     from decodelab import certify
 
     torch.set_num_threads(1)
     start = time.process_time()
     try:
-        certificate = certify(make(), progress=False)
+        certificate = certify(make(), progress=False, **options)
     except Exception as error:
         seconds = round(time.process_time() - start, 1)
         evidence = f'{type(error).__name__}: {error}'.splitlines()[0]
@@ -84,6 +97,11 @@ def store(path: Path, rows: list[dict]):
         table.writerows(rows)
 
 
+def is_done(row: dict, samples: int | None) -> bool:
+    "Is a flaw found, or was it looked for with as many samples?"
+    return row['verdict'] == 'lossy' or row['samples'] in ('default', str(samples))
+
+
 def counts(rows: list[dict]) -> list[str]:
     "How many flaws of each set were found, in words."
     lines = []
@@ -100,17 +118,18 @@ def main(argv=None):
     args = read_arguments(argv)
     sys.path[:0] = [str(args.package.resolve()), str(HERE.parent / 'tests/speculative')]
     sets = flaw_sets()
-    rows = stored_rows(args.out)
-    done = {(row['label'], row['flaw']) for row in rows}
+    rows = {(row['label'], row['set'], row['flaw']): row for row in stored_rows(args.out)}
+    options = {} if args.samples is None else dict(samples=args.samples)
     for name in args.only or sets:
         for flaw, make in sets[name].items():
-            if (args.label, flaw) in done:
+            key = args.label, name, flaw
+            if key in rows and is_done(rows[key], args.samples):
                 continue
-            where = dict(label=args.label, set=name, flaw=flaw)
-            rows.append(certified_row(where, make))
-            store(args.out, rows)
-            print(f'{flaw}: {rows[-1]["verdict"]}, {rows[-1]["seconds"]} s', flush=True)
-    print('\n'.join(counts(rows)))
+            where = dict(zip(COLUMNS, key)) | dict(samples=args.samples or 'default')
+            rows[key] = certified_row(where, make, options)
+            store(args.out, rows.values())
+            print(f'{flaw}: {rows[key]["verdict"]}, {rows[key]["seconds"]} s', flush=True)
+    print('\n'.join(counts(list(rows.values()))))
 
 
 if __name__ == '__main__':
