@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+SETS = 'audit', 'own', 'greedy', 'held back', 'right'
 COLUMNS = (
     'label',
     'set',
@@ -35,7 +36,7 @@ COLUMNS = (
 def read_arguments(argv=None):
     "The arguments of the command line."
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
-    parser.add_argument('--only', action='append', help='this set of flaws')
+    parser.add_argument('--only', action='append', choices=SETS, help='this set of flaws')
     parser.add_argument('--package', type=Path, default=HERE.parent, help='checkout of decodelab')
     parser.add_argument('--label', default='now', help='of its rows')
     parser.add_argument('--samples', type=int, help='of a certificate')
@@ -45,16 +46,10 @@ def read_arguments(argv=None):
 
 def flaw_sets() -> dict[str, dict]:
     "Name of a set → flaw → a function that makes the strategy."
-    import flaws
-    from held_back import HELD_BACK
+    from tests.speculative import flaws
+    from tests.speculative.held_back import HELD_BACK
 
-    return {
-        'audit': flaws.AUDIT,
-        'own': flaws.OWN,
-        'greedy': flaws.GREEDY,
-        'held back': HELD_BACK,
-        'right': flaws.RIGHT,
-    }
+    return dict(zip(SETS, (flaws.AUDIT, flaws.OWN, flaws.GREEDY, HELD_BACK, flaws.RIGHT)))
 
 
 def certified_row(where: dict, make, options: dict) -> dict:
@@ -116,7 +111,7 @@ def counts(rows: list[dict]) -> list[str]:
 def main(argv=None):
     "Certify what is not in the table yet."
     args = read_arguments(argv)
-    sys.path[:0] = [str(args.package.resolve()), str(HERE.parent / 'tests/speculative')]
+    sys.path[:0] = [str(args.package.resolve()), str(HERE.parent)]
     sets = flaw_sets()
     rows = {(row['label'], row['set'], row['flaw']): row for row in stored_rows(args.out)}
     options = {} if args.samples is None else dict(samples=args.samples)

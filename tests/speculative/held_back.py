@@ -14,7 +14,7 @@ from decodelab import (
 )
 from decodelab.speculative.protocol import Verification
 from decodelab.speculative.verifiers import residual
-from flaws import DRAFT, Changed, Lax, Wrong, sampled, tree
+from tests.speculative.flaws import DRAFT, Changed, Lax, Wrong, sampled, tree
 
 PAGE = 16  # positions of a block of a paged cache
 
