@@ -25,7 +25,7 @@ from decodelab import (
     decode,
     decode_batch,
 )
-from decodelab.evaluate.certify import transform_check
+from decodelab.evaluate.certify import token_check
 from decodelab.models import library as library_module
 from decodelab.models.capabilities import LIBRARY, READERS, ProbeRun, row_errors
 from decodelab.models.library import ACTIVATIONS, activation_number, library_reason
@@ -222,7 +222,8 @@ def test_certificates(small, base):
 def test_sampled_rounds_follow_the_distribution(small):
     [(lm, draft), _] = small
     fast = Speculative(AssistantDrafter(draft), base=Sample(), verifier=TokenVerifier())
-    assert transform_check(fast, lm, TEXTS[:2], samples=200).passed
+    check = token_check({'': fast}, lm, TEXTS[:2], samples=1000)
+    assert check.passed, check
 
 
 def test_a_round_is_two_calls(small):
