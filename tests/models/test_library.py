@@ -351,6 +351,32 @@ def test_other_machines_and_damaged_files(folder, tmp_path, monkeypatch):
     assert not LM(made(dtype=FLOAT)).in_library
 
 
+@pytest.mark.parametrize('environment', [dict(CXX='false'), dict(CXX='', PATH='')])
+def test_without_a_compiler_the_model_is_read_as_before(environment, tmp_path, monkeypatch):
+    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    model = made(dtype=FLOAT)
+    lm = LM(model)
+    with pytest.warns(UserWarning, match='native forward, not compiled: .*compile'):
+        lm.compile()
+    assert not lm.in_library
+    assert wander(lm, full_logits(model, IDS), IDS, [(9, 0), (1, 0)]) < 1e-4
+
+
+def test_a_file_that_is_no_library(tmp_path, monkeypatch):
+    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path))
+    tmp_path.chmod(0o700)
+    content = b'no code'
+    name = f'{library_module.library_name()}-{library_module.digest(content)}.so'
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / name).chmod(0o600)
+    with pytest.warns(UserWarning, match='set DECODELAB_CACHE'):
+        lm = LM(made(dtype=FLOAT))
+    assert not lm.in_library
+    assert lm.session().logits(IDS).isfinite().all()
+
+
 @pytest.mark.skipif('x86' not in os.uname().machine, reason='flags of x86 processors')
 @pytest.mark.parametrize('flag', ['-march=x86-64', '-mavx2 -mfma'])
 def test_narrower_instructions(flag, tmp_path, monkeypatch):
