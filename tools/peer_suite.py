@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from repo import ROOT
+from repo import ROOT, cells
 
 SUITE = ROOT.parent / 'shared' / 'peer_suite'
 RATES = (
@@ -28,6 +28,7 @@ RATES = (
 )  # architecture, held_back, transformers, before, now
 DIFFERENCES = ROOT / 'tests' / 'hf' / 'peer_differences.csv'  # architecture, test, reason
 PAGE = ROOT / 'docs' / 'architectures.md'
+NOTEBOOK = ROOT / 'nbs' / '12_hf' / '09_generate.ipynb'
 BEGIN, END = '<!-- peer suite -->', '<!-- end of peer suite -->'
 LEFT_OUT = (
     'not compil and not export and not static_cache_no_recompile'  # torch.compile takes minutes
@@ -128,9 +129,19 @@ def rates(theirs: dict, ours: dict) -> pd.DataFrame:
 
 
 def share(table: pd.DataFrame) -> str:
-    "`a of b (c %), before d`: tests that pass, and those that passed with the release before."
-    n, before, now = table[['transformers', 'before', 'now']].sum()
-    return f'{now} of {n} ({now / n:.1%}; before {before}, {before / n:.0%})'
+    "`a of b (c %; before: d, e %)`: tests that pass, and those that passed before, where these were counted."
+    n, now = table[['transformers', 'now']].sum()
+    before = ''
+    if table.before.notna().all():
+        count = int(table.before.sum())
+        before = f'; before: {count}, {count / n:.0%}'
+    return f'{now} of {n} ({now / n:.1%}{before})'
+
+
+def refusals() -> str:
+    "The table of refused calls in the notebook of `generate`."
+    (cell,) = (text for text in cells(NOTEBOOK, 'markdown') if '| refused |' in text)
+    return '\n'.join(line for line in cell.splitlines() if line.startswith('|'))
 
 
 def section(table: pd.DataFrame) -> str:
@@ -138,7 +149,8 @@ def section(table: pd.DataFrame) -> str:
     rows = []
     for r in table.itertuples():
         others = 'yes' if r.held_back else ''
-        rows.append(f'| {r.architecture} | {others} | {r.transformers} | {r.before} | {r.now} |')
+        before = '' if pd.isna(r.before) else int(r.before)
+        rows.append(f'| {r.architecture} | {others} | {r.transformers} | {before} | {r.now} |')
     return '\n'.join(
         [
             BEGIN,
@@ -147,13 +159,19 @@ def section(table: pd.DataFrame) -> str:
             "The tests of transformers that call `generate`, unchanged, with "
             '[`decodelab.generate`](../nbs/12_hf/09_generate.ipynb) in its place, counted where they '
             "pass with transformers' own (`python tools/peer_suite.py`; tests of `torch.compile` and of "
-            f'export are left out). Of the architectures by which it was written pass '
-            f'{share(table[~table.held_back])}; of others, which it met first in this measurement, '
-            f'{share(table[table.held_back])}. "Before" is the version without lockstep batches.',
+            'export are left out). Of the architectures by which it was written pass '
+            f'{share(table[~table.held_back])}. Of others, for which nothing had been done when it met '
+            f'them, {share(table[table.held_back])}.',
             '',
             "| architecture | held back | pass with transformers' | with ours, before | with ours |",
             '|---|---|---|---|---|',
             *rows,
+            '',
+            '## What `generate` refuses',
+            '',
+            'Calls that run in transformers, and raise one sentence in decodelab.',
+            '',
+            refusals(),
             END,
         ]
     )
@@ -166,7 +184,7 @@ def write(table: pd.DataFrame, column: str, held_back: bool):
         stored.loc[r.architecture, 'held_back'] = held_back
         stored.loc[r.architecture, 'transformers'] = r.transformers
         stored.loc[r.architecture, column] = r.passing
-    stored = stored.sort_values(['held_back', 'architecture'])
+    stored = stored.rename_axis('architecture').sort_values(['held_back', 'architecture'])
     stored = stored[['held_back', 'transformers', 'before', 'now']]
     stored = stored.astype(dict(held_back=bool, transformers=int, before='Int64', now='Int64'))
     stored.to_csv(RATES)
@@ -195,8 +213,10 @@ def main():
     names = arguments.names or architectures(arguments.tests or arguments.suite)
     with tempfile.TemporaryDirectory() as folder:
         suite = Suite(Path(folder), arguments.suite, arguments.tests)
-        theirs = suite.run(names, ours=False)
-        ours = suite.run(names, ours=True, package=arguments.package or ROOT)
+        theirs, ours = {}, {}
+        for name in names:  # a process each: tests of one change what others find
+            theirs |= suite.run([name], ours=False)
+            ours |= suite.run([name], ours=True, package=arguments.package or ROOT)
     table = rates(theirs, ours)
     print(table.to_string(index=False))
     both = {key: x for key, x in ours.items() if theirs.get(key, {}).get('outcome') == 'passed'}
