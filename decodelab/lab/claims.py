@@ -132,12 +132,15 @@ def bounds_text(low: float, high: float, words=('above', 'below')) -> str:
 
 
 def interval_text(interval: Interval) -> str:
-    "A figure with its interval, if it has one."
+    "A figure with its interval, if it has one, with two digits of its width."
     if math.isnan(interval.value):
         return 'no value'
     if math.isnan(interval.low):
         return f'{number(interval.value)}, no interval'
-    return f'{number(interval.value)} [{number(interval.low)}, {number(interval.high)}]'
+    width = interval.high - interval.low
+    digits = min(max(1 - math.floor(math.log10(width)), 0), 5) if 0 < width < math.inf else 2
+    value, low, high = (f'{end:.{digits}f}' for end in interval)
+    return f'{value} [{low}, {high}]'
 
 # %% ../../nbs/15_lab/03_claims.ipynb #cla00011
 @dataclass(frozen=True)
@@ -348,7 +351,7 @@ class Claim:
     def evidence(self, sample) -> Evidence:
         "Judge a sample, or a mapping of samples by case; None was not measured."
         if sample is None:
-            return Evidence('not measured')
+            return Evidence('')
         if not isinstance(sample, Mapping):
             return self.rule.evidence(sample)
         cases = {name: self.rule.evidence(part) for name, part in sample.items()}
@@ -417,6 +420,7 @@ def verdict_row(
 ) -> dict:
     "One row of `Experiment.verdicts`."
     in_family = decided is not None
+    silent = 'as claimed' if evidence.is_exact else 'not measured'
     is_judged = decided if in_family else evidence.is_exact
     if in_family and not decided:
         alone = evidence.p <= LEVEL
@@ -430,7 +434,7 @@ def verdict_row(
         claim=claim.text,
         source=claim.source,
         rule=claim.rule_text(),
-        measured='; '.join(filter(None, [evidence.figure, more])),
+        measured='; '.join(filter(None, [evidence.figure, more])) or silent,
         p=f'{evidence.p:.2g}' if in_family else '',
         agrees=evidence.answer if is_judged else None,
         why=why,
