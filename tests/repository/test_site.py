@@ -19,6 +19,7 @@ from repo import ROOT, notebooks, numbered
 sys.path.insert(0, str(ROOT / 'docs'))
 import dead_links
 import pages
+import sources as site_sources
 
 PAGES = [ROOT / 'docs' / 'howto.md', *sorted((ROOT / 'docs' / 'tutorials').glob('*.md'))]
 DEFECTS = ROOT / 'docs' / 'defects.md'
@@ -79,7 +80,7 @@ def test_links_of_files_are_links_of_pages(site):
 
 
 def test_every_notebook_has_its_page_and_every_link_a_target(site):
-    sources = pages.sources(site)
+    sources = site_sources.every(site)
     for path in numbered():
         page = site.pages[path]
         assert page in sources
@@ -92,7 +93,7 @@ def test_every_notebook_has_its_page_and_every_link_a_target(site):
 
 def test_a_tutorial_that_is_a_notebook_is_rendered_in_its_position(site):
     "One page for a topic: the notebook, at the address of the tutorial."
-    sources = pages.sources(site)
+    sources = site_sources.every(site)
     for notebook, page in pages.RENDERED.items():
         assert site.pages[ROOT / notebook] == page
         assert f'book/{notebook.removeprefix("nbs/")}' not in sources
@@ -128,7 +129,7 @@ def test_the_page_of_the_guides_has_a_line_for_every_call(site):
     columns = ['guide', 'block', 'part', 'section']
     assert rows[columns].equals(calls[columns])
     assert set(rows.guide) == set(pages.GUIDES)
-    page = pages.sources(site)['guides.md']
+    page = site_sources.every(site)['guides.md']
     lines = [line for line in page.splitlines() if re.match(r'\| \d', line)]
     assert len(lines) == len(rows)
     for command in rows.command:
@@ -156,7 +157,7 @@ def test_dead_links_are_detected(tmp_path):
 
 def test_the_comments_of_pages_are_replaced(site):
     "A file shows no placeholder, its page has what is made in the position of the comment."
-    sources = pages.sources(site)
+    sources = site_sources.every(site)
     for name in ('index.md', 'howto.md', 'guides.md'):
         text = (ROOT / 'docs' / name).read_text()
         assert '%%' not in text
@@ -168,7 +169,7 @@ def test_the_comments_of_pages_are_replaced(site):
 
 
 def test_the_claims_have_a_page_that_the_experiments_lead_to(site):
-    sources = pages.sources(site)
+    sources = site_sources.every(site)
     assert '](claims.md#00_tour)' in sources['experiments/index.md']
     assert '\nclaims.md\n' in sources['experiments/index.md']
     assert '\n### 00_tour\n' in sources['experiments/claims.md']
