@@ -10,8 +10,12 @@ import json
 import math
 from pathlib import Path
 
+from .terminal import columns, styled
 from ..core.files import write_atomic
-from ..core.plot import plot_acceptance, plot_speed, save_html
+from ..core.html import escape
+from ..core.plot import figure_html, part_html, plot_acceptance, plot_speed
+from ..lab.notebook_html import page_html
+from ..lab.run_report import table_html
 
 # %% ../../nbs/16_cli/04_bench_report.ipynb #4665660b
 def prompt_in(line: str) -> str:
@@ -56,8 +60,8 @@ COLUMNS = dict(
     tokens_per_second='tok/s',
     speedup='speedup',
     block_efficiency='tokens/pass',
-    acceptance_rate='acceptance',
-    identical='identical',
+    acceptance_rate='accepted',
+    identical='same text',
     slowdowns='slower on',
 )
 
@@ -93,10 +97,14 @@ def summary_table(
     for name, row in summary.iterrows():
         rows.append([name, *(format_cell(column, row, sampled) for column in COLUMNS)])
     first, *widths = [max(map(len, column)) for column in zip(*rows)]
+    gap = '  ' if first + sum(widths) + 2 * len(widths) <= columns() else ' '
+    first = max(8, min(first, columns() - sum(widths) - len(gap) * len(widths)))
     lines = []
     for name, *figures in rows:
         aligned = [figure.rjust(width) for figure, width in zip(figures, widths)]
-        lines.append('  '.join([name.ljust(first), *aligned]).rstrip())
+        name = name if len(name) <= first else f'{name[: first - 1]}…'
+        lines.append(gap.join([name.ljust(first), *aligned]).rstrip())
+    lines[0] = styled(lines[0], 'bold')
     if 'speedup' in summary.attrs:
         lines.append(f'speedup: {summary.attrs["speedup"]}')
     return '\n'.join(lines)
@@ -129,15 +137,30 @@ def clock_sentences(summary) -> list[str]:
 
 
 def fastest_sentence(summary, others, plain: str) -> str:
-    "Which of the other strategies is faster than the strategy `plain`, and by how much."
+    """The fastest of the other strategies, if the interval of its speedup over `plain` is above 1.
+
+    A difference that the interval does not exclude is none.
+    """
     if others.speedup.isna().all():
         return 'Nothing is known of the speed.'
-    best = others.speedup.idxmax()
-    if not others.speedup[best] > 1:
+    faster = others[others.speedup_low > 1]
+    if len(faster):
+        best = faster.speedup.idxmax()
+        variant = summary.attrs.get('speedup', '')
+        fastest = f'Fastest here: {best}, {faster.speedup[best]:.2f} times the speed of {plain}'
+        return fastest + (f' ({variant}).' if variant else '.')
+    best = others.loc[others.speedup.idxmax()]
+    if not best.speedup > 1:
         return f'Nothing was faster than {plain} here.'
-    variant = summary.attrs.get('speedup', '')
-    fastest = f'Fastest here: {best}, {others.speedup[best]:.2f} times the speed of {plain}'
-    return fastest + (f' ({variant}).' if variant else '.')
+    if math.isnan(best.speedup_low):
+        return (
+            f'No winner: {best.name} decoded at {best.speedup:.2f} times the speed of {plain}, '
+            'without an interval, which needs two prompts or more.'
+        )
+    return (
+        f'No winner: the speedup of {best.name}, {format_speedup(best)}, may be 1. More prompts '
+        'and --repeats make its interval narrower.'
+    )
 
 
 def summary_sentences(
@@ -168,18 +191,22 @@ def without_nan(value):
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def save_json(path, summary, provenance: dict):
-    "Every figure of a summary with its provenance, as JSON; a missing figure is null."
+def summary_record(summary, provenance: dict) -> dict:
+    "Every figure of a summary with its provenance, for JSON; a missing figure is None."
     rows = [
         dict(zip(row, map(without_nan, row.values())))
         for row in summary.reset_index().to_dict('records')
     ]
     variant = summary.attrs.get('speedup')
-    report = dict(decodelab_summary=1, provenance=provenance, speedup=variant, summary=rows)
-    write_atomic(path, json.dumps(report, indent=1, ensure_ascii=False) + '\n')
+    return dict(decodelab_summary=1, provenance=provenance, speedup=variant, summary=rows)
 
 
 PROVENANCE = 'model dtype device threads torch transformers decodelab commit date'.split()
+PAGE_COLUMNS = COLUMNS | dict(token_acceptance='accepted, each position', draft_cost='draft pass')
+WHY_THESE = (
+    'Three prompts, spread over the list, each decoded by a different strategy where there are '
+    'several: which tokens came from a draft, and where it was wrong.'
+)
 
 
 def summary_figures(frame, summary) -> list:
@@ -187,7 +214,7 @@ def summary_figures(frame, summary) -> list:
     from matplotlib.figure import Figure
 
     def new_axes(height):
-        return Figure(figsize=(6.4, height), dpi=80, layout='constrained').subplots()
+        return Figure(figsize=(6.4, height), layout='constrained').subplots()
 
     figures = []
     if len(summary) > 1:
@@ -206,10 +233,18 @@ def save_page(
     sampled: bool = False,  # texts differ by design
 ):
     "A self-contained page: sentences, table, figures, traces, provenance."
-    more = ['speedup_low', 'speedup_high', 'token_acceptance', 'draft_cost']
-    table = summary.reset_index()[['strategy', *COLUMNS, *more]]
-    figures = summary_figures(frame, summary)
-    known = {key: provenance[key] for key in PROVENANCE if provenance.get(key) is not None}
-    measured_with = ', '.join(f'{key}: {value}' for key, value in known.items())
-    parts = [*summary_sentences(summary, sampled), table, *figures, *traces]
-    save_html([*parts, f'Measured with {measured_with}.'], path, title='decodelab compare')
+    first, *others = map(escape, summary_sentences(summary, sampled))
+    rows = []
+    for name, row in summary.iterrows():
+        cells = [format_cell(column, row, sampled) for column in PAGE_COLUMNS]
+        rows.append([f'<b>{escape(str(name))}</b>', *cells])
+    known = [[f'<b>{key}</b>', escape(str(provenance.get(key, '–')))] for key in PROVENANCE]
+    everything = escape(json.dumps(provenance, indent=1, ensure_ascii=False))
+    parts = [f'<p><b>{first}</b></p>', table_html(['strategy', *PAGE_COLUMNS.values()], rows)]
+    parts += [f'<ul>{"".join(f"<li>{other}</li>" for other in others)}</ul>'] if others else []
+    parts += ['<h2>Figures</h2>', '<div class="side">']
+    parts += [f'<figure>{figure_html(ax)}</figure>' for ax in summary_figures(frame, summary)]
+    parts += ['</div>', '<h2>Texts</h2>', f'<p>{WHY_THESE}</p>', *map(part_html, traces)]
+    parts += ['<h2>Measured with</h2>', table_html(['', ''], known, 'provenance')]
+    parts += [f'<details><summary>all of it</summary><pre>{everything}</pre></details>']
+    write_atomic(path, page_html('Strategies side by side', '\n'.join(parts)))

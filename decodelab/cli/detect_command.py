@@ -11,6 +11,8 @@ import sys
 from dataclasses import MISSING, fields
 from pathlib import Path
 
+from .terminal import add_json, output, styled, wrap
+
 # %% ../../nbs/16_cli/06_detect_command.ipynb #51ae523f
 SCHEMES = (
     'GreenList TransformersGreenList Unigram HardList SWEET SBW '
@@ -171,8 +173,10 @@ def detect_command(args) -> int:
     texts, prompts, names = zip(*read_documents(args.file))
     detections = detector.detect_many(texts, prompts, **options)
     combined = combine(detections, level=args.level) if len(detections) > 1 else None
-    print('\n'.join(detection_lines(detections, names, combined)))
-    write_detections(args, detections, names, combined)
+    shown = [args.file] if combined is None and names == (1,) and args.file != '-' else names
+    lines = detection_lines(detections, shown, combined)
+    output(args.json, detection_report(detections, names, combined), '\n'.join(map(wrap, lines)))
+    write_page(args.html, detections)
     evidence = detections[0] if combined is None else combined
     return 0 if evidence.marked else 1
 
@@ -183,9 +187,34 @@ RETOKENIZED = (
 )
 
 
+def verdict_line(name, detection) -> str:
+    "The verdict on a document, in bold, with its p-value."
+    word, colour = (
+        ('watermarked', 'green') if detection.marked else ('no watermark found', 'yellow')
+    )
+    evidence = f'(p = {detection.p:.2g}, level {detection.level:g})'
+    return f'{name}: {styled(word, "bold", colour)} {evidence}'
+
+
+def evidence_line(detection) -> str:
+    "The evidence for a verdict: how many tokens count, and what they score."
+    if not detection.count:
+        return f'    {detection.watermark}: no token counts'
+    mean = detection.total / detection.count
+    line = (
+        f'    {detection.watermark}: {detection.count} tokens count, z = {detection.z:.2f}, mean '
+        f'score {mean:.3f} where {detection.null.mean:.3f} is expected without it'
+    )
+    if detection.windows:
+        line += f'; best window p = {detection.windows.p:.2g}'
+    if detection.key_p is not None:
+        line += f'; p = {detection.key_p:.2g} among other keys'
+    return line
+
+
 def span_line(detection, span) -> str:
     "A watermarked span: its tokens, its p-value, and the beginning of its text."
-    line = f'   tokens {span.begin} to {span.end}: p={span.p:.2g}'
+    line = f'    tokens {span.begin} to {span.end}: p = {span.p:.2g}'
     if not detection.pieces:
         return line
     text = ''.join(detection.pieces[span.begin : span.end])
@@ -197,18 +226,14 @@ def detection_lines(
     names,  # of the documents
     combined,  # a `Combined` of all, or None
 ) -> list[str]:
-    "A line for each document, one for each of its spans, one for all documents together."
-    from decodelab.detection.detect import verdict
-
+    "Verdict and evidence of each document, a line for each of its spans, one for all documents together."
     lines = []
     for name, detection in zip(names, detections):
-        lines.append(f'{name}: {detection}')
+        lines += [verdict_line(name, detection), evidence_line(detection)]
         lines += [span_line(detection, span) for span in detection.spans]
     if combined is not None:
-        lines.append(
-            f'all {combined.documents} together: {verdict(combined)}, p={combined.p:.2g}, '
-            f'z={combined.z:.2f}, {combined.count} tokens'
-        )
+        lines.append(verdict_line(f'all {combined.documents} together', combined))
+        lines.append(f'    {combined.count} tokens count, z = {combined.z:.2f}')
     if any(d.retokenized and not d.marked for d in detections):
         lines.append(RETOKENIZED)
     return lines
@@ -222,21 +247,23 @@ def detection_record(name, detection) -> dict:
 PAGE = '<!doctype html><meta charset="utf-8"><title>decodelab detect</title>'
 
 
-def write_detections(args, detections: list, names, combined):
-    "The JSON and the page, where they were asked for."
+def detection_report(detections: list, names, combined) -> dict:
+    "All documents for JSON, and what they show together."
+    together = None
+    if combined is not None:
+        evidence = dict(p=combined.p, counted=combined.count)
+        together = dict(marked=combined.marked, level=combined.level) | evidence
+    documents = [detection_record(*pair) for pair in zip(names, detections)]
+    return dict(documents=documents, together=together)
+
+
+def write_page(path: str | None, detections: list):
+    "The page of coloured texts, where it was asked for."
     from decodelab.core.files import write_atomic
 
-    if args.json:
-        together = None
-        if combined is not None:
-            evidence = dict(p=combined.p, counted=combined.count)
-            together = dict(marked=combined.marked, level=combined.level) | evidence
-        documents = [detection_record(*pair) for pair in zip(names, detections)]
-        report = dict(documents=documents, together=together)
-        write_atomic(args.json, json.dumps(report, indent=1))
-    if args.html:
+    if path:
         texts = '<hr>'.join(detection._repr_html_() for detection in detections)
-        write_atomic(args.html, PAGE + texts)
+        write_atomic(path, PAGE + texts)
 
 
 def add_detect_arguments(add):
@@ -284,5 +311,5 @@ def add_detect_arguments(add):
     add('--permutations', type=int, default=0, metavar='N', help='also compare with N other keys')
     add('--seed', type=int, metavar='S', help='of windows and permutations (default: 0)')
     add('--device', default=None, help="'cpu', 'cuda', … for SWEET, which reads the model")
-    add('--json', metavar='FILE', help='write p-values and spans')
+    add_json(add, 'p-values and spans')
     add('--html', metavar='FILE', help='write the coloured texts')

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from .terminal import wrap
+
 # %% ../../nbs/16_cli/07_experiment_command.ipynb #69dadd87
 def manifest_text(
     manifest,  # a DataFrame of `requirements.experiments`
@@ -109,7 +111,7 @@ def print_missing(path: Path, missing: list, stream):
     state = 'lacks:' if missing else 'nothing is missing'
     print(f'{path.stem} {state}' if missing else f'{path.stem}: {state}', file=stream)
     for item in missing:
-        print(f'    {item}' if item.hard else f'    perhaps {item}', file=stream)
+        print(wrap(f'    {item}' if item.hard else f'    perhaps {item}'), file=stream)
 
 
 def measure(
@@ -172,7 +174,7 @@ def report_result(result) -> int:
     if result.failure:
         print(f'{result.failure.trace}\n{result.name}: {result.failure}', file=sys.stderr)
     if process_rank()[0] == 0:
-        print('\n'.join(result_lines(result)), flush=True)
+        print(wrap('\n'.join(result_lines(result))), flush=True)
     if result.failed_parts:
         print(f'{result.name}: --resume does what failed, and nothing else', file=sys.stderr)
     return 1 if result.failure or result.failed_parts else 0
@@ -185,7 +187,7 @@ def list_experiments(args) -> int:
     manifest = experiments(args.notebooks)
     if args.scale:
         manifest = manifest[manifest.scale == args.scale]
-    print(manifest_text(manifest))
+    print(wrap(manifest_text(manifest)))
     return 0
 
 

@@ -21,7 +21,8 @@ from .experiment_command import add_experiment, experiment_command
 from .completion import SHELLS, completion_script
 from ..lab.run_report import add_report, report_command
 from .strategy_names import DRAFTERS, SPELLINGS, Models, make_strategy, read_spelling
-from .strategy_names import split_spellings, strategies_table
+from .strategy_names import split_spellings, strategies_json, strategies_table
+from .terminal import STDOUT, add_json, columns, output, print_or_write, styled, wrap
 
 # %% ../../nbs/16_cli/08_main.ipynb #31571b94
 DEFAULT_STRATEGIES = ('assisted', 'lookup')
@@ -192,9 +193,9 @@ def compare_command(args) -> int:
     check_folder_exists(args.html)
     if n_processes > 1 and not args.out:
         raise ValueError('several processes need one folder: give it with --out')
-    if rank == 0:
+    if rank == 0 and args.json != STDOUT:
         size = f'{len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats'
-        print(f'{target}, {size}; runs in {out}', flush=True)
+        print(wrap(f'{target}, {size}; runs in {out}'), flush=True)
     frame = compare_frame(args, target, prompts, strategies)
     if rank:
         return 0  # the main process reports
@@ -234,18 +235,24 @@ def print_failures(frame) -> bool:
 
 
 def report_comparison(args, out: Path, frame, result, traces: list):
-    "Print table and sentences of a comparison, and write its JSON and page."
-    from decodelab.cli.bench_report import save_json, save_page, summary_sentences, summary_table
+    "Print table and sentences of a comparison, or its JSON, and write its JSON and page."
+    from decodelab.cli.bench_report import save_page, summary_record, summary_sentences
+    from decodelab.cli.bench_report import summary_table
 
     provenance = json.loads((out / 'provenance.json').read_text(encoding='utf-8'))
     sampled = args.temperature > 0
-    print(f'\n{summary_table(result, sampled)}\n')
-    print(*summary_sentences(result, sampled), sep='\n')
-    summary_file = args.json or out / 'summary.json'
     page = args.html or out / 'report.html'
-    save_json(summary_file, result, provenance)
+    record = summary_record(result, provenance)
     save_page(page, frame, result, provenance, traces, sampled)
-    print(f'\nReport: {page}   figures as JSON: {summary_file}')
+    if args.json == STDOUT:
+        print_or_write(STDOUT, record)
+        args.json = None
+    else:
+        first, *others = summary_sentences(result, sampled)
+        sentences = [styled(wrap(first), 'bold'), *map(wrap, others)]
+        print(f'\n{summary_table(result, sampled)}\n', *sentences, '', sep='\n')
+        print(wrap(f'Report: {page}   figures as JSON: {args.json or out / "summary.json"}'))
+    print_or_write(args.json or out / 'summary.json', record)
 
 
 def three_traces(target, prompts, strategies: dict, args) -> list:
@@ -412,8 +419,8 @@ def certify_engine_command(args) -> int:
         output_dir=args.out and Path(args.out) / 'texts',
         progress=shows_progress(args),
     )
-    print(certificate)
-    save_certificates(args.json, [certificate.to_dict()])
+    text = verdict_first(wrap(str(certificate)), certificate.lossless)
+    output(args.json, [certificate.to_dict()], text)
     return 0 if certificate.lossless else 1
 
 
@@ -438,40 +445,43 @@ def certify_command(args) -> int:
         target = load(args.target or 'pico', device=args.device, dtype=torch.float64)
         options |= dict(lm=target, prompts=builtin_prompts())
     certificate = certify(strategy, **options, progress=shows_progress(args))
-    print(certificate)
-    save_certificates(args.json, [certificate.to_dict()])
+    text = verdict_first(wrap(str(certificate)), certificate.lossless)
+    output(args.json, [certificate.to_dict()], text)
     return 0 if certificate.lossless else 1
+
+
+def verdict_first(text: str, is_good: bool) -> str:
+    "A text with its first line in the colour of a verdict."
+    first, *rest = text.split('\n')
+    return '\n'.join([styled(first, 'bold', 'green' if is_good else 'red'), *rest])
 
 
 def certify_all_command(args) -> int:
     "Print the table of all certificates; 1 if a scheme that should be lossless is not."
     from decodelab.cli.certificates import certify_all, format_row
 
-    print(format_row(), flush=True)
+    def show(text):
+        if args.json != STDOUT:
+            print(text, flush=True)
+
+    show(styled(format_row(), 'bold'))
     rows = certify_all(
         samples=args.samples or 300,
         max_new_tokens=args.max_new_tokens or 12,
         seed=args.seed,
-        show=lambda row: print(format_row(row), flush=True),
+        show=lambda row: show(format_row(row)),
     )
-    save_certificates(args.json, [row['record'] for row in rows])
+    if args.json:
+        print_or_write(args.json, [row['record'] for row in rows])
     wrong = [
         r['scheme'] for r in rows if r['verdict'] != 'lossless' and not r['record']['declared']
     ]
     lossless = sum(row['verdict'] == 'lossless' for row in rows)
     declared = sum(bool(row['record']['declared']) for row in rows)
-    print(f'{len(rows)} schemes: {lossless} lossless, {declared} lossy as declared')
+    show(f'{len(rows)} schemes: {lossless} lossless, {declared} lossy as declared')
     if wrong:
         print(f'not lossless, or not exercised: {", ".join(wrong)}', file=sys.stderr)
     return int(bool(wrong))
-
-
-def save_certificates(path, records: list[dict]):
-    "Write certificates as a list of JSON objects, whole or not at all."
-    from decodelab.core.files import write_atomic
-
-    if path:
-        write_atomic(Path(path), json.dumps(records, indent=1) + '\n')
 
 # %% ../../nbs/16_cli/08_main.ipynb #8314bd15
 # of `tuning.search.CANDIDATES`; without importing scikit-learn
@@ -510,7 +520,7 @@ def tune_command(args) -> int:
         seed=args.seed,
         progress=shows_progress(args),
     )
-    print(format_tuning(result))
+    print(wrap(format_tuning(result)))
     if args.out:
         write_atomic(args.out, tuning_json(result))
     if args.out and isinstance(result.rule, ClassifierLookahead):
@@ -522,13 +532,13 @@ def explain_command(args) -> int:
     "Print what limits a finished run."
     from decodelab.tuning.diagnose import diagnose_run
 
-    print(diagnose_run(args.run_folder))
+    print(wrap(diagnose_run(args.run_folder)))
     return 0
 
 
 def strategies_command(args) -> int:
     "Print the names of all strategies."
-    print(strategies_table())
+    output(args.json, strategies_json(), strategies_table())
     return 0
 
 
@@ -716,7 +726,7 @@ def add_compare(add):
         help=f'also this engine on the same weights, may be given several times: {ENGINE_HELP}',
     )
     add('--no-progress', action='store_true', help='show no progress bar')
-    add('--json', metavar='FILE', help='the summary (default: summary.json in the run folder)')
+    add_json(add, 'the summary, which is also summary.json of the run folder,')
     add('--html', metavar='FILE', help='the report (default: report.html in the run folder)')
 
 
@@ -800,7 +810,7 @@ def add_certify(add):
     )
     add('--all', action='store_true', help='certify every scheme of the package, in one table')
     add_certify_engine(add)
-    add('--json', metavar='FILE', help='also write the certificates as JSON')
+    add_json(add, 'the certificates')
 
 
 def add_tune(add):
@@ -922,7 +932,7 @@ COMMANDS |= {
     ),
     'strategies': (
         strategies_command,
-        lambda add: None,
+        lambda add: add_json(add, 'the names'),
         'List the names that --strategy takes, with their values.',
     ),
     'completion': (
@@ -934,17 +944,25 @@ COMMANDS |= {
 }
 
 
-def make_parser() -> argparse.ArgumentParser:
+class CommandParser(argparse.ArgumentParser):
+    "A parser whose help has at most 80 columns, and whose `commands` are the parsers of its commands."
+
+    commands = None
+
+    def __init__(self, *args, **options):
+        narrow = lambda prog: argparse.HelpFormatter(prog, width=columns() - 1)
+        super().__init__(*args, formatter_class=narrow, **options)
+
+
+def make_parser() -> CommandParser:
     "The parser of the `decodelab` command."
     from decodelab import __version__
 
-    parser = argparse.ArgumentParser(
-        'decodelab', description='Decoding you can read, certify and measure.'
-    )
+    parser = CommandParser('decodelab', description='Decoding you can read, certify and measure.')
     parser.add_argument('--version', action='version', version=f'decodelab {__version__}')
-    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
+    parser.commands = parser.add_subparsers(dest='command', metavar='COMMAND')
     for name, (run, add_arguments, description) in COMMANDS.items():
-        command = commands.add_parser(name, help=description, description=description)
+        command = parser.commands.add_parser(name, help=description, description=description)
         add_arguments(command.add_argument)
         command.set_defaults(run=run, folder=None)
     return parser
@@ -953,7 +971,13 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv=None) -> int:
     "Run the command; returns the exit status."
     parser = make_parser()
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if args.command is None:
+        parser.print_help()
+        return 0
+    if unknown:  # in the words of the command, not of the root
+        command = parser.commands.choices[args.command]
+        command.error(f'unrecognized arguments: {" ".join(unknown)}')
     if args.command == 'zoo' and (args.action == 'train') != bool(args.name):
         parser.error('zoo train takes the name of a model, zoo list none')
     silence_transformers()
@@ -965,7 +989,8 @@ def main(argv=None) -> int:
         return 130
     except (ValueError, OSError) as error:
         words = os_sentence(error) if isinstance(error, OSError) else str(error)
-        print(f'decodelab: {" ".join(words.split())}', file=sys.stderr)
+        line = f'{styled("decodelab:", "bold", "red", stream=sys.stderr)} {" ".join(words.split())}'
+        print(wrap(line) if sys.stderr.isatty() else line, file=sys.stderr)
         return 2
 
 

@@ -12,6 +12,8 @@ import json
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
+from .terminal import definitions, styled
+
 # %% ../../nbs/16_cli/02_strategy_names.ipynb #1bf81241
 @dataclass(frozen=True)
 class Spelling:
@@ -687,20 +689,35 @@ def make_lookahead(text: str | int | None, depth: int = 0):
     return make_part(spelled, Models())
 
 # %% ../../nbs/16_cli/02_strategy_names.ipynb #b3989fe8
+SECTIONS = {
+    'Strategies': DECODERS,
+    'Drafters, of a speculative strategy': DRAFTERS,
+    '--verifier': VERIFIERS,
+    '--lookahead, or a number of tokens': LOOKAHEADS,
+}
+
+
+def described(spelling) -> str:
+    "What a spelling means, with its values in order."
+    order = ', '.join(spelling.values).replace('*', '')
+    return f'{spelling.about} ({order})' if order else spelling.about
+
+
 def strategies_table() -> str:
     "Every spelling with its values in order and what it does, as text."
-    sections = [
-        ('Strategies', DECODERS),
-        ('Drafters, of a speculative strategy', DRAFTERS),
-        ('--verifier', VERIFIERS),
-        ('--lookahead, or a number of tokens', LOOKAHEADS),
-    ]
-    lines = []
-    for title, table in sections:
-        width = max(len(spelling.example) for spelling in table.values())
-        lines += ['', title]
-        for spelling in table.values():
-            order = ', '.join(spelling.values).replace('*', '')
-            about = f'{spelling.about} ({order})' if order else spelling.about
-            lines.append(f'  {spelling.example:{width}}  {about}')
-    return '\n'.join(lines[1:])
+    sections = []
+    for title, table in SECTIONS.items():
+        rows = [(spelling.example, described(spelling)) for spelling in table.values()]
+        sections.append(f'{styled(title, "bold")}\n{definitions(rows)}')
+    return '\n\n'.join(sections)
+
+
+def strategies_json() -> dict[str, list[dict]]:
+    "Every spelling for programs: section → name, example, values and meaning."
+    return {
+        title: [
+            dict(name=name, example=s.example, values=list(s.values), about=s.about)
+            for name, s in table.items()
+        ]
+        for title, table in SECTIONS.items()
+    }

@@ -91,7 +91,13 @@ STDOUT = '-'
 
 def add_json(add, words: str):
     "The argument `--json`, with a file or without one."
-    add('--json', nargs='?', const=STDOUT, metavar='FILE', help=f'{words} as JSON: to FILE, or alone')
+    add(
+        '--json',
+        nargs='?',
+        const=STDOUT,
+        metavar='FILE',
+        help=f'{words} as JSON: to FILE, or alone',
+    )
 
 
 def print_or_write(path: str, record) -> None:
