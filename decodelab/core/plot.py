@@ -303,6 +303,7 @@ def use_figure_style():
     import matplotlib as mpl
 
     text = 'text.color axes.labelcolor axes.edgecolor xtick.color ytick.color legend.labelcolor'
+    text += ' patch.edgecolor'
     style = dict.fromkeys(text.split(), GREY)
     style |= dict.fromkeys(['figure.facecolor', 'axes.facecolor', 'savefig.facecolor'], 'none')
     style |= {'axes.spines.top': False, 'axes.spines.right': False, 'legend.frameon': False}
