@@ -89,7 +89,7 @@ COUNTS = ('drafted', 'accepted', 'rejected', 'corrected', 'bonus', 'empty', 'sto
 
 def certify_all(
     schemes: dict[str, Speculative] | None = None,  # None: `schemes_to_certify()`
-    samples: int = 300,  # of each statistical check
+    samples: int = 3000,  # tokens of the sampled sequences of each scheme
     max_new_tokens: int = 12,  # of each greedy sequence
     seed: int = 0,
     show=None,  # called with each row as it is made

@@ -439,7 +439,7 @@ def certify_command(args) -> int:
     args.device = args.device or 'cpu'
     strategy = drafting_strategy(args.strategy, 'certify', args, dtype=torch.float64)
     options = dict(
-        max_new_tokens=args.max_new_tokens or 24, samples=args.samples or 2000, seed=args.seed
+        max_new_tokens=args.max_new_tokens or 24, samples=args.samples or 24_000, seed=args.seed
     )
     if args.on_target:
         target = load(args.target or 'pico', device=args.device, dtype=torch.float64)
@@ -466,7 +466,7 @@ def certify_all_command(args) -> int:
 
     show(styled(format_row(), 'bold'))
     rows = certify_all(
-        samples=args.samples or 300,
+        samples=args.samples or 3000,
         max_new_tokens=args.max_new_tokens or 12,
         seed=args.seed,
         show=lambda row: show(format_row(row)),
@@ -800,8 +800,8 @@ def add_certify(add):
         '--samples',
         type=integer_type(1),
         metavar='N',
-        help='number of sampled texts in the statistical check (default: 2000; for engines, of each '
-        'prompt: 48)',
+        help='tokens of the sampled sequences of a certificate (default: 24000, with --all 3000; for '
+        'engines, texts of each prompt: 48)',
     )
     add(
         '--on-target',
