@@ -85,7 +85,7 @@ def test_an_experiment_has_its_parts(path):
 def test_its_verdicts_are_stored(path):
     table = ROOT / 'experiments' / 'results' / f'{path.stem}.pico.verdicts.csv'
     rows = pd.read_csv(table, keep_default_na=False)
-    assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why']
+    assert list(rows)[:5] == ['claim', 'source', 'measured', 'agrees', 'why']
     assert len(rows)
 
 
