@@ -161,13 +161,23 @@ def visible_output(output):
     return output
 
 
+def alternative(cell):
+    "The texts of a cell's pictures for those who do not see them; '' without pictures."
+    metadata = [output.get('metadata', {}).get('image/png', {}) for output in cell.outputs]
+    return '; '.join(dict.fromkeys(m['alt'] for m in metadata if m.get('alt')))
+
+
 def code_cell(cell):
-    "A cell of code without its directives; those of the module are tagged."
+    "A cell of code without its directives; those of the module are tagged, pictures have their text."
     kinds = directives(cell.source)
     lines = [line for line in cell.source.splitlines() if not line.startswith('#|')]
     cell.source = '\n'.join(lines).strip('\n')
     tags = ['module'] if any(kind.startswith('export') for kind in kinds) else []
-    cell.metadata = nbformat.from_dict(dict(tags=tags) if tags else {})
+    alt = alternative(cell)
+    metadata = (dict(tags=tags) if tags else {}) | (
+        dict(mystnb=dict(image=dict(alt=alt))) if alt else {}
+    )
+    cell.metadata = nbformat.from_dict(metadata)
     cell.outputs = [visible_output(o) for o in cell.outputs if o.get('name') != 'stderr']
     return cell
 

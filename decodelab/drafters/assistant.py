@@ -38,7 +38,9 @@ class PaddedScorer(Scorer):
     def scores(self, ids, last):
         "`(last, width)` after each of the last `last` prefixes of `ids`."
         n_ids = self.session.lm.vocab_size
-        embedded = [i if i < n_ids else 0 for i in ids] if n_ids < self.width else ids
+        embedded = ids
+        if n_ids < self.width:
+            embedded = [i if i < n_ids else 0 for i in ids]
         scores = self.session.logits(embedded, last)[:, : self.width]
         gap = self.width - scores.shape[-1]
         if gap > 0:

@@ -84,6 +84,9 @@ def runs_in(folder) -> list[Run]:
     "The runs of a folder, by name and scale; raises `ValueError` if there are none."
     folder = Path(folder)
     keys = run_keys(folder)
+    if not keys:  # of `decodelab experiment --figures`
+        folder = folder / 'figures' if (folder / 'figures').is_dir() else folder
+        keys = run_keys(folder)
     if not keys:
         raise ValueError(
             f'there are no runs of experiments in {folder}: give a folder that decodelab '
@@ -125,7 +128,9 @@ def runs_of(folders) -> list[Run]:
     runs = [run for run in runs if not run.quick or (run.name, run.scale) not in whole]
     if len(labels) == 1:
         return runs
-    return [replace(run, label=f'{labels[run.folder.absolute()]}, {run.label}') for run in runs]
+    homes = [run.folder.absolute() for run in runs]
+    names = [labels[home if home in labels else home.parent] for home in homes]
+    return [replace(run, label=f'{name}, {run.label}') for run, name in zip(runs, names)]
 
 # %% ../../nbs/15_lab/11_run_report.ipynb #d976c4fb
 def conclusion(
