@@ -25,6 +25,7 @@ from decodelab.evaluate.exact import (
     ExactGreedy,
     ExactLM,
     ExactSample,
+    KeepsStateError,
     LooksAheadError,
     NoTableError,
 )
@@ -467,7 +468,7 @@ def exact_check(
         worst, exercised = enumerate_cases(tabled, list(exact_cases(strategy)), paths, progress)
     except LooksAheadError as error:
         return Check('exact', False, math.nan, str(error))
-    except NoTableError as error:
+    except (KeepsStateError, NoTableError) as error:
         return Check('exact', True, math.nan, f'nothing was enumerated: {error}')
     shown = '0' if worst == 0 else f'{float(worst):.4f}'
     message = f'TV = {shown}, exact: {exercised.sequences} paths, {exercised.reach}'
@@ -498,7 +499,7 @@ def watched_rng(lm: LM, seed: int, reads: list[str]) -> Rng:
     return WatchedRng(seed, reads) if on_cpu else Rng(seed, lm.device)
 
 
-TOGETHER = 32  # sequences of a batch
+TOGETHER = 32  # sequences of a batch, at most
 
 
 SHORT = 2, 2, 3, 5  # new tokens: the last one is mostly a bonus token
@@ -516,22 +517,24 @@ def sampled_traces(
 ) -> Iterator[tuple[str, Trace]]:
     """A label and a trace for each prompt: the first quarter is decoded alone, the others in batches.
 
-    They have `budget(i, n)` new tokens at most: first rounds and bonus tokens matter, too.
+    Half of the sequences of a batch join it when others have ended. All have `budget(i, n)` new tokens
+    at most: first rounds and bonus tokens matter, too.
     """
     alone = max(1, len(prompts) // 4)
     for i, prompt in enumerate(prompts[:alone]):
         rng = watched_rng(lm, seed + i, reads)
         yield 'alone', trace_request(Request(lm, list(prompt), budget(i, n), rng), strategy)
-    for begin in range(alone, len(prompts), TOGETHER):
+    together = min(TOGETHER, max(1, (len(prompts) - alone) // 2))
+    for begin in range(alone, len(prompts), 2 * together):
         batcher = Batcher()
         requests = []
-        for i, prompt in enumerate(prompts[begin : begin + TOGETHER], begin):
+        for i, prompt in enumerate(prompts[begin : begin + 2 * together], begin):
             rng = watched_rng(lm, seed + i, reads)
             requests.append(Request(lm, list(prompt), budget(i, n), rng, batcher=batcher))
         with torch.inference_mode():
-            traces, _ = run_batch(batcher, Queue(requests, TOGETHER), strategy)
-        for trace in traces:
-            yield 'batch', trace
+            traces, _ = run_batch(batcher, Queue(requests, together), strategy)
+        for i, trace in enumerate(traces):
+            yield 'batch' if i < together else 'joins a batch', trace
 
 # %% ../../nbs/06_evaluate/12_certify.ipynb #a45454db
 def model_of(drafter) -> LM | None:

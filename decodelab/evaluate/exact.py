@@ -28,6 +28,16 @@ class LooksAheadError(AttributeError):
         )
 
 
+class KeepsStateError(Exception):
+    "Raised where a strategy has other choices when it is run again."
+
+    def __init__(self):
+        super().__init__(
+            'the strategy has other choices when it runs again with the same random numbers: '
+            'it keeps state from sequence to sequence'
+        )
+
+
 class Enumerator(RandomSource):
     "Stands in for `Rng` along one path of choices; `weight` is the path's probability."
 
@@ -42,6 +52,8 @@ class Enumerator(RandomSource):
         at, possible = len(self.taken), [i for i, c in enumerate(probs) if c > 0]
         if at < len(self.path):
             choice = self.path[at]
+            if choice not in possible:
+                raise KeepsStateError
         else:
             choice = possible[0]
             self.untried += [(*self.taken, i) for i in possible[1:]]

@@ -15,7 +15,7 @@ import torch
 from ..core.driver import Request, Rng, Strategy, decode
 from .certify import EXACT_CASES, ExactCase, certify, enumerate_cases
 from .certify import inner_drafters, random_lm, rounding, watched_rng
-from .exact import LooksAheadError
+from .exact import KeepsStateError, LooksAheadError
 from .score_tests import ScoredText, ScoreTests, score_texts
 from ..models.session import LM
 
@@ -46,6 +46,8 @@ def check_verifier(verifier, make: Callable):
             distance, exercised = enumerate_cases(tabled, list(VERIFIER_CASES), VERIFIER_PATHS)
         except LooksAheadError as error:
             raise AssertionError(f'{verifier!r} looks ahead: {error}') from error
+        except KeepsStateError as error:
+            raise AssertionError(f'{verifier!r} cannot be enumerated: {error}') from error
         assert distance == 0, (
             f'{verifier!r} is lossy: TV = {float(distance):.4f} within {exercised.reach}'
         )

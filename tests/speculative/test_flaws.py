@@ -7,9 +7,11 @@ import pytest
 
 from decodelab import certify, random_lm
 from decodelab.evaluate.certify import (
+    compare_greedy,
     exact_check,
-    identity_check,
+    perturbed,
     varied_prompts,
+    with_draft_model,
     with_near_ties,
 )
 from tests.speculative import flaws
@@ -58,7 +60,10 @@ def test_tokens_of_random_models_show_a_flaw(flaw):
 @pytest.mark.parametrize('flaw', flaws.GREEDY)
 def test_greedy_sequences_show_a_flaw(flaw):
     lm = with_near_ties(random_lm(seed=0))
-    check = identity_check(flaws.GREEDY[flaw](), [lm], varied_prompts(6, 64, 0, 2), 16)
+    prompts = varied_prompts(6, 64, 0, 2)
+    strategy = flaws.GREEDY[flaw]()  # with a draft that is mostly wrong
+    good = with_draft_model(strategy, perturbed(lm))
+    check = compare_greedy([(strategy, lm, prompts), (good, lm, prompts)], 24)
     assert not check.passed, check.message
 
 
