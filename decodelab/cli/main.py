@@ -389,7 +389,7 @@ def check_certify_server(args):
 
 def certify_engine_command(args) -> int:
     "Print the certificate of a server or an engine; 1 if it is lossy."
-    from decodelab.engines.certify_engine import certify_engine
+    from decodelab.engines.engine_certificates import certify_engine
     from decodelab.engines.openai_server import OpenAIServer
     from decodelab.models.session import load
 

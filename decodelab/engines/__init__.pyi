@@ -12,13 +12,13 @@ from .ctranslate2 import CTranslate2Engine as CTranslate2Engine
 from .ctranslate2 import to_ctranslate2 as to_ctranslate2
 from .random_numbers import NotEnumerableError as NotEnumerableError
 from .random_calls import enumerate_draws as enumerate_draws
-from .certify_sampler import EngineCheck as EngineCheck
-from .certify_sampler import EngineCertificate as EngineCertificate
-from .certify_sampler import certify_sampler as certify_sampler
-from .certify_sampler import batched as batched
-from .certify_sampler import padded as padded
-from .certify_sampler import log_probabilities as log_probabilities
-from .certify_sampler import one_hot as one_hot
+from .sampler_certificates import EngineCheck as EngineCheck
+from .sampler_certificates import EngineCertificate as EngineCertificate
+from .sampler_certificates import certify_sampler as certify_sampler
+from .sampler_certificates import batched as batched
+from .sampler_certificates import padded as padded
+from .sampler_certificates import log_probabilities as log_probabilities
+from .sampler_certificates import one_hot as one_hot
 from .published_samplers import transformers_sampler as transformers_sampler
 from .published_samplers import vllm_sampler as vllm_sampler
 from .published_samplers import sglang_sampler as sglang_sampler
@@ -28,4 +28,5 @@ from .openai_server import CompletionServer as CompletionServer
 from .two_samples import compare_beginnings as compare_beginnings
 from .two_samples import compare_texts as compare_texts
 from .two_samples import detectable_distance as detectable_distance
-from .certify_engine import certify_engine as certify_engine
+from .engine_certificates import certify_engine as certify_engine
+from .side_by_side import engine_by_name as engine_by_name

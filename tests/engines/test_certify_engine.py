@@ -1,8 +1,7 @@
 "Certificates of engines behind a local server with planted faults, each of which must be found."
 
-from types import SimpleNamespace
-
 import pytest
+from transformers import BatchEncoding
 
 from decodelab.core.driver import Rng, Strategy
 from decodelab.core.trace import Step
@@ -19,7 +18,7 @@ class Letters:
     "A tokenizer of one letter a token, as far as a server needs it."
 
     def __call__(self, text, **options):
-        return SimpleNamespace(input_ids=[ord(c) - 97 for c in text])
+        return BatchEncoding(dict(input_ids=[ord(c) - 97 for c in text]))
 
     def decode(self, ids, **options):
         return ''.join(chr(97 + i) for i in ids)
@@ -104,14 +103,14 @@ def failed_kinds(certificate):
 
 
 @pytest.mark.parametrize('name', FAULTS)
-def test_a_planted_fault_is_found(name, models):
+def test_planted_faults(name, models):
     make, server, kind = FAULTS[name]
     certificate = certificate_of(make, server, models[0])
     assert certificate.verdict == 'lossy'
     assert kind in failed_kinds(certificate), certificate
 
 
-def test_drafts_accepted_too_easily_are_found(models):
+def test_drafts_accepted_too_easily(models):
     target, draft = models
     make = lambda engine: TooEasily(draft, engine.base) if engine.temperature else engine.base
     certificate = certificate_of(make, CompletionServer, target, draft=draft)
@@ -130,7 +129,7 @@ def test_two_servers_without_weights(models, wrong):
     "As text, without a tokenizer on this side."
     target = models[0]
     make = top_p_dropped if wrong else plain_base
-    prompts = [''.join(chr(97 + i) for i in ids) for ids in PROMPTS]
+    prompts = [Letters().decode(ids) for ids in PROMPTS]
     with CompletionServer(target, make) as one, CompletionServer(target) as other:
         sides = [
             OpenAIServer(server.url, 'm', temperature=0.8, top_p=0.7, as_text=True, batch=64)

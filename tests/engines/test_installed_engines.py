@@ -81,7 +81,7 @@ def test_openvino_with_a_draft_model_loses_tokens(models, folder):
 
 
 @installed('llama.cpp')
-def test_seeds_are_kept_apart(models, folder):
+def test_seeds_of_several_texts(models, folder):
     lm, _ = models
     engine = engine_by_name('llama.cpp', lm, folder, temperature=1.0)
     request = Request(lm, lm.encode('def f(x):\n'), 12, Rng(0), NO_END)
