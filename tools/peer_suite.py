@@ -162,7 +162,7 @@ def section(table: pd.DataFrame) -> str:
             'export are left out). Of the architectures by which it was written pass '
             f'{share(table[~table.held_back])}. Of others, at its first run with them, '
             f'{share(table[table.held_back])}; the causes of the rest are mended since, but for those of '
-            '`tests/hf/peer_differences.csv`. "Before" is decodelab without [steps that go together]'
+            '`tests/hf/peer_differences.csv`. "Before" is decodelab without [In step]'
             '(../nbs/12_hf/13_lockstep.ipynb).',
             '',
             "| architecture | held back | pass with transformers' | with ours, before | with ours |",
