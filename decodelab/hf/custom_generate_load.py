@@ -245,12 +245,6 @@ def run_method(method: CustomGenerate, model, arguments: dict):
         vars(config).update(before)
         where = f'at revision {method.revision}' if method.revision else f'in {method.folder}'
         error.add_note(f'in the recipe {method.name} {where}')
-        given = options.get('generation_config') or config
-        if isinstance(error, TypeError) and given.max_length is given.max_new_tokens is None:
-            error.add_note(
-                'its configuration has no length, and transformers gives a recipe the arguments of '
-                'the call apart from it: give generation_config=GenerationConfig(max_new_tokens=…)'
-            )
         raise
 
 

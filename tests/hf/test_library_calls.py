@@ -695,7 +695,7 @@ def test_an_agents_stream_in_a_thread():
 
 
 def test_adapters_of_peft():
-    "PEFT's README, several adapters, and a batch whose rows name theirs."
+    "PEFT's README and several adapters; rows of a batch that name theirs are refused."
     peft = pytest.importorskip('peft')
     base = copy.deepcopy(model_of('llama'))
     options = dict(r=4, lora_alpha=16, task_type='CAUSAL_LM', init_lora_weights=False)
@@ -712,8 +712,8 @@ def test_adapters_of_peft():
     assert not torch.equal(*results)
     with model.disable_adapter():
         assert torch.equal(generate(model, **call), model_of('llama').generate(**call))
-    mixed = call | dict(adapter_names=['first', 'second'])
-    assert torch.equal(generate(model, **mixed), model.generate(**mixed))
+    with pytest.raises(ValueError, match='knows no adapter_names'):  # in the table of refusals
+        generate(model, **call, adapter_names=['first', 'second'])
 
 
 def test_speech():
