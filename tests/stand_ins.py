@@ -15,6 +15,7 @@ import shutil
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 SPECIAL = dict(
     opt=('</s>', '</s>', '<pad>'),
@@ -292,6 +293,10 @@ HEADS = {  # published draft heads: their layout, and the target of which they a
     'yuhuili/EAGLE3-Vicuna1.3-13B': ('eagle3', 'lmsys/vicuna-13b-v1.3'),
     'yuhuili/EAGLE3-LLaMA3.1-Instruct-8B': ('eagle3', 'meta-llama/Llama-3.1-8B-Instruct'),
     'ankner/hydra-vicuna-7b-v1.3': ('hydra', 'lmsys/vicuna-7b-v1.3'),
+    'RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3': (
+        'speculators',
+        'meta-llama/Llama-3.1-8B-Instruct',
+    ),
 }
 
 
@@ -335,6 +340,12 @@ def eagle3_shapes(config):
     return shapes | norms
 
 
+def speculators_shapes(config):
+    "Shapes of an EAGLE-3 layer: `Eagle3DraftModel` of vllm-project/speculators, with the target's embedding."
+    shapes = {n.replace('midlayer', 'layers.0'): s for n, s in eagle3_shapes(config).items()}
+    return shapes | {'embed_tokens.weight': (config.vocab_size, config.hidden_size)}
+
+
 def hydra_shapes(config):
     "Shapes of four Hydra heads of two blocks with prefix attention: `HydraPrefixMLP` of zankner/Hydra."
     wide, shapes = config.hidden_size, {}
@@ -357,13 +368,17 @@ def hydra_shapes(config):
 def heads_state(layout, config):
     "Random tensors of published heads by name: half precision, norms near one."
     shapes = dict(
-        medusa=medusa_shapes, eagle=eagle_shapes, eagle3=eagle3_shapes, hydra=hydra_shapes
+        medusa=medusa_shapes,
+        eagle=eagle_shapes,
+        eagle3=eagle3_shapes,
+        hydra=hydra_shapes,
+        speculators=speculators_shapes,
     )[layout](config)
     g, state = torch.Generator().manual_seed(len(layout)), {}
     for name, shape in shapes.items():
         tensor = 0.2 * torch.randn(shape, generator=g)
         state[name] = (tensor + 1 if 'norm' in name else tensor).half()
-    if layout == 'eagle3':
+    if layout in ('eagle3', 'speculators'):
         drafted = torch.randperm(config.vocab_size, generator=g)[:DRAFTED].sort().values
         state['d2t'] = drafted - torch.arange(DRAFTED)
         state['t2d'] = torch.zeros(config.vocab_size, dtype=torch.bool)
@@ -385,7 +400,34 @@ def heads_config(layout, target, config):
     )
     about = dict(model_type='llama', num_hidden_layers=1, hidden_act='silu', rms_norm_eps=1e-6)
     about |= {name: getattr(config, name) for name in names}
+    if layout == 'speculators':
+        return speculators_config(target, about)
     return about | (dict(draft_vocab_size=DRAFTED) if layout == 'eagle3' else {})
+
+
+def speculators_config(target, layer):
+    "The config.json of heads that vLLM serves: the sizes nested, the norm before the residual."
+    proposal = dict(accept_tolerance=0.0, proposal_type='greedy', speculative_tokens=3)
+    verifier = dict(architectures=['LlamaForCausalLM'], name_or_path=target)
+    return dict(
+        architectures=['Eagle3Speculator'],
+        auto_map={'': 'eagle3.Eagle3SpeculatorConfig'},
+        draft_vocab_size=DRAFTED,
+        eagle_aux_hidden_state_layer_ids=None,
+        has_no_defaults_at_init=False,
+        norm_before_residual=True,
+        speculators_config=dict(
+            algorithm='eagle3',
+            default_proposal_method='greedy',
+            proposal_methods=[proposal | dict(verifier_accept_k=1)],
+            verifier=verifier,
+        ),
+        speculators_model_type='eagle3',
+        speculators_version='0.1.0.dev42',
+        target_hidden_size=None,
+        torch_dtype='bfloat16',
+        transformer_layer_config=layer | dict(attention_bias=False, mlp_bias=False),
+    )
 
 
 def write_heads(name, folder):
@@ -393,7 +435,11 @@ def write_heads(name, folder):
     layout, target = HEADS[name]
     config = configuration(*architecture_of(target), False)
     files = dict(medusa='medusa_lm_head.pt', hydra='hydra_lm_head.pt')
-    torch.save(heads_state(layout, config), folder / files.get(layout, 'pytorch_model.bin'))
+    state = heads_state(layout, config)
+    if layout == 'speculators':
+        save_file(state, folder / 'model.safetensors')
+    else:
+        torch.save(state, folder / files.get(layout, 'pytorch_model.bin'))
     about = json.dumps(heads_config(layout, target, config))
     (folder / 'config.json').write_text(about)
 

@@ -251,6 +251,28 @@ def chain_attention(q, past: list, scaling: float) -> torch.Tensor:
     return out
 
 
+def block_step(
+    block,  # a `LlamaDecoderLayer`
+    y: torch.Tensor,  # (rows, T, …): the input of the attention
+    x: torch.Tensor,  # (rows, T, D): the state to which it adds
+    tables: tuple,  # cos and sin of the positions, (T, d) each
+    past: list,  # keys and values of the steps so far, to which those of this step are added
+) -> torch.Tensor:
+    "The layer's output `(rows, T, D)` of one step of training."
+    attention = block.self_attn
+    rows, n, _ = x.shape
+
+    def split_heads(projection):
+        return projection(y).view(rows, n, -1, attention.head_dim).transpose(1, 2)
+
+    q = apply_rotary(split_heads(attention.q_proj), *tables)
+    k = apply_rotary(split_heads(attention.k_proj), *tables)
+    past.append((k, split_heads(attention.v_proj)))
+    out = chain_attention(q, past, attention.scaling)
+    x = x + attention.o_proj(out.transpose(1, 2).reshape(rows, n, -1))
+    return x + block.mlp(block.post_attention_layernorm(x))
+
+
 def layer_step(
     heads: EagleHeads,
     x: torch.Tensor,  # (rows, T, D), row t at position t + `first`
@@ -258,21 +280,9 @@ def layer_step(
     past: list,  # keys and values of the steps so far, to which those of this step are added
 ) -> torch.Tensor:
     "The layer's output `(rows, T, D)` of one step of training."
-    attention = heads.block.self_attn
-    y = heads.block.input_layernorm(x)
-    rows, n, _ = x.shape
-    positions = torch.arange(first, first + n, device=x.device)[None]
-    cos, sin = (table[0] for table in heads.rotary(x, positions))
-
-    def split_heads(projection):
-        return projection(y).view(rows, n, -1, attention.head_dim).transpose(1, 2)
-
-    q = apply_rotary(split_heads(attention.q_proj), cos, sin)
-    k = apply_rotary(split_heads(attention.k_proj), cos, sin)
-    past.append((k, split_heads(attention.v_proj)))
-    out = chain_attention(q, past, attention.scaling)
-    x = x + attention.o_proj(out.transpose(1, 2).reshape(rows, n, -1))
-    return x + heads.block.mlp(heads.block.post_attention_layernorm(x))
+    positions = torch.arange(first, first + x.shape[1], device=x.device)[None]
+    tables = tuple(table[0] for table in heads.rotary(x, positions))
+    return block_step(heads.block, heads.block.input_layernorm(x), x, tables, past)
 
 # %% ../../nbs/08_drafters/21_eagle.ipynb #5897b675
 class EagleDrafter(DynamicTreeDrafter):

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from .. import drafters
+from ..core.checks import check_choice
 from ..core.driver import Request
 from ..core.files import read_json
 from .assistant import DraftHeads, RoundScorer
@@ -204,6 +205,16 @@ class Heads(nn.Module, DraftHeads):
         "Heads from a published configuration and tensors by their published names; `source` is for messages."
         raise NotImplementedError(f'{cls.__name__} has no method from_published')
 
+    def to_published(self, layout: str) -> tuple[dict, dict[str, torch.Tensor]]:
+        """`(configuration, tensors by their published names)` in the layout of other programs.
+
+        Raises `ValueError` for heads that the layout has no words for.
+        """
+        raise ValueError(
+            f'{layout} has no layout for {type(self).__name__}, which compute something else: '
+            'train Eagle3Heads.of(lm), which it has'
+        )
+
     def training_scores(
         self,
         states: torch.Tensor,  # (rows, T, K, D), of the target
@@ -242,21 +253,40 @@ def vocab_scores(lm: LM, x: torch.Tensor) -> torch.Tensor:
     return lm.model.get_output_embeddings()(x)
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #0a27eefa
-def save_heads(heads: Heads, folder):
-    "Write `heads.safetensors` and `heads.json` to a folder, in bfloat16, each file whole."
-    from safetensors.torch import save_file
+def save_heads(
+    heads: Heads,
+    folder,  # made if new
+    format: str
+    | None = None,  # 'speculators': for vLLM, as config.json; None: as load_heads has them
+):
+    """Write the weights of heads in bfloat16 and their configuration to a folder, each file whole.
 
+    Raises `ValueError` for heads that another format has no words for.
+    """
+    check_choice('format', format, (None, 'speculators'))
+    names = 'heads.safetensors', 'heads.json'
+    config, weights = heads.config, heads.state_dict()
+    if format is not None:
+        names = 'model.safetensors', 'config.json'
+        config, weights = heads.to_published(format)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {}
-    for name, weight in heads.state_dict().items():
+    write_tensors(weights, folder / names[0])
+    text = json.dumps(config, indent=1) + '\n'
+    (folder / 'heads.json.tmp').write_text(text, encoding='utf-8')
+    os.replace(folder / 'heads.json.tmp', folder / names[1])
+
+# %% ../../nbs/08_drafters/18_heads.ipynb #5d43d4a0
+def write_tensors(weights: dict[str, torch.Tensor], path: Path):
+    "Write tensors to a file of safetensors, whole, numbers with a point in bfloat16."
+    from safetensors.torch import save_file
+
+    halves = {}
+    for name, weight in weights.items():
         dtype = torch.bfloat16 if weight.is_floating_point() else weight.dtype
-        weights[name] = weight.detach().to('cpu', dtype).contiguous()
-    save_file(weights, folder / 'heads.tmp')
-    os.replace(folder / 'heads.tmp', folder / 'heads.safetensors')
-    config = json.dumps(heads.config, indent=1) + '\n'
-    (folder / 'heads.json.tmp').write_text(config, encoding='utf-8')
-    os.replace(folder / 'heads.json.tmp', folder / 'heads.json')
+        halves[name] = weight.detach().to('cpu', dtype).contiguous()
+    save_file(halves, path.with_suffix('.tmp'))
+    os.replace(path.with_suffix('.tmp'), path)
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #b9816edb
 def heads_classes() -> list[type[Heads]]:

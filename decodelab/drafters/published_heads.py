@@ -9,11 +9,12 @@ __all__ = ['Eagle1Heads', 'Eagle3Heads', 'read_published']
 import re
 
 import torch
+import torch.nn.functional as F
 from fastcore.basics import patch
 from torch import nn
 
 from ..core.files import read_json
-from .eagle import EagleScorer
+from .eagle import EagleScorer, block_step
 from .heads import Heads, heads_classes, set_weights, vocab_scores
 from .medusa import MedusaHeads
 from .mtp import FromStateScorer
@@ -157,7 +158,8 @@ class PublishedEagleScorer(FromStateScorer, EagleScorer):
         "The layer's outputs `(n, D)` at positions `(n,)`."
         y, x = self.heads.layer_inputs(self.embedded(tokens), states)
         tables = rotary_tables(self.heads, x, positions)
-        return run_block(self.heads.block, y[None], x[None], tables, self.cache, mask)[0]
+        out = run_block(self.heads.block, y[None], x[None], tables, self.cache, mask)[0]
+        return self.heads.layer_output(out)
 
 
 class PublishedEagle(Heads):
@@ -190,11 +192,15 @@ class PublishedEagle(Heads):
         "The function that embeds tokens: its own, or the target's."
         return self.embed[0] if len(self.embed) else lm.model.get_input_embeddings()
 
+    def layer_output(self, states: torch.Tensor) -> torch.Tensor:
+        "The layer's outputs `(n, D)` as it reads them for the next token."
+        return states
+
     def training_scores(self, states, head, embedded):
         "Raise `ValueError`: published heads draft and are not trained here."
         raise ValueError(
             f'{type(self).__name__} are read from published files and are not trained here: '
-            'train_heads(lm, corpus, EagleHeads.of(lm), folder) trains heads for a target'
+            'train_heads(lm, corpus, Eagle3Heads.of(lm), folder) trains heads for a target'
         )
 
     def randomized(self, lm: LM, seed: int = 0, scale: float = 0.3) -> 'PublishedEagle':
@@ -277,8 +283,11 @@ BLOCK_TENSORS = (
 class Eagle3Heads(PublishedEagle):
     """The published layer of EAGLE-3, with three states of the target and a draft vocabulary.
 
-    Sources: arXiv 2503.01840, section 3.1; github.com/SafeAILab/EAGLE, `cnets.py`.
+    Sources: arXiv 2503.01840, section 3.1; github.com/SafeAILab/EAGLE, `cnets.py`; the four options
+    arXiv 2605.09992 and github.com/vllm-project/speculators.
     """
+
+    steps = 3  # of training: continuations from its own states
 
     def __init__(
         self,
@@ -289,15 +298,27 @@ class Eagle3Heads(PublishedEagle):
         embeds: bool = False,  # whether it has its own embedding in place of the target's
         drafted: int | None = None,  # tokens of the draft vocabulary; None: all V
         target: str = '',  # the name of the model that it is trained for
+        norm_before_residual: bool = False,  # the attention adds to the state after its norm
+        norm_before_fc: bool = False,  # one norm of the joined states of the target
+        fc_norm: bool = False,  # a norm of each of these states
+        norm_output: bool = False,  # its own state is the output after the last norm
     ):
         from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-        super().__init__(width, vocab_size, layers, layer, embeds, target, drafted=drafted)
+        norms = dict(norm_before_residual=norm_before_residual, norm_before_fc=norm_before_fc)
+        norms |= dict(fc_norm=fc_norm, norm_output=norm_output)
+        super().__init__(width, vocab_size, layers, layer, embeds, target, drafted=drafted, **norms)
+        if norm_before_fc and fc_norm:
+            raise ValueError('norm_before_fc and fc_norm are two norms in one place: give one')
+        self.norm_before_residual = norm_before_residual
+        self.norm_output = norm_output
         inner, eps = self.block_config.hidden_size, self.block_config.rms_norm_eps
         for name in ('q_proj', 'k_proj', 'v_proj'):
             rows = getattr(self.block.self_attn, name).out_features
             setattr(self.block.self_attn, name, nn.Linear(2 * inner, rows, bias=False))
-        self.fuse = nn.Linear((len(layers) or 3) * width, inner, bias=False)
+        n_states = len(layers) or 3
+        n_norms = n_states * fc_norm + norm_before_fc
+        self.fuse = FusedStates(n_states * width, inner, n_norms, eps)
         self.norm_state = LlamaRMSNorm(inner, eps)
         self.norm = LlamaRMSNorm(inner, eps)
         self.head = nn.Linear(inner, drafted or vocab_size, bias=False)
@@ -306,11 +327,20 @@ class Eagle3Heads(PublishedEagle):
     def layer_inputs(self, tokens: torch.Tensor, states: torch.Tensor):
         "`(y, x)`, the attention's input and the state it adds to, of embedded tokens and earlier states."
         tokens = self.block.input_layernorm(tokens)
-        return torch.cat([tokens, self.norm_state(states)], -1), states
+        normed = self.norm_state(states)
+        return torch.cat([tokens, normed], -1), normed if self.norm_before_residual else states
+
+    def layer_output(self, states: torch.Tensor) -> torch.Tensor:
+        "The layer's outputs `(n, D)` as it reads them for the next token."
+        return self.norm(states) if self.norm_output else states
+
+    def output_scores(self, states: torch.Tensor) -> torch.Tensor:
+        "Scores `(…, drafted)` of `layer_output`s."
+        return self.head(states if self.norm_output else self.norm(states))
 
     def token_scores(self, lm: LM, states: torch.Tensor) -> torch.Tensor:
         "Scores `(n, V)` of the layer's outputs, -inf for tokens outside the draft vocabulary."
-        scores = self.head(self.norm(states))
+        scores = self.output_scores(states)
         tokens = torch.arange(scores.shape[-1], device=scores.device) + self.offset
         full = scores.new_full((len(scores), self.vocab_size), -torch.inf)
         full[:, tokens] = scores
@@ -318,6 +348,11 @@ class Eagle3Heads(PublishedEagle):
 
     def layers_of(self, lm: LM) -> tuple[int, ...]:
         "The layers of a target whose states are used; raises `ValueError` if it has too few."
+        if self.layers and max(self.layers) > lm.depth:
+            raise ValueError(
+                f'{lm.name} has {lm.depth} layers, and these heads use the state after layer '
+                f'{max(self.layers)}: use the target that they were made for'
+            )
         if self.layers:
             return self.layers
         if lm.depth < 7:
@@ -331,34 +366,84 @@ class Eagle3Heads(PublishedEagle):
         "Random heads for a target of any depth, which draft every second token of the vocabulary."
         layers = sorted({max(1, lm.depth // 4), max(1, lm.depth // 2), lm.depth})
         drafted = (lm.vocab_size + 1) // 2
-        small = Eagle3Heads(lm.text_config.hidden_size, lm.vocab_size, layers, drafted=drafted)
+        norms = {name: self.options[name] for name in NORM_OPTIONS}
+        sizes = lm.text_config.hidden_size, lm.vocab_size
+        small = Eagle3Heads(*sizes, layers, drafted=drafted, **norms)
         heads = Heads.randomized(small, lm, seed, scale)
         heads.offset.copy_(torch.arange(drafted))
         return heads
 
     @classmethod
+    def of(
+        cls,
+        lm: LM,  # the target
+        layers=None,  # the layers whose states are used; None: a low, the middle and a high one
+        heads: int = 4,  # of attention
+        inner: int | None = None,  # width of the MLP; None: 2.75 times that of the states
+        **norms: bool,  # `norm_before_residual`, `norm_before_fc`, `fc_norm`, `norm_output`
+    ) -> 'Eagle3Heads':
+        "Untrained heads for a target, whose head they begin with."
+        width = lm.text_config.hidden_size
+        if layers is None and lm.depth < 7:
+            layers = sorted({max(1, lm.depth // 4), max(1, lm.depth // 2), max(1, lm.depth - 1)})
+        layers = layers or cls(width, lm.vocab_size).layers_of(lm)
+        layer = dict(hidden_size=width, num_attention_heads=heads)
+        layer['intermediate_size'] = inner or 11 * width // 4
+        result = cls(width, lm.vocab_size, layers, layer, target=lm.name, **norms)
+        weight = lm.model.get_output_embeddings().weight.detach()
+        result.head.weight.data.copy_(weight)
+        return result
+
+    def training_scores(self, states: torch.Tensor, head, embedded: torch.Tensor):
+        """Yield scores `(rows, T - s, V)` of each step s, the later ones from the heads' own states.
+
+        The first token has no state before it, and the layer begins behind it: its scores are zeros.
+        Source: arXiv 2503.01840, section 3.2. Raises `ValueError` for heads with a vocabulary of their own.
+        """
+        if len(self.offset) < self.vocab_size or self.options['embeds']:
+            raise ValueError(
+                'heads with a vocabulary or an embedding of their own are not trained here: '
+                'train_heads(lm, corpus, Eagle3Heads.of(lm), folder) trains heads for a target'
+            )
+        tokens = embedded[:, 1:]
+        x = self.fuse(states[:, :-1].flatten(2))  # (rows, T - 1, D): the state before each token
+        past: list = []
+        for s in range(self.steps):
+            n = tokens.shape[1] - s
+            past = [(k[:, :, :n], v[:, :, :n]) for k, v in past]
+            y, x = self.layer_inputs(tokens[:, s:], x[:, :n])
+            cos, sin = rotary_tables(self, x, torch.arange(s, s + n))
+            x = self.layer_output(block_step(self.block, y, x, (cos[0], sin[0]), past))
+            yield F.pad(self.output_scores(x), (0, 0, 1, 0))
+
+    @classmethod
     def reads(cls, config: dict) -> bool:
         "True if a configuration is that of a published EAGLE-3 layer."
-        return 'draft_vocab_size' in config and {'hidden_size', 'vocab_size'} <= set(config)
+        flat = flat_config(config)
+        known = flat.get('speculators_model_type', 'eagle3') == 'eagle3'
+        return known and 'draft_vocab_size' in flat and {'hidden_size', 'vocab_size'} <= set(flat)
 
     @classmethod
     def from_published(
         cls, config: dict, weights: dict[str, torch.Tensor], source: str
     ) -> 'Eagle3Heads':
         "EAGLE-3 heads from their authors' tensors; raises `ValueError` for other tensors."
-        check_option(source, config, 'norm_before_residual', False)
-        check_option(source, config, 'eagle_aux_hidden_state_layer_ids', None)
-        check_option(
-            source, config.get('eagle_config') or {}, 'eagle_aux_hidden_state_layer_ids', None
-        )
+        layers = target_layers(config, source)
+        verifier = (config.get('speculators_config') or {}).get('verifier') or {}
+        config = flat_config(config)
         drafted, vocab_size = config['draft_vocab_size'], config['vocab_size']
         if drafted == vocab_size:
             weights = dict(d2t=torch.zeros(drafted, dtype=torch.long)) | weights
-        weights = rename_tensors(weights, eagle3_names(weights), source)
+        norms = {name: bool(config.get(name)) for name in NORM_OPTIONS}
+        embeds = 'embed_tokens.weight' in weights
+        prefix = 'midlayer' if 'midlayer.hidden_norm.weight' in weights else 'layers.0'
+        names = eagle3_names(prefix, embeds, input_norms(norms, len(layers) or 3))
+        weights = rename_tensors(weights, names, source)
         width = config.get('target_hidden_size') or config['hidden_size']
+        target = verifier.get('name_or_path') or ''
         with torch.device('meta'):
-            embeds = 'embed.0.weight' in weights
-            heads = cls(width, vocab_size, (), layer_options(config), embeds, drafted)
+            options = layer_options(config)
+            heads = cls(width, vocab_size, layers, options, embeds, drafted, target, **norms)
         set_weights(heads, weights, f'{source}: the tensors do not fit its config.json')
         tokens = heads.offset + torch.arange(drafted)
         if len(tokens.unique()) < drafted or tokens.min() < 0 or tokens.max() >= vocab_size:
@@ -367,17 +452,107 @@ class Eagle3Heads(PublishedEagle):
             )
         return heads
 
+    def to_published(self, layout: str) -> tuple[dict, dict[str, torch.Tensor]]:
+        """`(configuration, tensors)` as speculators writes them and vLLM reads them.
+
+        Raises `ValueError` for heads that do not use three states of the target.
+        """
+        if len(self.layers) not in (0, 3):
+            raise ValueError(
+                f'{layout} has heads of three states of the target, and these use {len(self.layers)}: '
+                'train Eagle3Heads.of(lm, layers) with three layers'
+            )
+        norms = {name: self.options[name] for name in NORM_OPTIONS}
+        names = eagle3_names(
+            'layers.0', self.options['embeds'], input_norms(norms, len(self.layers) or 3)
+        )
+        state = self.state_dict()
+        weights = {published: state[name] for name, published in names.items()}
+        tokens = self.offset + torch.arange(len(self.offset), device=self.offset.device)
+        weights['t2d'] = torch.zeros(self.vocab_size, dtype=torch.bool).index_fill(
+            0, tokens.cpu(), True
+        )
+        return speculators_config(self, norms), weights
+
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #598797be
-def eagle3_names(weights: dict[str, torch.Tensor]) -> dict[str, str]:
-    "The published name of each tensor of EAGLE-3 heads, by the name here."
-    names = {f'block.{part}.weight': f'midlayer.{part}.weight' for part in BLOCK_TENSORS}
-    names['block.input_layernorm.weight'] = 'midlayer.input_layernorm.weight'
-    names['norm_state.weight'] = 'midlayer.hidden_norm.weight'
+NORM_OPTIONS = 'norm_before_residual', 'norm_before_fc', 'fc_norm', 'norm_output'
+
+
+class FusedStates(nn.Linear):
+    "A matrix over the joined states of several layers, with a norm of all of them, of each, or none."
+
+    def __init__(self, joined: int, inner: int, n_norms: int, eps: float):
+        from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+        super().__init__(joined, inner, bias=False)
+        self.norms = nn.ModuleList(LlamaRMSNorm(joined // n_norms, eps) for _ in range(n_norms))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        "The state `(…, inner)` of joined ones."
+        if len(self.norms):
+            parts = states.chunk(len(self.norms), -1)
+            states = torch.cat([norm(part) for norm, part in zip(self.norms, parts)], -1)
+        return super().forward(states)
+
+
+def input_norms(norms: dict[str, bool], n_states: int) -> list[str]:
+    "The published names of the norms before the matrix."
+    names = ['input_norm'] if norms['norm_before_fc'] else []
+    return names + [f'fc_norm.{i}' for i in range(n_states if norms['fc_norm'] else 0)]
+
+
+def eagle3_names(prefix: str, embeds: bool, norms: list[str]) -> dict[str, str]:
+    "The published name of each tensor of EAGLE-3 heads, by the name here; `prefix` of the layer's."
+    names = {f'block.{part}.weight': f'{prefix}.{part}.weight' for part in BLOCK_TENSORS}
+    names['block.input_layernorm.weight'] = f'{prefix}.input_layernorm.weight'
+    names['norm_state.weight'] = f'{prefix}.hidden_norm.weight'
     names |= {'fuse.weight': 'fc.weight', 'norm.weight': 'norm.weight'}
     names |= {'head.weight': 'lm_head.weight', 'offset': 'd2t'}
-    if 'embed_tokens.weight' in weights:
+    if embeds:
         names['embed.0.weight'] = 'embed_tokens.weight'
-    return names
+    return names | {f'fuse.norms.{i}.weight': f'{name}.weight' for i, name in enumerate(norms)}
+
+# %% ../../nbs/08_drafters/24_published_heads.ipynb #75ce1e97
+def flat_config(config: dict) -> dict:
+    "A configuration with the sizes of its layer on top, where speculators nests them."
+    return config | (config.get('transformer_layer_config') or {})
+
+
+def target_layers(config: dict, source: str) -> tuple[int, ...]:
+    "How many layers of the target are before each state that heads read; empty: by its depth."
+    ids = config.get('eagle_aux_hidden_state_layer_ids')
+    eagle = config.get('eagle_config') or {}
+    check_option(source, eagle, 'use_aux_hidden_state', True)
+    if ids is None:
+        ids = [i + 1 for i in eagle.get('eagle_aux_hidden_state_layer_ids') or ()]
+    return tuple(ids)
+
+
+def speculators_config(heads: Eagle3Heads, norms: dict[str, bool]) -> dict:
+    "The content of config.json for EAGLE-3 heads, as speculators writes it."
+    layer = dict(model_type='llama', num_hidden_layers=1, vocab_size=heads.vocab_size)
+    inner = heads.block_config.hidden_size
+    proposal = dict(proposal_type='greedy', speculative_tokens=5)
+    proposal |= dict(verifier_accept_k=1, accept_tolerance=0.0)
+    verifier = dict(name_or_path=heads.target or None, architectures=[])
+    return dict(
+        architectures=['Eagle3Speculator'],
+        speculators_model_type='eagle3',
+        speculators_version='0.3.0',
+        draft_vocab_size=len(heads.offset),
+        target_hidden_size=None if heads.width == inner else heads.width,
+        eagle_aux_hidden_state_layer_ids=list(heads.layers) or None,
+        **norms,
+        tie_word_embeddings=False,
+        torch_dtype='bfloat16',
+        transformer_layer_config=layer | heads.options['layer'],
+        speculators_config=dict(
+            algorithm='eagle3',
+            default_proposal_method='greedy',
+            proposal_methods=[proposal],
+            verifier=verifier,
+        ),
+    )
 
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #fd6b0168
 HEADS_FILES = tuple(
