@@ -293,7 +293,7 @@ def save_trace(trace, path: str):
 
 
 def strategy_from_file(args, lm):
-    """The strategy of a file, with the draft model of `--draft` in place of the file's.
+    """The strategy of a file, with the draft model of `--draft` instead of the file's.
 
     Raises `ValueError` beside options that it would not take.
     """
