@@ -43,6 +43,13 @@ def tests(session):
 
 
 @nox.session(default=False)
+def engines(session):
+    "Test the engines of others, all of them installed."
+    session.install(*PINNED, '-e', '.[dev,engines]')
+    session.run('sh', 'tests/engines/run.sh', external=True)
+
+
+@nox.session(default=False)
 def site(session):
     "Build the site into docs/_build/html."
     session.install(*PINNED, '-e', '.[site]')

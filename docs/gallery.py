@@ -67,7 +67,7 @@ def card(path, has_picture):
     if has_picture:
         lines += [f':img-top: {path.stem}.png', f':img-alt: A figure of {title}']
     claims = counted(path)
-    text = [subtitle, *([f'+++\nClaims: {claims}'] if claims else [])]
+    text = [subtitle, *([f'\n*Claims: {claims}*'] if claims else [])]
     return '\n'.join([*lines, '', *text, ':::'])
 
 

@@ -21,7 +21,7 @@ LINK = re.compile(r'(?<=\]\()(?![a-z][a-z+.-]*:|#|<)([^)\s#]+)(#[^)\s]*)?(?=[)\s
 FENCE = re.compile(r'^(`{3,}|~{3,}).*?^\1[`~]*$', flags=re.M | re.S)
 RENDERED = {
     'nbs/14_explorers/10_explorers.ipynb': 'explorers.ipynb',
-    'nbs/15_lab/12_write_your_own.ipynb': 'tutorials/write_your_own.ipynb',
+    'nbs/15_lab/13_write_your_own.ipynb': 'tutorials/write_your_own.ipynb',
 }  # notebook -> its page, where that is not in the book
 GLOSSARY = ROOT / 'nbs' / '01_core' / '10_glossary.ipynb'
 KERNEL = dict(
@@ -161,13 +161,23 @@ def visible_output(output):
     return output
 
 
+def alternative(cell):
+    "The texts of a cell's pictures for those who do not see them; '' without pictures."
+    metadata = [output.get('metadata', {}).get('image/png', {}) for output in cell.outputs]
+    return '; '.join(dict.fromkeys(m['alt'] for m in metadata if m.get('alt')))
+
+
 def code_cell(cell):
-    "A cell of code without its directives; those of the module are tagged."
+    "A cell of code without its directives; those of the module are tagged, pictures have their text."
     kinds = directives(cell.source)
     lines = [line for line in cell.source.splitlines() if not line.startswith('#|')]
     cell.source = '\n'.join(lines).strip('\n')
     tags = ['module'] if any(kind.startswith('export') for kind in kinds) else []
-    cell.metadata = nbformat.from_dict(dict(tags=tags) if tags else {})
+    alt = alternative(cell)
+    metadata = (dict(tags=tags) if tags else {}) | (
+        dict(mystnb=dict(image=dict(alt=alt))) if alt else {}
+    )
+    cell.metadata = nbformat.from_dict(metadata)
     cell.outputs = [visible_output(o) for o in cell.outputs if o.get('name') != 'stderr']
     return cell
 
@@ -261,7 +271,7 @@ def verdict_sections(table):
             name = re.search(r'\[(.+?)\]', notebook).group(1)
             title, _ = page_title(ROOT / 'experiments' / f'{name}.ipynb')
             yield f'\n### {title}\n\n{source.strip()} · notebook: {notebook.strip()}\n'
-            yield '| claim | source | measured | verdict |\n|---|---|---|---|'
+            yield '| claim | source | rule | measured | verdict |\n|---|---|---|---|---|'
         yield f'|{"|".join(claim)}|'
 
 

@@ -283,7 +283,7 @@ def names_line(root, members, home):
 
 def anchor(entry):
     "The anchor of a function on the page of its part; '' for a class, which has a page."
-    return '' if entry.is_class else f'#{entry.full}'
+    return '' if entry.is_class else f'#{pages.slug(entry.name)}'
 
 
 def sources(site):

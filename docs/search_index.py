@@ -28,6 +28,7 @@ KINDS = {
     r'book/': 'book',
     r'': 'page',
 }
+MEMBERS = 'attribute', 'method', 'property'  # of a class, which has a page
 WORD = re.compile(r"[^\W_]+(?:[-_'’][^\W_]+)*")
 CAMEL = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+')
 STOP = set(
@@ -111,9 +112,9 @@ def entries_of(doctree, docname):
         signature = name.next_node(addnodes.desc_signature)
         if signature is not None and signature['ids']:
             text = ' '.join(node.astext() for node in name.findall(nodes.paragraph))
-            yield entry(
-                docname, signature['ids'][0], signature['ids'][0].rpartition('.')[2], page, text
-            )
+            anchor = signature['ids'][0]
+            one = entry(docname, anchor, anchor.rpartition('.')[2], page, text)
+            yield one | (dict(kind='member') if name['objtype'] in MEMBERS else {})
     for item in doctree.findall(nodes.definition_list_item):
         term = item.next_node(nodes.term)
         if term is not None and term['ids'] and term['ids'][0].startswith('term-'):

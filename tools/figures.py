@@ -43,7 +43,12 @@ def _store_figures():
         width, height = (n // 2 for n in image.size)
         return small, dict(width=width, height=height, alt=title(figure))
 
-    get_ipython().display_formatter.formatters['image/png'].for_type(Figure, png)
+    def install(*info):
+        get_ipython().display_formatter.formatters['image/png'].for_type(Figure, png)
+
+    plt.close(plt.figure())  # the backend is loaded, and sets a formatter of its own
+    install()
+    get_ipython().events.register('pre_run_cell', install)
 
 _store_figures()
 '''

@@ -128,7 +128,7 @@ def watermark():
     explorer = explore_watermark(models()[0], models=[])
     axes = dict(
         scheme=['green list', 'Gumbel', 'SynthID'],
-        length=[30, 60, 120],
+        length=[20, 40, 80],
         gamma=[0.25, 0.5],
         attack=[
             'none',

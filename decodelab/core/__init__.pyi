@@ -5,6 +5,7 @@ from .driver import Request as Request
 from .driver import Rng as Rng
 from .driver import Stop as Stop
 from .driver import decode as decode
+from .plot import use_figure_style as use_figure_style
 from .plot import plot_tokens as plot_tokens
 from .plot import plot_acceptance as plot_acceptance
 from .plot import plot_speed as plot_speed

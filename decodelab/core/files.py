@@ -281,8 +281,8 @@ def read_json(
     except ValueError as error:  # a text in another encoding is one, too
         raise ValueError(f'{path}: {error}') from error
     if not isinstance(value, kind):
-        found = 'null' if value is None else f'a {type(value).__name__}'
-        raise ValueError(f'{path}: this is {found}, so it is not {name}: copy the file again')
+        content = 'null' if value is None else f'a {type(value).__name__}'
+        raise ValueError(f'{path}: this is {content}, so it is not {name}: copy the file again')
     return value
 
 # %% ../../nbs/01_core/02_files.ipynb #a65bf049

@@ -62,6 +62,8 @@ def detokenize(
 
     A decoder takes as long as its input, so only the last few ids are decoded with each token.
     """
+    if not tokens:
+        return []
     texts = []
     ids = list(prompt[-CONTEXT:])
     pending = 0  # tokens since the last complete character

@@ -24,6 +24,7 @@ class EncodedAudio(EncodedInput):
         encoded: EncodedInput,  # the states of the target's session
         inputs: dict,  # the encoder's inputs, as in `Request.encoder`
     ):
+        self.output = encoded.output
         self.states = encoded.states
         self.mask = encoded.mask
         self.inputs = inputs

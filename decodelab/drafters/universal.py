@@ -345,8 +345,9 @@ class UniversalState(DraftState):
     def draw(self, proposal: Proposal, rng) -> tuple | None:
         """Draw one token of the draft model; returns `(distribution, token)` for the lookahead rule.
 
-        None if the target cannot write it, or if the processors forbid every token. A draft id that equals one of the target's end tokens
-        is returned as None, since the loop would take it for an end.
+        None if the target cannot write it, or if the processors forbid every token. A draft id that
+        equals one of the target's end tokens is returned as None, since the loop would take it for an
+        end.
         """
         probabilities = self.scorer.probabilities
         row = self.scorer.next_scores(proposal.prefix + proposal.drafted)

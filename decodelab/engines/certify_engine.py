@@ -224,8 +224,9 @@ def two_sample_checks(
     for length in lengths:
         p_value, df = compare_beginnings(a, b, length)
         seen = detectable_distance(sum(map(len, a)), max(df, 1), level)
+        beginning = f'{length} {unit}' if length > 1 else f'one {unit[:-1]}'
         message = (
-            f'beginnings of {length} {unit}: G-test p = {p_value:.2g}, {df} df; '
+            f'beginnings of {beginning}: G-test p = {p_value:.2g}, {df} df; '
             f'a distance of {seen:.2f} would be seen'
         )
         yield EngineCheck('two samples', p_value >= level, message, p_value=p_value)
@@ -261,9 +262,8 @@ class EnginePlan:
 
     def __repr__(self):
         tokens = self.sides * self.prompts * self.samples * self.max_new_tokens
-        texts = (
-            f'{self.prompts} prompts × {self.samples} texts of up to {self.max_new_tokens} tokens'
-        )
+        prompts = 'one prompt' if self.prompts == 1 else f'{self.prompts} prompts'
+        texts = f'{prompts} × {self.samples} texts of up to {self.max_new_tokens} tokens'
         words = f'{texts}{" × 2 engines" if self.sides == 2 else ""}: at most {tokens:,} tokens'
         if self.sides == 1:
             return words

@@ -18,7 +18,7 @@ import torch
 
 from ..core.checks import check_fraction, check_int
 from ..core.plot import facts_html, rows_html
-from .random_calls import run_path
+from .random_calls import import_first, run_path, undisturbed
 from .random_numbers import NotEnumerableError
 from ..evaluate.certify import g_test
 from ..evaluate.exact import ExactLM, TooManyPathsError, outcomes
@@ -375,15 +375,19 @@ def certify_sampler(
     function = adapter(fn) if adapter else fn
     name = fn.__name__ if isinstance(fn, FunctionType) else repr(fn)
     certificate = EngineCertificate(name, required=('accepted', 'rejected'))
-    try:
-        check, counts = exact_sampler_check(function, sizes, pairs, most_probable, max_paths, seed)
-        disagreement = real_draws_disagree(function, most_probable, seed)
-        if disagreement:
-            raise NotEnumerableError(disagreement)
-    except (NotEnumerableError, TooManyPathsError) as error:
-        check, counts = fallback_check(function, most_probable, samples, seed, level, str(error))
-    except Exception as error:
-        check, counts = failed_or_sampled(function, most_probable, samples, seed, level, error)
+    exact = sizes, pairs, most_probable, max_paths, seed
+    with undisturbed(seed):
+        try:
+            check, counts = exact_sampler_check(function, *exact)
+            disagreement = real_draws_disagree(function, most_probable, seed)
+            if disagreement:
+                raise NotEnumerableError(disagreement)
+        except (NotEnumerableError, TooManyPathsError) as error:
+            check, counts = fallback_check(
+                function, most_probable, samples, seed, level, str(error)
+            )
+        except Exception as error:
+            check, counts = failed_or_sampled(function, most_probable, samples, seed, level, error)
     certificate.checks.append(check)
     certificate.counts.update(counts)
     return certificate
@@ -395,6 +399,8 @@ def exact_sampler_check(
     "The exact check over several tables, and the counts of what it exercised."
     worst, sentence = 0.0, ''
     counts, paths = {}, 0
+    first = Case(3, 2, seed)
+    import_first(lambda: list(sampled_rounds(function, first, most_probable, 64, seed)), 1)
     for vocab_size, k in sizes:
         for pair in range(pairs + 1):
             case = Case(vocab_size, k, seed + pair, same=pair == pairs)

@@ -617,6 +617,17 @@ def closure_of(user_function) -> list[tuple]:
     return result
 
 
+@contextmanager
+def replaced_in(cell, value):
+    "While the block runs, a cell of a closure holds another value."
+    before = cell.cell_contents
+    cell.cell_contents = value
+    try:
+        yield
+    finally:
+        cell.cell_contents = before
+
+
 def replacements(calls: TorchCalls) -> list[tuple]:
     "(module, name, stand-in) of the functions and classes that draw."
     rng = calls.rng
@@ -637,15 +648,34 @@ def replacements(calls: TorchCalls) -> list[tuple]:
 
 def states() -> tuple:
     "The states of the global generators."
-    numpy_state = np.random.get_state()
-    return torch.get_rng_state(), (numpy_state[1].tolist(), numpy_state[2]), random.getstate()
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def restore(before: tuple):
+    "Set the global generators to states from before."
+    torch.set_rng_state(before[0])
+    np.random.set_state(before[1])
+    random.setstate(before[2])
+
+
+@contextmanager
+def undisturbed(seed: int):
+    "Real draws of the block begin at a seed, and leave the global generators as they were."
+    before = states()
+    torch.default_generator.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        restore(before)
 
 
 def changed_library(before: tuple, after: tuple) -> str:
     "The library whose global generator has another state, or an empty string."
     if not torch.equal(before[0], after[0]):
         return 'torch'
-    if before[1] != after[1]:
+    if any(np.any(a != b) for a, b in zip(before[1], after[1])):
         return 'numpy.random'
     return 'random' if before[2] != after[2] else ''
 
@@ -662,13 +692,22 @@ def intercepted(function: Callable, rng: Enumerator):
             stack.enter_context(mock.patch.dict(part.__globals__, names))
             for cell, value in closure_of(part):
                 if id(value) in stand_ins:
-                    stack.enter_context(
-                        mock.patch.object(cell, 'cell_contents', stand_ins[id(value)])
-                    )
+                    stack.enter_context(replaced_in(cell, stand_ins[id(value)]))
         for module, name, new in followed:
             stack.enter_context(mock.patch.object(module, name, new))
         stack.enter_context(calls)
         yield
+
+
+def import_first(function: Callable, calls: int = 16):
+    """Call a function for real, so that the modules that it imports find the real generators.
+
+    Errors are left to the calls that follow.
+    """
+    with undisturbed(0):
+        for _ in range(calls):
+            with suppress(Exception):
+                function()
 
 
 def run_path(function: Callable, rng: Enumerator):
@@ -680,8 +719,7 @@ def run_path(function: Callable, rng: Enumerator):
     finally:
         library = changed_library(before, states())
         if library:
-            torch.set_rng_state(before[0])
-            random.setstate(before[2])
+            restore(before)
     if library:
         raise NotEnumerableError(f'it draws by a function of {library} that is not intercepted')
     return value
@@ -697,6 +735,7 @@ def enumerate_draws(
     `TooManyPathsError` if there are more paths than `max_paths`.
     """
     check_int('max_paths', max_paths)
+    import_first(function)
     result = {}
     for value, weight in outcomes(lambda rng: run_path(function, rng), max_paths):
         result[value] = result.get(value, 0) + weight

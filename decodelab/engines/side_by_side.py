@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..core.checks import check_choice
 from .ctranslate2 import CTranslate2Engine, to_ctranslate2
-from .engine import Engine
+from .engine import Engine, import_engine
 from .llama_cpp import LlamaCppEngine, to_gguf
 from .openvino import OpenVINOEngine, to_openvino
 from .transformers_generate import TransformersGenerate
@@ -18,6 +18,11 @@ from .transformers_generate import TransformersGenerate
 # %% ../../nbs/13_engines/14_side_by_side.ipynb #35e3ca20
 NAMES = 'transformers', 'llama.cpp', 'openvino', 'ctranslate2'
 MODES = 'plain', 'draft', 'lookup'
+PACKAGES = {  # module, package, extra
+    'llama.cpp': ('llama_cpp', 'llama-cpp-python', 'llama-cpp'),
+    'openvino': ('openvino_genai', 'openvino-genai', 'openvino'),
+    'ctranslate2': ('ctranslate2', 'ctranslate2', 'ctranslate2'),
+}
 
 
 def read_name(name: str) -> tuple[str, str]:
@@ -59,6 +64,7 @@ def engine_by_name(
         raise ValueError(f'{name} drafts with a model: give draft=')
     if engine == 'transformers':
         return generate_by_mode(mode, draft, lookahead, settings)
+    import_engine(*PACKAGES[engine])  # before anything is converted
     if engine == 'ctranslate2':
         return CTranslate2Engine(converted(lm, folder, '-ctranslate2', to_ctranslate2), **settings)
     make, ending, convert = {

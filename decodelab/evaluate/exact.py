@@ -235,8 +235,14 @@ class ExactGreedy(ExactSample):
     greedy = True
 
     def sampler(self, rng):
-        "The base itself, which takes the largest weight."
-        return self
+        "A source that takes the largest weight."
+        return LargestWeight()
+
+
+class LargestWeight(RandomSource):
+    "A deterministic stand-in for the enumerator."
+
+    draws = 0
 
     def categorical(self, weights) -> int:
         "The index of the largest weight."

@@ -382,7 +382,7 @@ class ScoreTests:
 
     @property
     def excesses(self) -> dict[str, float]:
-        "Name of a draft → the share of its tokens in place of the base's that fails with probability 0.9."
+        "Name of a draft → the share of its tokens instead of the base's that fails with probability 0.9."
         return {
             draft: (self._threshold + 1.2816) * math.sqrt(variance) / shift
             for draft, (variance, shift, _) in self.information.items()

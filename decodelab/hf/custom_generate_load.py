@@ -245,6 +245,12 @@ def run_method(method: CustomGenerate, model, arguments: dict):
         vars(config).update(before)
         where = f'at revision {method.revision}' if method.revision else f'in {method.folder}'
         error.add_note(f'in the recipe {method.name} {where}')
+        given = options.get('generation_config') or config
+        if isinstance(error, TypeError) and given.max_length is given.max_new_tokens is None:
+            error.add_note(
+                'its configuration has no length, and transformers gives a recipe the arguments of '
+                'the call apart from it: give generation_config=GenerationConfig(max_new_tokens=…)'
+            )
         raise
 
 
@@ -264,7 +270,7 @@ def call_options(method: CustomGenerate, arguments: dict) -> dict:
 
 
 def with_length(method: CustomGenerate, model, options: dict) -> dict:
-    """The arguments, with the length of the call in `generation_config` too, for a function that reads it there.
+    """The arguments, with the length of the call also in `generation_config`, where a function may read it.
 
     A configuration had a length of 20 in transformers 4 and has none in 5, and functions add to it.
     """

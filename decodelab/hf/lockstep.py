@@ -173,7 +173,7 @@ class Lockstep(Batcher):
         "The request of the next sequence; `prompt` has the ids that its logits processors see."
         record = ScoreRecord(bool(self.config.output_scores))
         self.records.append((record, len(prompt)))
-        return Request(lm, prompt, max_new_tokens, rng, stop, encoder, self, record)
+        return Request(lm, prompt, max_new_tokens, rng, stop, encoder, self, record=record)
 
     def session(self, lm: LM, *encoder) -> Session:
         "The rows of the running sequence; its further sessions (of guidance) are read alone."

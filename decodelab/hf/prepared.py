@@ -132,7 +132,10 @@ def cannot_step(call: Call) -> bool:
     lm = call.lm
     if getattr(lm.model.config, 'use_mems_eval', False):  # XLNet's states depend on the passes
         return True
-    return lm.caches() and lm.native is None and not lm.allows('steps')
+    if not lm.caches() or lm.native is not None or not lm.is_probed:
+        return False
+    state = lm.outcome('steps').state
+    return state == 'differs' or (state == 'unsupported' and not call.is_search)
 
 
 def has_further_inputs(call: Call) -> bool:

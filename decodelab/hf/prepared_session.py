@@ -168,9 +168,9 @@ class PreparedEncoder(PrecomputedEncoder):
         inputs: dict,  # of the encoder, for drafts with an encoder of their own
     ):
         super().__init__(lm, outputs.last_hidden_state, mask, inputs)
-        self.outputs = outputs
+        self.output = outputs
 
     def fields(self) -> dict:
         "The layers of the encoder as in transformers' output; None where they were not asked for."
         names = dict(encoder_hidden_states='hidden_states', encoder_attentions='attentions')
-        return {name: self.outputs.get(own) for name, own in names.items()}
+        return {name: self.output.get(own) for name, own in names.items()}

@@ -1,5 +1,17 @@
 # The names of this part, imported when they are first used; also what editors and type checkers read.
 from .experiment import Experiment as Experiment
+from .claims import Claim as Claim
+from .claims import Difference as Difference
+from .claims import Evidence as Evidence
+from .claims import Exact as Exact
+from .claims import Monotone as Monotone
+from .claims import Ratio as Ratio
+from .claims import Share as Share
+from .claims import Turning as Turning
+from .claims import apart as apart
+from .claims import holm as holm
+from .claims import judge as judge
+from .claims import quotients as quotients
 from .requirements import experiments as experiments
 from .runner import run_experiment as run_experiment
 from .runner import render_experiment as render_experiment

@@ -220,7 +220,7 @@ class Experiment:
 
     def verdicts(
         self,
-        rows: list[dict],  # claim, source, measured, agrees (None where it cannot be judged), why
+        rows: list[dict],  # of `lab.claims.judge`; rule and p may be absent
     ):
         "Store the verdicts and return them as a DataFrame, in which an open verdict is <NA>."
         import pandas as pd
@@ -230,7 +230,7 @@ class Experiment:
         claims = [row['claim'] for row in rows]
         if not rows or len(set(claims)) != len(claims):
             raise ValueError('give at least one verdict, and each claim once')
-        frame = pd.DataFrame(rows, columns=VERDICT_FIELDS)
+        frame = pd.DataFrame([BY_HAND | row for row in rows], columns=VERDICT_FIELDS + RULE_FIELDS)
         decided = [None if row['agrees'] is None else bool(row['agrees']) for row in rows]
         frame['agrees'] = pd.array(decided, dtype='boolean')
         return self.save(frame, 'verdicts')
@@ -442,11 +442,13 @@ def uncovered(
 
 # %% ../../nbs/15_lab/02_experiment.ipynb #cdc14df9
 VERDICT_FIELDS = ('claim', 'source', 'measured', 'agrees', 'why')
+RULE_FIELDS = ('rule', 'p')  # of verdicts that `lab.claims` has judged
+BY_HAND = dict.fromkeys(RULE_FIELDS, '')  # of others
 
 
 def check_verdict(row: dict):
     "Raises `ValueError` for an incomplete verdict."
-    if not isinstance(row, dict) or set(row) != set(VERDICT_FIELDS):
+    if not isinstance(row, dict) or set(row) - set(RULE_FIELDS) != set(VERDICT_FIELDS):
         raise ValueError(f'a verdict has {", ".join(VERDICT_FIELDS)}: {row!r} has others')
     if row['agrees'] not in (True, False, None):
         raise ValueError(
@@ -474,4 +476,6 @@ def read_verdicts(path):
             f'{path} has no column {missing[0]}, so it holds no verdicts: run it again'
         )
     decided = frame.agrees.map({'True': True, 'False': False, '': None})
-    return frame.assign(agrees=decided.astype('boolean'))
+    frame = frame.assign(agrees=decided.astype('boolean'))
+    rules = {name: '' for name in RULE_FIELDS if name not in frame}  # of an earlier version
+    return frame.assign(**rules)[[*VERDICT_FIELDS, *RULE_FIELDS]]

@@ -346,7 +346,7 @@ def prefixes(ids: list[int], scores: torch.Tensor) -> list[torch.Tensor]:
 
 
 def check_scores(result, scores: torch.Tensor) -> torch.Tensor:
-    "What a processor returned, if it is as wide as its `scores`; raises `TypeError` or `ValueError`."
+    "The result of a processor, which is as wide as its `scores`; raises `TypeError` or `ValueError`."
     if not torch.is_tensor(result):
         raise TypeError(
             f'a logits processor returned {type(result).__name__}: return a tensor of scores, of the '

@@ -236,6 +236,8 @@ def decoder_start_ids(model) -> tuple[int, ...]:
 class EncodedInput:
     "The states of an encoder for one input, as arguments for the decoder's forward passes."
 
+    output = None  # of the encoder, where some decoders read more than its states
+
     def __init__(
         self,
         model,
@@ -249,17 +251,25 @@ class EncodedInput:
         tensors = {k: torch.as_tensor(v, device=model.device) for k, v in inputs.items()}
         tensors = {k: v[None] if v.ndim == 1 else v for k, v in tensors.items()}
         with torch.no_grad():
-            self.states = model.get_encoder()(**tensors).last_hidden_state  # (1, m, D)
+            self.output = model.get_encoder()(**tensors)
+        self.states = self.output.last_hidden_state  # (1, m, D)
         self.mask = tensors.get('attention_mask')  # (1, m)
 
     def arguments(self, rows: int) -> dict:
         "Arguments of the model's forward for `rows` continuations."
         from transformers.modeling_outputs import BaseModelOutput
 
-        output = BaseModelOutput(last_hidden_state=self.states.expand(rows, -1, -1))
+        kind = BaseModelOutput if self.output is None else type(self.output)
+        fields = dict(self.output or {}) | dict(last_hidden_state=self.states)
+        output = kind(**{name: expand_rows(x, rows) for name, x in fields.items()})
         if self.mask is None:
             return dict(encoder_outputs=output)
         return dict(encoder_outputs=output, attention_mask=self.mask.expand(rows, -1))
+
+
+def expand_rows(x, rows: int):
+    "A tensor with one row as `rows` equal ones, without a copy; anything else as it is."
+    return x.expand(rows, *x.shape[1:]) if torch.is_tensor(x) else x
 
 
 class CrossLayer(DynamicLayer):

@@ -815,15 +815,21 @@ OPENED = {}  # folder → `Library`
 def open_library(build: bool = False) -> Library | None:
     """The library of this machine, from the disk, or compiled now if `build`.
 
-    None if it is not there. Raises `RuntimeError` if it cannot be compiled.
+    None if it is not there. Raises `RuntimeError` if it cannot be compiled or loaded.
     """
     folder = cache_folder()
-    if folder not in OPENED:
-        path = find_library(folder) or (build_library(folder) if build else None)
-        if path is None:
-            return None
-        OPENED[folder] = Library(path)
-    return OPENED[folder]
+    try:
+        if folder not in OPENED:
+            path = find_library(folder) or (build_library(folder) if build else None)
+            if path is None:
+                return None
+            OPENED[folder] = Library(path)
+        return OPENED[folder]
+    except OSError as error:
+        raise RuntimeError(
+            f'the library cannot be written to or loaded from {folder} ({error}): '
+            'set DECODELAB_CACHE to a folder of your own'
+        ) from error
 
 # %% ../../nbs/02_models/11_library.ipynb #31d61d27
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
@@ -1105,6 +1111,7 @@ class WeightPrints:
         for m in matrices_of(weights):
             tensors += [m.weight] if m.bias is None else [m.weight, m.bias]
         self.views = [spread_numbers(t) for t in tensors]
+        self.views.append(weights.head.weight.detach()[:, 0])  # one of each token
         self.numbers = torch.cat(self.views)
         self.snapshot = weights.snapshot
         self.versions = self._versions()

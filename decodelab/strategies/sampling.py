@@ -144,10 +144,9 @@ class Scorer:
         None where a row has to be seen on the way: by a record, by processors other than a temperature, by a
         source of random numbers of another kind, or where the session cannot.
         """
-        draws = bool(rng.draws)
         if self.temperature is None or self.record is not None:
             return None
-        if self.probabilities != draws or not rng.draws_on_device:
+        if self.probabilities != bool(rng.draws) or not rng.draws_on_device:
             return None
         if not fast_form_holds(self, 'chain', 'scores', 'next_scores'):
             return None

@@ -6,11 +6,11 @@ const Search = (() => {
   /* how much a page of each kind is likely to be what is looked for */
   const KINDS = {
     install: 1.6, tutorial: 1.35, task: 1.3, reference: 1.2, glossary: 1.15, home: 0.9,
-    book: 1.0, model: 1.0, experiment: 0.85, page: 0.8, claims: 0.35,
+    book: 1.0, model: 1.0, experiment: 0.85, page: 0.8, member: 0.6, claims: 0.35,
   };
   const LABELS = {
     install: 'Install', tutorial: 'Tutorial', task: 'How do I …?', reference: 'API', glossary: 'Glossary',
-    home: 'Home', book: 'The book', model: 'Model', experiment: 'Experiment', page: 'Page', claims: 'Claim',
+    home: 'Home', book: 'The book', model: 'Model', experiment: 'Experiment', page: 'Page', member: 'API', claims: 'Claim',
   };
   /* words that readers of other libraries use */
   const SYNONYMS = {
@@ -147,10 +147,12 @@ const Search = (() => {
       hits.push({url, title, page, kind, label: LABELS[kind] || kind, value, share});
     }
     hits.sort((a, b) => b.value - a.value || (a.url < b.url ? -1 : 1));
-    const seen = new Map(), out = [];
+    const seen = new Map(), named = new Set(), out = [];
     for (const hit of hits) {
-      const home = hit.url.split('#')[0];
+      const home = hit.url.split('#')[0], name = `${home} ${hit.title}`;
       const n = seen.get(home) || 0;
+      if (named.has(name)) continue; // a page and its one definition
+      named.add(name);
       if (n < 3 && out.length < limit) out.push(hit);
       seen.set(home, n + 1);
     }

@@ -1,5 +1,6 @@
 "llama.cpp, OpenVINO GenAI and CTranslate2 on converted weights, where they are installed (`pip install '.[engines]'`)."
 
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -27,9 +28,10 @@ NO_END = Stop(eos=())
 
 
 def installed(name):
-    "A mark that skips an engine that is not installed."
+    "A mark that skips an engine that is not installed, unless `run.sh` asks for all of them."
     missing = [m for m in MODULES[name.partition(':')[0]] if find_spec(m) is None]
-    return pytest.mark.skipif(bool(missing), reason=f'{", ".join(missing)} is not installed')
+    skipped = bool(missing) and 'DECODELAB_ENGINES' not in os.environ
+    return pytest.mark.skipif(skipped, reason=f'{", ".join(missing)} is not installed')
 
 
 @pytest.fixture(scope='module')
@@ -60,7 +62,7 @@ def test_greedy_ids_are_ours(name, models, folder):
 @pytest.mark.parametrize('name', [pytest.param(n, marks=installed(n)) for n in NAMES])
 def test_sampled_texts_have_a_certificate(name, models, folder):
     lm, draft = models
-    settings = dict(temperature=0.8, top_k=30, top_p=0.9)
+    settings = dict(temperature=0.6, top_k=30, top_p=0.7)  # in another order other tokens
     engine = exact(engine_by_name(name, lm, folder, draft, **settings))
     sizes = dict(prompts=['def f(x):\n', 'class Stack'], samples=16, max_new_tokens=16)
     certificate = certify_engine(engine, lm, **sizes, show=None, progress=False)

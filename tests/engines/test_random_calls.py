@@ -166,3 +166,36 @@ def test_a_flaw_is_found_and_named(flaw):
 def test_without_a_flaw():
     assert certify_sampler(flawed(''), pairs=1).lossless
     assert certify_sampler(flawed(''), one_hot, pairs=1).lossless
+
+
+LATE = """
+import random
+from random import random as drawn
+
+
+def sampler(p, q, draft):
+    ids = []
+    for i, x in enumerate(draft.tolist()):
+        if drawn() >= p[i, x] / q[i, x]:
+            rest = (p[i] - q[i]).clamp(min=0).tolist()
+            return [*ids, random.choices(range(len(rest)), rest)[0]]
+        ids.append(x)
+    return [*ids, random.choices(range(p.shape[1]), p[-1].tolist())[0]]
+"""
+
+
+def test_a_module_that_a_sampler_imports_late_keeps_the_real_generators(tmp_path, monkeypatch):
+    (tmp_path / 'late_sampler.py').write_text(LATE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def late(p, q, draft):
+        from late_sampler import sampler
+
+        return sampler(p, q, draft)
+
+    certificate = certify_sampler(late, pairs=1)
+    from late_sampler import drawn
+
+    assert drawn == random.random
+    assert certificate.lossless, certificate
+    assert certificate.checks[0].kind == 'exact', certificate

@@ -57,6 +57,12 @@ LEFT_OUT = dict(
     EncoderNoRepeatNGram='for encoder–decoders',
     ClassifierFreeGuidance='has a second sequence, in tests/drafters/test_model_families.py',
     RemoveInvalidValues='for models with NaN',
+    Grammar='a base class',
+    CompiledGrammar='a base class',
+    JsonSchema='takes a schema, in tests/logits/test_grammars.py',
+    Regex='takes a pattern, in tests/logits/test_grammars.py',
+    IdGrammar='for tables of fractions',
+    GrammarDrafter='takes a grammar, in tests/logits/test_grammars.py',
     JsonGrammar='needs a vocabulary with JSON in it, in tests/logits/test_json_grammar.py',
 )
 PARTS = (Drafter, Verifier, LookaheadRule, LogitsProcessor)

@@ -10,6 +10,7 @@ import torch
 from torch.ao.quantization import quantize_dynamic
 from transformers import (
     DynamicCache,
+    GenerationConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LogitsProcessor,
@@ -25,6 +26,7 @@ from transformers.utils import logging
 
 from decodelab import generate
 from decodelab.evaluate.certify import random_lm
+from decodelab.strategies.sampling import Scorer
 from tests.hf.test_generate import BATCH, IDS, MASK, PAD, seq2seq
 from tests.hf.test_prepared_inputs import I, inputs, llava, qwen
 
@@ -371,3 +373,51 @@ def test_sound_by_position():
     ours = generate(model, wave, **call)
     assert torch.equal(ours, model.generate(wave, **call, do_sample=False))
     assert torch.equal(ours, generate(model, input_values=wave, **call))
+
+
+def test_scores_cost_nothing_where_none_are_returned(llama, monkeypatch):
+    "A record of the rows forbids chains of tokens in one call of the library; a cache alone does not."
+    records = []
+    chain = Scorer.chain
+
+    def watched(self, *arguments, **options):
+        records.append(self.record)
+        return chain(self, *arguments, **options)
+
+    monkeypatch.setattr(Scorer, 'chain', watched)
+    for flags in ({}, ASKED):
+        generate(llama, **ONE, **flags)
+    assert set(records) == {None}
+    records.clear()
+    generate(llama, **ONE, **ASKED, output_scores=True)
+    assert None not in records
+
+
+PRINTED = '''
+import torch
+
+
+def generate(model, input_ids, generation_config, left_padding=None, **kwargs):
+    generation_config = generation_config or model.generation_config
+    cur_length = input_ids.shape[1]
+    max_length = generation_config.max_length or cur_length + generation_config.max_new_tokens
+    while cur_length < max_length:
+        logits = model(input_ids).logits
+        next_tokens = torch.argmax(logits[:, -1, :], dim=-1)
+        input_ids = torch.cat((input_ids, next_tokens[:, None]), dim=-1)
+        cur_length += 1
+    return input_ids
+'''
+
+
+def test_the_recipe_that_the_guide_prints(llama, tmp_path):
+    "It reads its length from a configuration, which a call's max_new_tokens does not reach."
+    folder = tmp_path / 'custom_generate'
+    folder.mkdir()
+    (folder / 'generate.py').write_text(PRINTED)
+    call = dict(input_ids=IDS[1:2], custom_generate=str(tmp_path), trust_remote_code=True)
+    with pytest.raises(TypeError) as error:
+        generate(llama, **call, max_new_tokens=6)
+    assert 'give generation_config=GenerationConfig(max_new_tokens' in error.value.__notes__[-1]
+    ours = generate(llama, **call, generation_config=GenerationConfig(max_new_tokens=6))
+    assert torch.equal(ours, generate(llama, IDS[1:2], max_new_tokens=6, eos_token_id=-1))

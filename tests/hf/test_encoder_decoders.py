@@ -7,12 +7,14 @@ import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
-    MarianConfig,
-    MarianMTModel,
     MBartConfig,
     MBartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
     PegasusConfig,
     PegasusForConditionalGeneration,
+    SwitchTransformersConfig,
+    SwitchTransformersForConditionalGeneration,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -351,3 +353,26 @@ def test_the_embedded_translator_and_its_draft():
     )
     with pytest.raises(ValueError, match='do not have the same encoder'):
         decode(lm, texts[0], Speculative(SharedEncoder(LM(made('t5'), lm.tokenizer))), 4)
+
+
+def test_an_encoder_that_returns_more_than_states():
+    "The decoder of a mixture of experts reads the routers' output of its encoder."
+    config = SwitchTransformersConfig(
+        vocab_size=64,
+        d_model=32,
+        d_kv=8,
+        d_ff=48,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_heads=4,
+        num_experts=2,
+        num_sparse_encoder_layers=1,
+        num_sparse_decoder_layers=1,
+        decoder_start_token_id=0,
+    )
+    torch.manual_seed(0)
+    model = SwitchTransformersForConditionalGeneration(config).double().eval()
+    call = dict(input_ids=IDS[:1], max_new_tokens=6)
+    theirs = model.generate(**call, do_sample=False)
+    for more in ({}, dict(assistant_model=copy.deepcopy(model)), dict(prompt_lookup_num_tokens=2)):
+        assert torch.equal(generate(model, **call, **more), theirs)

@@ -29,7 +29,9 @@ from decodelab import generate, load
 from decodelab.evaluate.certify import random_lm
 
 logging.set_verbosity_error()
-pytestmark = pytest.mark.filterwarnings('ignore:Using the model-agnostic')
+pytestmark = pytest.mark.filterwarnings(
+    'ignore:Using the model-agnostic', 'ignore:neither max_new_tokens nor max_length'
+)
 FAMILIES = 'llama', 'gpt2', 'mistral', 'opt', 'gpt_neox', 'qwen3'
 PAD = 63
 IDS = torch.tensor([[PAD, PAD, 5, 6, 7, 5, 6], [8, 9, 10, 11, 12, 13, 14], [PAD, 3, 4, 3, 4, 3, 4]])
@@ -1012,6 +1014,7 @@ def hooks(model):
     return [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
 
 
+@pytest.mark.filterwarnings('ignore:(?s).*cannot be honoured')
 @pytest.mark.parametrize(
     'value', ['x', -1, 1.5, [], {}, [[]], object(), float('nan'), torch.ones(2, 2)], ids=named
 )

@@ -618,7 +618,7 @@ LIBRARIES = [
     Call(
         'docs: embeddings',
         'llama',
-        dict(inputs_embeds=torch.ones(1, 4, 48, dtype=torch.float64)),
+        dict(inputs_embeds=torch.ones(1, 4, 32, dtype=torch.float64)),
         dict(max_new_tokens=8),
     ),
 ]

@@ -446,9 +446,8 @@ def test_states_of_an_encoder(kind):
                 theirs,
             )
     greedy = generate(model, encoder_outputs=states, attention_mask=mask, max_new_tokens=8)
-    assert torch.equal(
-        greedy, generate(model, encoder_outputs=states, input_ids=ids, max_new_tokens=8)
-    )
+    with_ids = dict(encoder_outputs=states, input_ids=ids, attention_mask=mask)
+    assert torch.equal(greedy, generate(model, **with_ids, max_new_tokens=8))
     assert torch.equal(
         greedy,
         generate(

@@ -478,7 +478,7 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
 
 
 def slurm_script():
-    "The script that the notebook 15_lab/11_distributed shows."
+    "The script that the notebook 15_lab/12_distributed shows."
     import ast
     from repo import ROOT, cells
 

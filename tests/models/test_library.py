@@ -25,7 +25,7 @@ from decodelab import (
     decode,
     decode_batch,
 )
-from decodelab.evaluate.certify import transform_check
+from decodelab.evaluate.certify import token_check
 from decodelab.models import library as library_module
 from decodelab.models.capabilities import LIBRARY, READERS, ProbeRun, row_errors
 from decodelab.models.library import ACTIVATIONS, activation_number, library_reason
@@ -222,7 +222,8 @@ def test_certificates(small, base):
 def test_sampled_rounds_follow_the_distribution(small):
     [(lm, draft), _] = small
     fast = Speculative(AssistantDrafter(draft), base=Sample(), verifier=TokenVerifier())
-    assert transform_check(fast, lm, TEXTS[:2], samples=200).passed
+    check = token_check({'': fast}, lm, TEXTS[:2], samples=1000)
+    assert check.passed, check
 
 
 def test_a_round_is_two_calls(small):
@@ -348,6 +349,32 @@ def test_other_machines_and_damaged_files(folder, tmp_path, monkeypatch):
     (tmp_path / library.path.name).write_bytes(library.path.read_bytes()[:-1])
     assert library_module.find_library(tmp_path) is None
     assert not LM(made(dtype=FLOAT)).in_library
+
+
+@pytest.mark.parametrize('environment', [dict(CXX='false'), dict(CXX='', PATH='')])
+def test_without_a_compiler_the_model_is_read_as_before(environment, tmp_path, monkeypatch):
+    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    model = made(dtype=FLOAT)
+    lm = LM(model)
+    with pytest.warns(UserWarning, match='native forward, not compiled: .*compile'):
+        lm.compile()
+    assert not lm.in_library
+    assert wander(lm, full_logits(model, IDS), IDS, [(9, 0), (1, 0)]) < 1e-4
+
+
+def test_a_file_that_is_no_library(tmp_path, monkeypatch):
+    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path))
+    tmp_path.chmod(0o700)
+    content = b'no code'
+    name = f'{library_module.library_name()}-{library_module.digest(content)}.so'
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / name).chmod(0o600)
+    with pytest.warns(UserWarning, match='set DECODELAB_CACHE'):
+        lm = LM(made(dtype=FLOAT))
+    assert not lm.in_library
+    assert lm.session().logits(IDS).isfinite().all()
 
 
 @pytest.mark.skipif('x86' not in os.uname().machine, reason='flags of x86 processors')

@@ -232,6 +232,7 @@ def test_pytest_is_strict():
 
 def test_sessions_of_nox_run_the_commands_of_the_workflows():
     text = (ROOT / 'noxfile.py').read_text()
-    for command in ("'zizmor', '--offline', '.github'", "'sh', 'tests/run.sh'", "'docs/build.py'"):
+    scripts = [f"'sh', 'tests/{name}'" for name in ('run.sh', 'engines/run.sh')]
+    for command in ("'zizmor', '--offline', '.github'", *scripts, "'docs/build.py'"):
         assert command in text
     assert tomllib.loads((ROOT / 'pyproject.toml').read_text())['tool']['mypy']['strict'] is True

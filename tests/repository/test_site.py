@@ -1,7 +1,10 @@
 "The site: pages of notebooks, links, blocks of code, and a small build."
 
+import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 from importlib.util import find_spec
 
@@ -19,6 +22,8 @@ from repo import ROOT, notebooks, numbered
 sys.path.insert(0, str(ROOT / 'docs'))
 import dead_links
 import pages
+import reference
+import sources as site_sources
 
 PAGES = [ROOT / 'docs' / 'howto.md', *sorted((ROOT / 'docs' / 'tutorials').glob('*.md'))]
 DEFECTS = ROOT / 'docs' / 'defects.md'
@@ -30,6 +35,12 @@ DEFECTS = ROOT / 'docs' / 'defects.md'
 @pytest.fixture
 def site():
     return pages.Site()
+
+
+@pytest.fixture(scope='module')
+def texts():
+    "Name → text of every page of the site."
+    return site_sources.every(pages.Site())
 
 
 def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
@@ -61,7 +72,7 @@ def test_a_cell_without_what_is_not_for_readers(site, tmp_path, monkeypatch):
     assert page.cells[1].metadata.tags == ['module']
     assert 'tags' not in page.cells[2].metadata
     assert set(page.cells[2].outputs[0].data) == {'text/html'}
-    assert '`decodelab.lab.write`' in page.cells[0].source
+    assert '<code>decodelab.lab.write</code>' in page.cells[0].source
     nb.cells = [c for c in nb.cells if 'default_exp' not in c.source]
     assert 'decodelab.' not in pages.notebook_page(site, path).partition('blob')[0]
     assert '#|' not in ''.join(c.source for c in page.cells)
@@ -78,34 +89,32 @@ def test_links_of_files_are_links_of_pages(site):
         site.relink('[d](no.ipynb)', home)
 
 
-def test_every_notebook_has_its_page_and_every_link_a_target(site):
-    sources = pages.sources(site)
+def test_every_notebook_has_its_page_and_every_link_a_target(site, texts):
     for path in numbered():
         page = site.pages[path]
-        assert page in sources
+        assert page in texts
         home = f'book/{path.parent.name}'
-        assert f'({os.path.relpath(page, home)})' in sources[f'{home}/index.md']
-    assert {f'experiments/{p.name}' for p in notebooks('experiments')} <= set(sources)
-    assert sources['index.md'].count(':::{grid-item-card}') == 6
-    assert 'trace.svg' in sources['index.md']
+        assert f'({os.path.relpath(page, home)})' in texts[f'{home}/index.md']
+    assert {f'experiments/{p.name}' for p in notebooks('experiments')} <= set(texts)
+    assert texts['index.md'].count(':::{grid-item-card}') == 6
+    assert 'trace.svg' in texts['index.md']
 
 
-def test_a_tutorial_that_is_a_notebook_is_rendered_in_its_position(site):
+def test_a_tutorial_that_is_a_notebook_is_rendered_in_its_position(site, texts):
     "One page for a topic: the notebook, at the address of the tutorial."
-    sources = pages.sources(site)
     for notebook, page in pages.RENDERED.items():
         assert site.pages[ROOT / notebook] == page
-        assert f'book/{notebook.removeprefix("nbs/")}' not in sources
-    title = nbformat.reads(sources['tutorials/write_your_own.ipynb'], 4).cells[0].source
+        assert f'book/{notebook.removeprefix("nbs/")}' not in texts
+    title = nbformat.reads(texts['tutorials/write_your_own.ipynb'], 4).cells[0].source
     assert title.startswith('# Write your own\n')
-    assert '(write_your_own.ipynb)' in sources['tutorials/index.md']
-    assert '../../explorers.ipynb' in sources['book/14_explorers/index.md']
+    assert '(write_your_own.ipynb)' in texts['tutorials/index.md']
+    assert '../../explorers.ipynb' in texts['book/14_explorers/index.md']
 
 
 def test_every_public_name_is_in_the_reference(site):
     from tests.repository.test_package import PARTS, offered
 
-    entries = '\n'.join(pages.api_page(site, part) for part in PARTS)
+    entries = '\n'.join(reference.sources(site).values())
     for part in ['', *PARTS]:
         for name in offered(ROOT / 'decodelab' / part):
             assert re.search(rf'\.\. auto\w+:: decodelab(\.\w+)?\.{name}$', entries, flags=re.M), (
@@ -121,14 +130,14 @@ def test_the_glossary_page_has_every_word(site):
     assert [word for word in words if f'\n{word}\n  ' not in text] == []
 
 
-def test_the_page_of_the_guides_has_a_line_for_every_call(site):
+def test_the_page_of_the_guides_has_a_line_for_every_call(texts):
     "Its rows are those that the experiment has stored, which are the source's, in the same order."
     rows = pd.read_csv(ROOT / 'experiments/results/21_guides.pico.csv', keep_default_na=False)
     calls = pd.read_csv(ROOT / 'experiments/sources/guides.csv', keep_default_na=False)
     columns = ['guide', 'block', 'part', 'section']
     assert rows[columns].equals(calls[columns])
     assert set(rows.guide) == set(pages.GUIDES)
-    page = pages.sources(site)['guides.md']
+    page = texts['guides.md']
     lines = [line for line in page.splitlines() if re.match(r'\| \d', line)]
     assert len(lines) == len(rows)
     for command in rows.command:
@@ -154,25 +163,23 @@ def test_dead_links_are_detected(tmp_path):
     assert [line.split()[-1] for line in dead] == ['b.html#gone', 'c.html', 'p.png']
 
 
-def test_the_comments_of_pages_are_replaced(site):
+def test_the_comments_of_pages_are_replaced(texts):
     "A file shows no placeholder, its page has what is made in the position of the comment."
-    sources = pages.sources(site)
     for name in ('index.md', 'howto.md', 'guides.md'):
         text = (ROOT / 'docs' / name).read_text()
         assert '%%' not in text
         assert text.count('<!-- ') == 1
-        assert '<!-- ' not in sources[name]
-    assert sources['howto.md'].index('**Generate**: [') < sources['howto.md'].index('\n## Generate')
+        assert '<!-- ' not in texts[name]
+    assert texts['howto.md'].index('**Generate**: [') < texts['howto.md'].index('\n## Generate')
     with pytest.raises(ValueError, match='needs it once'):
         pages.insert('a page without', pages.TASKS, '')
 
 
-def test_the_claims_have_a_page_that_the_experiments_lead_to(site):
-    sources = pages.sources(site)
-    assert '](claims.md#00_tour)' in sources['experiments/index.md']
-    assert '\nclaims.md\n' in sources['experiments/index.md']
-    assert '\n### 00_tour\n' in sources['experiments/claims.md']
-    assert '| claim | source | measured | verdict |' in sources['experiments/claims.md']
+def test_the_claims_have_a_page_that_the_experiments_lead_to(texts):
+    assert '](claims.md#00_tour)' in texts['experiments/index.md']
+    assert '\nclaims.md\n' in texts['experiments/index.md']
+    assert '\n### 00_tour\n' in texts['experiments/claims.md']
+    assert '| claim | source | measured | verdict |' in texts['experiments/claims.md']
 
 
 # Pages whose code runs
@@ -218,6 +225,15 @@ def test_every_reproduction_of_a_defect_reproduces_it():
         assert docs_blocks.run(DEFECTS.read_text()) == DEFECTS.read_text()
 
 
+def test_a_picture_has_its_title_as_text():
+    data = {'image/png': 'abc'}
+    metadata = {'image/png': dict(alt='more tokens, fewer passes', width=10)}
+    output = new_output('display_data', data=data, metadata=metadata)
+    cell = pages.code_cell(new_code_cell('plot()', outputs=[output]))
+    assert cell.metadata.mystnb.image.alt == 'more tokens, fewer passes'
+    assert 'mystnb' not in pages.code_cell(new_code_cell('1')).metadata
+
+
 # The build
 
 
@@ -225,6 +241,7 @@ def test_the_workflow_runs_the_command_of_contributing():
     workflow = yaml.safe_load((ROOT / '.github' / 'workflows' / 'site.yml').read_text())
     steps = [step.get('run', '') for step in workflow['jobs']['build']['steps']]
     install, build = steps[2], steps[3].partition(' #')[0]
+    assert steps[4].startswith('node docs/queries.js')  # eight queries, and where they should lead
     assert f'{install} && {build}' in (ROOT / 'CONTRIBUTING.md').read_text()
     assert 'nbdev_docs' in (ROOT / 'CONTRIBUTING.md').read_text()
     assert workflow['jobs']['deploy']['needs'] == 'build'
@@ -246,6 +263,29 @@ def test_a_small_site_builds_without_a_warning_or_a_dead_link(tmp_path):
     page = (tmp_path / 'html' / 'book' / '07_speculative' / '04_loop.html').read_text()
     assert 'decodelab-trace' in page
     assert '#| ' not in page
-    api = (tmp_path / 'html' / 'api' / 'speculative.html').read_text()
-    assert 'id="decodelab.Speculative"' in api
-    assert 'meaning' in api
+    api = (tmp_path / 'html' / 'api' / 'speculative' / 'Speculative.html').read_text()
+    for words in ('id="decodelab.Speculative"', 'meaning', 'Example', 'Used in', '[source]'):
+        assert words in api, words
+    for name in ('sitemap.xml', 'robots.txt', '_static/card.png', '_static/favicon.svg'):
+        assert (tmp_path / 'html' / name).stat().st_size > 50, name
+    for words in ('property="og:image"', 'name="description"', 'rel="icon"', 'download href='):
+        assert words in page, words
+    notebook = re.search(r'download href="([^"]+)"', page).group(1)
+    assert (tmp_path / 'html' / 'book' / '07_speculative' / notebook).resolve().is_file()
+    assert found(tmp_path / 'html', 'speculative loop')[0] == 'book/07_speculative/04_loop.html'
+    assert 'api/speculative/Speculative.html' in found(tmp_path / 'html', 'specluative')  # a typo
+
+
+def found(html, query):
+    "The addresses that the search of a built site returns, best first; needs node."
+    if shutil.which('node') is None:
+        pytest.skip('no node on this machine')
+    code = (
+        'const Search = require(process.argv[1] + "/_static/search.js");'
+        'const index = require("fs").readFileSync(process.argv[1] + "/_static/searchdata.js", "utf-8");'
+        'new Function("Search", index)(Search);'
+        'console.log(JSON.stringify(Search.search(process.argv[2]).map(hit => hit.url)))'
+    )
+    run = subprocess.run(['node', '-e', code, html, query], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)

@@ -1,0 +1,163 @@
+"""Every stored picture fits light and dark pages: no background, no black text on it, its title as alternative text."""
+
+import base64
+import io
+
+import nbformat
+import numpy as np
+import pytest
+
+from repo import ROOT, notebooks, numbered
+
+Image = pytest.importorskip('PIL.Image', reason='comes with matplotlib')
+EVERY = [*numbered(), *notebooks('experiments')]
+BLACK = 60  # of 255: a colour whose channels are all below it is nearly black
+NEAR = 4  # pixels: text on the page is that near to what is transparent
+LARGEST = 100_000  # bytes
+# Notebooks whose pictures were drawn before there was one style
+AS_BEFORE = set(
+    '''
+    nbs/01_core/06_plot.ipynb
+    nbs/02_models/08_tree_attention.ipynb
+    nbs/04_strategies/07_beam_plot.ipynb
+    nbs/04_strategies/09_contrastive_search.ipynb
+    nbs/04_strategies/10_contrastive_decoding.ipynb
+    nbs/04_strategies/12_dola_analysis.ipynb
+    nbs/04_strategies/13_streaming.ipynb
+    nbs/04_strategies/15_budget_forcing.ipynb
+    nbs/04_strategies/20_self_consistency.ipynb
+    nbs/04_strategies/21_deepconf.ipynb
+    nbs/05_zoo/02_training.ipynb
+    nbs/05_zoo/04_pico.ipynb
+    nbs/05_zoo/07_biographies_model.ipynb
+    nbs/05_zoo/09_signals.ipynb
+    nbs/05_zoo/10_speech_model.ipynb
+    nbs/06_evaluate/02_bench.ipynb
+    nbs/06_evaluate/04_text_quality.ipynb
+    nbs/06_evaluate/05_mauve.ipynb
+    nbs/07_speculative/03_lossy_verifiers.ipynb
+    nbs/07_speculative/04_loop.ipynb
+    nbs/07_speculative/06_recorder.ipynb
+    nbs/07_speculative/07_lookahead.ipynb
+    nbs/07_speculative/08_cost_aware.ipynb
+    nbs/07_speculative/09_backoff.ipynb
+    nbs/07_speculative/10_self_measuring.ipynb
+    nbs/08_drafters/10_vocab_overlap.ipynb
+    nbs/08_drafters/15_tree_shapes.ipynb
+    nbs/08_drafters/17_synthetic.ipynb
+    nbs/08_drafters/19_train_heads.ipynb
+    nbs/08_drafters/21_eagle.ipynb
+    nbs/08_drafters/26_dflash.ipynb
+    nbs/09_tuning/01_replay.ipynb
+    nbs/09_tuning/02_cost_model.ipynb
+    nbs/09_tuning/03_round_breakdown.ipynb
+    nbs/09_tuning/05_classifier.ipynb
+    nbs/09_tuning/06_search.ipynb
+    nbs/10_watermark/07_dual_gumbel.ipynb
+    nbs/11_detection/01_windows.ipynb
+    nbs/11_detection/02_highlight.ipynb
+    nbs/11_detection/11_robustness.ipynb
+    experiments/00_tour.ipynb
+    experiments/01_assisted_generation.ipynb
+    experiments/02_prompt_lookup.ipynb
+    experiments/03_dynamic_lookahead.ipynb
+    experiments/04_early_exit.ipynb
+    experiments/05_universal_assisted_generation.ipynb
+    experiments/06_dola.ipynb
+    experiments/07_contrastive.ipynb
+    experiments/08_watermark.ipynb
+    experiments/08_watermark_attacks.ipynb
+    experiments/08_watermark_calibration.ipynb
+    experiments/08_watermark_speculation.ipynb
+    experiments/08_watermark_speed.ipynb
+    experiments/16_engine.ipynb
+    '''.split()
+)
+
+
+def stored_pictures(path):
+    "`(cell id, PNG, metadata)` of the pictures of a notebook."
+    for cell in nbformat.read(path, 4).cells:
+        for output in cell.get('outputs', ()):
+            data = output.get('data', {})
+            if 'image/png' in data:
+                png = base64.b64decode(data['image/png'])
+                yield cell.id, png, output.metadata.get('image/png', {})
+
+
+def pixels(png):
+    "The pixels of a picture, `(height, width, 4)`."
+    return np.asarray(Image.open(io.BytesIO(png)).convert('RGBA'))
+
+
+def spread(mask, n):
+    "A mask and the pixels within `n` of it, along rows and columns."
+    for axis in (0, 1):
+        wide = np.pad(mask, [(n, n) if i == axis else (0, 0) for i in (0, 1)])
+        windows = np.lib.stride_tricks.sliding_window_view(wide, 2 * n + 1, axis)
+        mask = windows.any(-1)
+    return mask
+
+
+def black_on_the_page(picture):
+    "How many pixels are nearly black, beside ones through which the page is seen."
+    alpha = picture[..., 3]
+    black = (picture[..., :3].max(-1) < BLACK) & (alpha > 128)
+    if not black.any():
+        return 0
+    return int((black & spread(alpha < 32, NEAR)).sum())
+
+
+def problems(png, metadata):
+    "What is wrong with a picture, a line each."
+    picture = pixels(png)
+    corners = picture[[0, 0, -1, -1], [0, -1, 0, -1], 3]
+    if corners.max() > 0:
+        yield 'its corners have a background'
+    if black_on_the_page(picture):
+        yield f'{black_on_the_page(picture)} nearly black pixels on the page'
+    if not metadata.get('alt'):
+        yield 'no title, thus no alternative text'
+    if picture.shape[1] < 1.9 * metadata.get('width', np.inf):
+        yield 'not drawn at twice its size'
+    if len(png) > LARGEST:
+        yield f'{len(png)} bytes'
+
+
+def test_every_stored_picture_fits_light_and_dark_pages():
+    "`python tools/figures.py NOTEBOOK` draws those of a notebook again."
+    counts, wrong = 0, {}
+    for path in EVERY:
+        name = path.relative_to(ROOT).as_posix()
+        for cell, png, metadata in stored_pictures(path):
+            counts += 1
+            if lines := [f'{cell}: {problem}' for problem in problems(png, metadata)]:
+                wrong.setdefault(name, []).extend(lines)
+    assert counts > 130
+    assert {name: lines for name, lines in wrong.items() if name not in AS_BEFORE} == {}
+
+
+def png_of(picture):
+    file = io.BytesIO()
+    Image.fromarray(picture.astype(np.uint8)).save(file, 'PNG')
+    return file.getvalue()
+
+
+def test_the_check_sees_what_it_should():
+    good = dict(alt='a title', width=20)
+    clear = np.zeros((40, 40, 4))
+    assert list(problems(png_of(clear), good)) == []
+    assert list(problems(png_of(clear), dict(width=40))) == [
+        'no title, thus no alternative text',
+        'not drawn at twice its size',
+    ]
+    assert list(problems(png_of(clear), {}))[-1] == 'not drawn at twice its size'
+    slab = np.full((40, 40, 4), 255)
+    assert list(problems(png_of(slab), good)) == ['its corners have a background']
+    text = clear.copy()
+    text[10:14, 10:20] = (10, 10, 10, 255)
+    assert list(problems(png_of(text), good)) == ['40 nearly black pixels on the page']
+    boxed = clear.copy()
+    boxed[4:36, 4:36] = (200, 220, 255, 255)
+    boxed[10:14, 10:20] = (10, 10, 10, 255)  # black on a light box
+    assert list(problems(png_of(boxed), good)) == []
