@@ -109,10 +109,16 @@ def named_strategy(name: str, models: TaskModels, verifier, lookahead) -> Strate
     return make_strategy(name, models, verifier, lookahead)
 
 # %% ../../nbs/16_cli/08_harness.ipynb #8f7cc7f7
-try:
-    from lm_eval.models.huggingface import HFLM
-except ImportError:  # `HarnessLM` raises the sentence that says how to install it
-    HFLM = object
+def harness_class() -> type:
+    "The harness's own model `hf`; where it is not installed `object`, and `HarnessLM` raises a sentence."
+    try:
+        from lm_eval.models.huggingface import HFLM
+    except ImportError:
+        return object
+    return HFLM
+
+
+HFLM = harness_class()
 
 
 @contextlib.contextmanager

@@ -264,7 +264,7 @@ def call_options(method: CustomGenerate, arguments: dict) -> dict:
 
 
 def with_length(method: CustomGenerate, model, options: dict) -> dict:
-    """The arguments, with the length of the call in `generation_config` too, for a function that reads it there.
+    """The arguments, with the length of the call also in `generation_config`, where a function may read it.
 
     A configuration had a length of 20 in transformers 4 and has none in 5, and functions add to it.
     """

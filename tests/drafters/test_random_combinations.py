@@ -17,17 +17,21 @@ from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
 from decodelab.speculative.protocol import Drafter, Verifier
 
-SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 160))  # of all four searches
+SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 80))  # of processor time, of all searches
 SEEDS = dict(fixed=1, today=datetime.date.today().toordinal())
-SHARES = dict(fixed=3 / 8, today=1 / 8)  # of each of the two kinds
+SHARES = dict(fixed=3 / 16, today=1 / 16)  # of each of the four kinds
+LEAST = dict(greedy=20, law=20, around=20, deep=3)  # cases that are compared, with the fixed seed
 
 
 @pytest.mark.parametrize('seed', SEEDS)
 @pytest.mark.parametrize('kind', KINDS)
 def test_random_combinations(kind, seed):
-    report = run(kind, SECONDS * SHARES[seed], SEEDS[seed])
+    names = USUAL
+    if seed == 'today':
+        names = random.Random(SEEDS[seed]).sample(architectures(), 12)
+    report = run(kind, SECONDS * SHARES[seed], SEEDS[seed], names=('llama', *names))
     assert not report.failed, str(report)
-    assert report.compared >= 20, str(report)
+    assert report.compared >= LEAST[kind] // (1 if seed == 'fixed' else 5), str(report)
     assert all(len(sentence.split()) >= 5 for sentence in report.rejected), str(report)
 
 
@@ -85,7 +89,7 @@ def rows(*values) -> list[tuple]:
     return table
 
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', ['greedy', 'law'])
 def test_every_pair_of_drafter_combination_and_verifier(kind):
     names = leaves(kind == 'law')
     lossless = [c for c in classes(Verifier).values() if c.lossless]

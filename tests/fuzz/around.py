@@ -13,10 +13,10 @@ from decodelab.logits.processor_list import LogitsProcessorList
 from decodelab.strategies import count_votes, drawn_sequences
 from tests.fuzz.cases import SECONDS, Case, FailedError, Kind, judged, time_limit, world_of
 from tests.fuzz.greedy import best_token
-from tests.fuzz.models import VOCABULARY, full_logits
+from tests.fuzz.models import full_logits
 from tests.fuzz.parts import has_ended, namespace
 
-KIND = Kind(VOCABULARY, lengths=(1, 2, 5, 9), new_tokens=tuple(range(1, 13)), around=True)
+KIND = Kind(8, lengths=(1, 2, 5, 9), new_tokens=tuple(range(1, 13)), around=True)
 CHOICES = ('BestOfN', 'SelfConsistency', 'DeepConf')
 
 
@@ -181,7 +181,7 @@ def check_choice(case: Case, target, base, strategy) -> bool:
 
 def check(case: Case) -> bool:
     "Raise `FailedError` or `RejectedError`; return whether there was anything to compare."
-    world = world_of(case.architecture, VOCABULARY)
+    world = world_of(case.architecture, KIND.vocab_size)
     is_choice = case.around.startswith(CHOICES)
     with time_limit(SECONDS), judged():
         named = world.named(case)
