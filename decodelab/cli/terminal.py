@@ -73,8 +73,6 @@ def shows_styles(stream=None) -> bool:
     "Does a stream show styles? A terminal does, unless `NO_COLOR` is set or it is a dumb one."
     if os.environ.get('NO_COLOR'):
         return False
-    if os.environ.get('FORCE_COLOR'):
-        return True
     stream = sys.stdout if stream is None else stream
     return stream.isatty() and os.environ.get('TERM') != 'dumb'
 
