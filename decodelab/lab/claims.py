@@ -395,8 +395,8 @@ def judge(
     Raises `ValueError` where claims and samples have different names.
     """
     if set(claims) != set(samples):
-        apart = ', '.join(sorted(set(claims) ^ set(samples)))
-        raise ValueError(f'each claim needs one sample, and each sample a claim: {apart}')
+        names = ', '.join(sorted(map(str, set(claims) ^ set(samples))))
+        raise ValueError(f'each claim needs one sample, and each sample a claim: {names}')
     evidence = {name: claim.evidence(samples[name][0]) for name, claim in claims.items()}
     family = [
         name for name, e in evidence.items() if not e.is_exact and samples[name][0] is not None
