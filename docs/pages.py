@@ -271,7 +271,7 @@ def verdict_sections(table):
             name = re.search(r'\[(.+?)\]', notebook).group(1)
             title, _ = page_title(ROOT / 'experiments' / f'{name}.ipynb')
             yield f'\n### {title}\n\n{source.strip()} · notebook: {notebook.strip()}\n'
-            yield '| claim | source | measured | verdict |\n|---|---|---|---|'
+            yield '| claim | source | rule | measured | verdict |\n|---|---|---|---|---|'
         yield f'|{"|".join(claim)}|'
 
 

@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 
 from decodelab.core.metrics import speeds, speedup
+from decodelab.lab.claims import LEVEL
+from decodelab.lab.experiment import read_verdicts
 from decodelab.lab.freshness import STATES, stored_freshness
 from decodelab.lab.requirements import experiments_folder, notebook_of, source_of, title_of
 from decodelab.lab.run_report import compare_runs, runs_in
@@ -41,11 +43,11 @@ def by_scale(values: dict) -> str:
     return '; '.join(f'{scale}: {value}' for scale, value in values.items())
 
 
-def claim_cells(row) -> tuple[str, str, str, str]:
-    "Claim, the source's figure, ours at each scale, and the verdict at each scale."
+def claim_cells(row) -> tuple[str, str, str, str, str]:
+    "Claim, the source's figure, the rule, ours at each scale, and the verdict at each scale."
     measured = {scale: figure for scale, (figure, _, _) in row.runs.items()}
     verdicts = {scale: VERDICTS[agrees] for scale, (_, agrees, _) in row.runs.items()}
-    return row.claim, row.source, by_scale(measured), by_scale(verdicts)
+    return row.claim, row.source, row.rule, by_scale(measured), by_scale(verdicts)
 
 
 STATE = re.compile(r' \*\(([^()|]*: )?(stale|unknown)[^()|]*\)\*')
@@ -136,6 +138,31 @@ def count_line(
     )
 
 
+def error_line(
+    folder=None,  # of the experiments; None: those of the package
+) -> str:
+    "The number of verdicts from intervals, and that of those expected to be wrong at random."
+    results = Path(folder or experiments_folder()) / 'results'
+    families = [read_verdicts(path).p.ne('') for path in sorted(results.glob('*.verdicts.csv'))]
+    sizes = [int(family.sum()) for family in families if family.any()]
+    return (
+        f'{sum(sizes)} verdicts come from intervals of 95 %, in {len(sizes)} families, each of them '
+        f'corrected by the method of Holm to a level of {LEVEL:g}: at most {LEVEL * len(sizes):.1f} of '
+        'all verdicts are expected to be wrong at random. The others are exact (ids, counts, '
+        'theorems, published tables), or were not measured. [The rules](../nbs/15_lab/03_claims.ipynb) '
+        'were set beside the figure of the source.'
+    )
+
+
+def changes_table(
+    folder=None,  # of the experiments; None: those of the package
+) -> str:
+    "The verdicts that the rules have changed, of `judged_again.csv`, as Markdown."
+    path = Path(folder or experiments_folder()) / 'judged_again.csv'
+    rows = pd.read_csv(path, keep_default_na=False)
+    return markdown_table(rows.columns, rows.itertuples(index=False))
+
+
 def sources_table(
     folder=None,  # of the experiments; None: those of the package
     page: str = 'CLAIMS.md',  # with the section of each source
@@ -185,7 +212,7 @@ def claims_table(
 ) -> str:
     """Every claim of every experiment, as Markdown.
 
-    Source, notebook, claim, the source's figure, ours at each scale measured, and the verdict. The
+    Source, notebook, claim, the source's figure, the rule, ours at each scale, and the verdict. The
     first row of an experiment has the source and the notebook, with a label if rows are stale.
     """
     folder = Path(folder or experiments_folder())
@@ -198,7 +225,8 @@ def claims_table(
         first = (source_of(path) or title_of(path), f'[{name}]({link.format(name)}){state}')
         for i, row in enumerate(rows.itertuples()):
             lines.append((*(first if i == 0 else ('', '')), *claim_cells(row)))
-    return markdown_table(('source', 'notebook', 'claim', 'theirs', 'ours', 'verdict'), lines)
+    headings = ('source', 'notebook', 'claim', 'theirs', 'rule', 'ours', 'verdict')
+    return markdown_table(headings, lines)
 
 
 # Drafters and verifiers

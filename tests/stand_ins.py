@@ -421,7 +421,10 @@ def write_model(name, folder):
     bos, eos, pad = SPECIAL[kind]
     with no_progress_bars(True):
         is_draft = bool(DRAFT_NAMES.search(name))
-        weights(model_type, kind, is_draft, depth_of(name)).save_pretrained(folder)
+        model = weights(model_type, kind, is_draft, depth_of(name))
+        if SAMPLES.search(name):
+            model.generation_config.update(do_sample=True, temperature=0.6, top_p=0.9)
+        model.save_pretrained(folder)
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(kind),
         bos_token=bos,
@@ -432,6 +435,7 @@ def write_model(name, folder):
     ).save_pretrained(folder)
 
 
+SAMPLES = re.compile(r'Llama-2')  # checkpoints whose own configuration samples
 PICKLED = re.compile(
     r'/opt-|codegen|vicuna|llama-68m'
 )  # repositories stood in for without safetensors

@@ -14,8 +14,10 @@ from repo import ROOT, directives
 
 sys.path.insert(0, str(ROOT / 'experiments'))
 from result_tables import (
+    changes_table,
     claims_table,
     count_line,
+    error_line,
     freshness_warning,
     pace_table,
     scripts_list,
@@ -178,6 +180,8 @@ def claims(folder=ROOT / 'experiments'):
 
 {count_line(folder)} By source, with the reason for each that does not agree; then [every claim in one table](#every-claim). [README.md](README.md) explains the scales.
 
+{error_line(folder)}
+
 {freshness_warning(results)}
 
 ## By source
@@ -189,6 +193,12 @@ def claims(folder=ROOT / 'experiments'):
 The number that its source states, ours, and the verdict; the rows are `results/NAME.SCALE.verdicts.csv`.
 
 {claims_table(folder, '{}.ipynb', results)}
+
+## Judged again
+
+In November 2026 all claims were judged again, by rules, from the rows that were stored. These verdicts changed:
+
+{changes_table(folder)}
 """
 
 

@@ -350,6 +350,7 @@ UNSPELLED = {
     'ExactSample': 'it decodes tables of probabilities, not models',
     'ExactGreedy': 'it decodes tables of probabilities, not models',
     'StreamingStrategy': 'transformers makes it around another strategy',
+    'GrammarDrafter': 'its grammar is a processor of the base, and the commands take no schema',
     'BudgetForcing': 'it needs the id that ends the thinking of a model',
     'Backtracking': 'its rule, when a sequence is stuck, is an object',
     'TokenTriggers': 'its rules, what to insert and when, are objects',

@@ -38,6 +38,7 @@ from .single_position import load_assistant as load_assistant
 from .combined import FirstOfDrafter as FirstOfDrafter
 from .combined import ParallelDrafter as ParallelDrafter
 from .combined import CascadeDrafter as CascadeDrafter
+from .grammar import GrammarDrafter as GrammarDrafter
 from .synthetic import SyntheticDrafter as SyntheticDrafter
 from .synthetic import target_continuations as target_continuations
 from .synthetic import SyntheticTreeDrafter as SyntheticTreeDrafter

@@ -13,6 +13,7 @@ from fastcore.basics import patch
 import torch
 
 from ..core.checks import check_instance
+from ..core.component import fast_form_holds
 from ..core.driver import Request, check_lm
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
@@ -167,9 +168,13 @@ class AssistantState(DraftState):
         return Draft(tokens, rows if self.sampled else None, probs, scorer.passes - passes)
 
     def draft_chain(self, ids, k, ends, rng):
-        "A draft in one call of the library; None for heads, and for processors that read each row."
+        """A draft in one call of the library.
+
+        None for heads, for processors that read each row, and in a subclass that drafts in another way.
+        """
         scorer = self.scorer
-        if not isinstance(scorer, Scorer):
+        one_by_one = fast_form_holds(self, 'draft_chain', 'draft')
+        if not isinstance(scorer, Scorer) or not one_by_one:
             return None
         passes = scorer.passes
         chain = scorer.chain(ids, k, self.base.sampler(rng), ends)

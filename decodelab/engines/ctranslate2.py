@@ -88,7 +88,7 @@ class CTranslate2Engine(Engine):
     "CTranslate2, through the package ctranslate2; it does not speculate."
 
     repeatable = False
-    order = 'top_p', 'top_k', 'temperature'
+    order = 'top_k', 'temperature', 'top_p'
 
     def __init__(
         self,

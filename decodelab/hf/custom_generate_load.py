@@ -235,7 +235,7 @@ class CustomGenerate:
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #622356e8
 def run_method(method: CustomGenerate, model, arguments: dict):
     "Run the function; an error restores the model's generation config and gets a note."
-    options = call_options(method, arguments)
+    options = with_length(method, model, call_options(method, arguments))
     config = model.generation_config
     before = copy.deepcopy(vars(config))
     try:
@@ -267,6 +267,25 @@ def call_options(method: CustomGenerate, arguments: dict) -> dict:
         raise ValueError(f'{method!r} knows no argument {", ".join(unknown)}: see its README')
     options = dict.fromkeys(PASSED_ARGUMENTS) | arguments
     return {name: value for name, value in options.items() if name in parameters}
+
+
+def with_length(method: CustomGenerate, model, options: dict) -> dict:
+    """The arguments, with the length of the call in `generation_config` too, for a function that reads it there.
+
+    A configuration had a length of 20 in transformers 4 and has none in 5, and functions add to it.
+    """
+    parameters = inspect.signature(method.generate).parameters
+    config = model.generation_config
+    given = options.get('generation_config') is not None or 'generation_config' not in parameters
+    if given or config.max_length is not None or config.max_new_tokens is not None:
+        return options
+    names = [n for n in ('max_new_tokens', 'max_length') if options.get(n) is not None]
+    lengths = {name: options[name] for name in names if name not in parameters}
+    if not lengths:
+        return options
+    config = copy.deepcopy(config)
+    vars(config).update(lengths)
+    return options | dict(generation_config=config)
 
 # %% ../../nbs/12_hf/06_custom_generate_load.ipynb #fac4fe0b
 def load_custom_generate(

@@ -112,6 +112,11 @@ def check_names(
     unknown = [name for name in names if name not in known]
     if not unknown:
         return
+    if 'recipe' in unknown:
+        raise UnknownArgumentError(
+            'generate knows no recipe, which is custom_generate today: give '
+            'custom_generate=FOLDER, trust_remote_code=True'
+        )
     words = []
     for name in unknown:
         near = difflib.get_close_matches(name, known, 1)

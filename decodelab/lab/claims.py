@@ -427,7 +427,7 @@ def verdict_row(
         beside = (
             f'one of {family} claims, and alone it would decide'
             if alone
-            else 'the interval does not decide'
+            else 'the rows do not decide'
         )
         why = f'{beside}; {why}'
     return dict(

@@ -148,7 +148,7 @@ def conclusion(
     return word
 
 
-CLAIM_COLUMNS = ('name', 'claim', 'source', 'conclusion', 'runs')
+CLAIM_COLUMNS = ('name', 'claim', 'source', 'rule', 'conclusion', 'runs')
 
 # %% ../../nbs/15_lab/11_run_report.ipynb #cae793b3
 def compare_runs(
@@ -156,7 +156,7 @@ def compare_runs(
 ):
     """A DataFrame with a row for each claim of each experiment.
 
-    Name, claim, source, conclusion, and `runs`: label → (measured, verdict, reason). Where the
+    Name, claim, source, rule, conclusion, and `runs`: label → (measured, verdict, reason). Where the
     source's figure depends on the run, as for a formula, all figures are named.
     """
     import pandas as pd
@@ -169,7 +169,7 @@ def compare_runs(
             continue
         labels.setdefault(run.name, []).append(run.label)
         for row in read_verdicts(run.verdicts).itertuples():
-            new = dict(name=run.name, claim=row.claim, source=[], runs={})
+            new = dict(name=run.name, claim=row.claim, source=[], rule=row.rule, runs={})
             entry = judged.setdefault((run.name, row.claim), new)
             if row.source not in entry['source']:
                 entry['source'].append(row.source)
@@ -237,7 +237,8 @@ def verdicts_html(
             last = conclusion_html(row.conclusion)
         else:
             last = escape_html(row.runs[labels[0]][2])
-        lines.append([escape_html(row.claim), escape_html(row.source), *verdicts, last])
+        theirs = f'{row.source} ({row.rule})' if row.rule else row.source
+        lines.append([escape_html(row.claim), escape_html(theirs), *verdicts, last])
     last_heading = 'together' if len(labels) > 1 else 'why'
     return table_html(('claim', 'the source', *labels, last_heading), lines, 'verdicts')
 

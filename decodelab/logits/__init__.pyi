@@ -30,4 +30,10 @@ from .stateful import ClassifierFreeGuidance as ClassifierFreeGuidance
 from .stateful import Mirostat as Mirostat
 from .processor_list import LogitsProcessorList as LogitsProcessorList
 from .processor_list import processors_from_config as processors_from_config
+from .json_grammar import Grammar as Grammar
 from .json_grammar import JsonGrammar as JsonGrammar
+from .json_grammar import Matcher as Matcher
+from .matchers import JsonSchema as JsonSchema
+from .matchers import LLGuidance as LLGuidance
+from .matchers import Regex as Regex
+from .matchers import XGrammar as XGrammar

@@ -1111,6 +1111,7 @@ class WeightPrints:
         for m in matrices_of(weights):
             tensors += [m.weight] if m.bias is None else [m.weight, m.bias]
         self.views = [spread_numbers(t) for t in tensors]
+        self.views.append(weights.head.weight.detach()[:, 0])  # one of each token
         self.numbers = torch.cat(self.views)
         self.snapshot = weights.snapshot
         self.versions = self._versions()

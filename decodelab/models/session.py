@@ -905,6 +905,8 @@ def check_same_tokenizer(
 ) -> tuple[LM, LM]:
     "`(target, draft)`; raises `ValueError` if their tokenizers differ in any id."
     a, b = target.tokenizer, draft.tokenizer
+    if a is not None and a is b:
+        return target, draft
     if None not in (a, b) and AGREEING.get(a, {}).get(b) == (len(a), len(b)):
         return target, draft  # compared before
     difference = tokenizer_difference(target, draft)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..core.trace import Step
 from ..core.checks import check_fraction, check_instance, check_int, check_number
-from .protocol import LookaheadRule, check_finite
+from .protocol import LookaheadRule, check_finite, judged_tokens
 
 # %% ../../nbs/07_speculative/08_cost_aware.ipynb #e4e719f9
 @dataclass(frozen=True)
@@ -170,9 +170,8 @@ class AcceptanceEstimator:
     def update(self, step: Step):
         "Count the judged tokens of a step."
         before = None
-        for i in range(step.accepted + step.rejected):
-            right = i < step.accepted
-            kind = self.kind(i, step.draft_probs[i] if i < len(step.draft_probs) else None)
+        for i, (right, prob) in enumerate(judged_tokens(step)):
+            kind = self.kind(i, prob)
             if i:
                 self.count('following', before, right)
             self.count('current', kind, right)

@@ -26,7 +26,7 @@ from ..evaluate.streams import WatchedRng
 from ..strategies.sampling import Sample
 from .loop import Speculative
 from .protocol import Draft, Drafter, DraftProbs, DraftState, LookaheadRule
-from .protocol import check_finite, draft_chain
+from .protocol import check_finite, draft_chain, judged_tokens
 
 # %% ../../nbs/07_speculative/07_lookahead.ipynb #bf3c9883
 class HeuristicLookahead(LookaheadRule):
@@ -111,11 +111,10 @@ class RocLookahead(ConfidenceLookahead):
 
     def update(self, step):
         super().update(step)
-        judged = step.accepted + step.rejected
-        if len(step.draft_probs) < judged:
-            return  # copied guesses have no probabilities
-        self.probs += step.draft_probs[:judged]
-        self.correct += [1] * step.accepted + [0] * step.rejected
+        for right, prob in judged_tokens(step):
+            if prob is not None:  # copied guesses have none
+                self.probs.append(prob)
+                self.correct.append(int(right))
         if len(self.correct) > 5 and 0 < sum(self.correct) < len(self.correct):
             self.threshold = best_threshold(self.correct, self.probs, self.weight)
 

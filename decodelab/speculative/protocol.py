@@ -317,6 +317,17 @@ def check_finite(x: float) -> float:
     return x
 
 
+def judged_tokens(step: Step) -> list[tuple[bool, float | None]]:
+    """`(right, probability)` of each judged token of a step.
+
+    None for a copied guess, also in a tree of several drafters, which has NaN there.
+    """
+    probs = [None if math.isnan(prob) else prob for prob in step.draft_probs]
+    probs += [None] * (step.accepted + step.rejected - len(probs))
+    right = [True] * step.accepted + [False] * step.rejected
+    return list(zip(right, probs))
+
+
 class PositionAcceptance:
     "The share of accepted tokens at each position of a draft, among those that were judged."
 

@@ -62,7 +62,7 @@ def test_greedy_ids_are_ours(name, models, folder):
 @pytest.mark.parametrize('name', [pytest.param(n, marks=installed(n)) for n in NAMES])
 def test_sampled_texts_have_a_certificate(name, models, folder):
     lm, draft = models
-    settings = dict(temperature=0.8, top_k=30, top_p=0.9)
+    settings = dict(temperature=0.6, top_k=30, top_p=0.7)  # in another order other tokens
     engine = exact(engine_by_name(name, lm, folder, draft, **settings))
     sizes = dict(prompts=['def f(x):\n', 'class Stack'], samples=16, max_new_tokens=16)
     certificate = certify_engine(engine, lm, **sizes, show=None, progress=False)

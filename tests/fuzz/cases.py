@@ -31,9 +31,7 @@ class Case:
     n: int
     stop: str = 'Stop(eos=())'
     seed: int = 0
-    around: str = (
-        ''  # a strategy around `base`, which is the `Speculative` or, for `plain`, its base
-    )
+    around: str = ''  # a strategy around `base`, the `Speculative`, or `plain`, its base
 
     def strategy(self, base, world):
         "The `Speculative` of this case on a base; raises what its parts raise."
@@ -62,7 +60,18 @@ class RejectedError(Exception):
 
 # What a combination may raise although plain decoding of the same prompt succeeds: parts that do not fit
 # together, or a limit of a model. Another sentence is a failure.
-MAY_BE_RAISED = ()
+MAY_BE_RAISED = (
+    'a processor learns from each token, also from those that are taken back',
+    'walks along a chain and the draft is a tree',
+    'the output of a sampling base is not known beforehand',
+    'draft heads put their own states through it, so use another drafter',
+    'cannot be read in parts',
+    'this session records the hidden states of .* use heads or an early exit, not both',
+    'this session records the states after layers .* use one kind of heads',
+    'cannot be left early, its past cannot be cut at two positions: use another drafter',
+    'reads a clock, and with .* the tokens of a seed would depend on it',
+    'weighs probabilities and .* has none',
+)
 
 
 def may_be_raised(sentence: str) -> bool:
@@ -190,7 +199,7 @@ class Kind:
 def random_case(draw: random.Random, architectures, kind: Kind) -> Case:
     "A case from a seeded generator."
     vocab_size, enumerated = kind.vocab_size, kind.enumerated
-    maker = Maker(draw, vocab_size, enumerated, kind.lookaheads)
+    maker = Maker(draw, vocab_size, enumerated, kind.lookaheads, tries=not kind.around)
     lengths = kind.lengths
     n_prompts = 1 if enumerated or draw.random() < 0.7 else draw.randint(2, 4)
     prompts = []

@@ -1,6 +1,7 @@
 """The exact law: the distribution of a sampled combination, by enumerating the code that draws.
 
-A model with a vocabulary of three tokens (`deep`: two, and long drafts) in float64, and every outcome of every random choice. The oracle
+A model with a vocabulary of three tokens (`deep`: two, and long drafts) in float64, and every outcome of every
+random choice. The oracle
 multiplies the probabilities of plain sampling, by the model's full forward pass, over all sequences.
 """
 

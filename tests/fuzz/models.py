@@ -245,7 +245,7 @@ class MemoSession(Session):
     def logits(self, ids, last=1):
         memo = self.lm.memo
         keys = [tuple(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
-        if self.ahead or not all(key in memo for key in keys):
+        if self.ahead or self._keeps_states or not all(key in memo for key in keys):
             rows = super().logits(ids, last)
             memo |= zip(keys, rows)
             return rows

@@ -13,6 +13,7 @@ import random
 from dataclasses import dataclass
 
 import decodelab
+from decodelab import strategies
 from decodelab.core.driver import Stop
 from decodelab.logits import PrefixConstrained
 from decodelab.drafters.heads import Heads
@@ -56,6 +57,12 @@ LEFT_OUT = dict(
     EncoderNoRepeatNGram='for encoder–decoders',
     ClassifierFreeGuidance='has a second sequence, in tests/drafters/test_model_families.py',
     RemoveInvalidValues='for models with NaN',
+    Grammar='a base class',
+    CompiledGrammar='a base class',
+    JsonSchema='takes a schema, in tests/logits/test_grammars.py',
+    Regex='takes a pattern, in tests/logits/test_grammars.py',
+    IdGrammar='for tables of fractions',
+    GrammarDrafter='takes a grammar, in tests/logits/test_grammars.py',
     JsonGrammar='needs a vocabulary with JSON in it, in tests/logits/test_json_grammar.py',
 )
 PARTS = (Drafter, Verifier, LookaheadRule, LogitsProcessor)
@@ -99,7 +106,8 @@ def namespace(world) -> dict:
     return (
         names
         | dict(Greedy=decodelab.Greedy, Sample=decodelab.Sample, RoundCosts=RoundCosts)
-        | dict(Stop=Stop, Every=Every, Trie=Trie)
+        | dict(Stop=Stop, Every=Every, Trie=Trie, text_end=text_end)
+        | {name: getattr(strategies, name) for name in AROUND}
         | world
     )
 
@@ -151,6 +159,34 @@ class Trie(LogitsProcessor):
         return sorted(draw.sample(range(vocab_size), draw.randint(1, min(6, vocab_size))))
 
 
+# Strategies around another one, and their parts
+AROUND = (
+    'BudgetForcing',
+    'TokenTriggers',
+    'InsertAfter',
+    'Backtracking',
+    'RepeatedNGram',
+    'Loop',
+    'Phrases',
+    'PreparedPrompt',
+    'Prepend',
+    'Reread',
+    'BestOfN',
+    'SelfConsistency',
+    'SequenceProbability',
+    'Decided',
+    'ConfidentMajority',
+    'DeepConf',
+    'LowestGroup',
+    'MeanConfidence',
+)
+
+
+def text_end(text: str) -> str:
+    "The last letter, as the answer of a vote."
+    return text[-1:]
+
+
 def wraps_another(verifier) -> bool:
     return 'verifier' in inspect.signature(verifier).parameters
 
@@ -163,9 +199,10 @@ def verifier_call(cls, inner) -> str:
 class Maker:
     "Makes expressions from signatures, with a `random.Random`."
 
-    def __init__(self, draw, vocab_size: int, enumerated: bool = False, lookaheads=()):
+    def __init__(self, draw, vocab_size, enumerated=False, lookaheads=(), tries=True):
         self.draw = draw
         self.vocab_size = vocab_size
+        self.tries = tries  # not where ids are inserted, of which a trie knows nothing
         self.enumerated = enumerated  # small parts, for an enumeration
         self.lookaheads = lookaheads or ((1, 2) if enumerated else ())
         self.deep = enumerated and max(self.lookaheads) > 2
@@ -201,9 +238,38 @@ class Maker:
         return self.make(self.rules[self.draw.choice(sorted(self.rules))], 0)
 
     def processor(self) -> str:
-        if self.draw.random() < 0.15:
+        if self.tries and self.draw.random() < 0.15:
+            self.tries = (
+                False  # two of them may leave no token, which transformers' processor hides
+            )
             return f'Trie({self.draw.randrange(100)})'
         return self.make(self.processors[self.draw.choice(sorted(self.processors))], 0)
+
+    def around(self) -> str:
+        "A strategy around `base`, a speculative one, or around `plain`, its base."
+        draw, last = self.draw, self.vocab_size - 1
+        ids = lambda n: [draw.randint(0, last) for _ in range(n)]
+        n, at_once = draw.randint(1, 4), draw.choice([None, 1, 2])
+        least, most = sorted(draw.sample(range(7), 2))
+        inserts = [f'InsertAfter({ids(1)}, {ids(draw.randint(1, 3))})' for _ in range(12)]
+        forms = [
+            f'BudgetForcing({last}, {least}, {most}, {draw.choice([(), tuple(ids(2))])}, base=plain)',
+            f'BudgetForcing({last}, 0, {most}, hidden=True, base=plain)',
+            f'TokenTriggers([{", ".join(inserts)}], plain, {draw.randint(0, 3)})',
+            f'Backtracking(RepeatedNGram({draw.randint(1, 3)}), plain, {draw.choice([1, 2, 64])})',
+            f'Backtracking(Loop(2, {draw.randint(1, 4)}), plain)',
+            f'Backtracking(Phrases([{ids(1)}, {ids(2)}, {ids(1)}]), plain)',
+            f'PreparedPrompt(Prepend({ids(2)}), base)',
+            f'PreparedPrompt(Reread({ids(1)}, 2), base)',
+            f'BestOfN(base, {n}, at_once={at_once})',
+            f'SelfConsistency(text_end, base, {n}, at_once={at_once})',
+            f'SelfConsistency(text_end, base, {n}, SequenceProbability(), at_once={at_once})',
+            f'SelfConsistency(text_end, base, {n}, None, Decided(), {at_once})',
+            f'SelfConsistency(text_end, base, 4, None, ConfidentMajority(0.7), {at_once})',
+            f'DeepConf(text_end, base, {n}, MeanConfidence(), 0.8, at_once={at_once})',
+            f'DeepConf(text_end, plain, 4, LowestGroup(2), 0.8, warmup=2, at_once={at_once})',
+        ]
+        return draw.choice(forms)
 
     def stop(self) -> str:
         "Mostly no end; else an id, a string of one or two letters, or a condition."

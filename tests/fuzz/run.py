@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.fuzz import greedy, law
+from tests.fuzz import around, deep, greedy, law
 from tests.fuzz.cases import Case, FailedError, RejectedError, random_case, shrink
-from tests.fuzz.models import USUAL, VOCABULARY, architectures, build
+from tests.fuzz.models import USUAL, architectures, build
 
-KINDS = dict(greedy=(greedy.check, VOCABULARY), law=(law.check, law.VOCABULARY))
+KINDS = dict(greedy=greedy, law=law, deep=deep, around=around)  # modules with `KIND` and `check`
 
 
 @dataclass
@@ -58,19 +58,48 @@ def fails(check, case) -> bool:
     return False
 
 
-def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log=None) -> Report:
-    """Run cases of a kind for some seconds or `most` of them.
+def tiny_models(kind: str, names=None, log=None) -> list[str]:
+    "The architectures of a kind, whose models are built here, before a clock starts."
+    settings = KINDS[kind].KIND
+    names = settings.architectures or names or USUAL + tuple(architectures()[::4])
+    start = time.monotonic()
+    if log:
+        log(f'{kind}: {len(names)} architectures are built, which takes up to a minute')
+    possible = [a for a in names if build(a, 0, settings.vocab_size)]
+    build('llama', 1, settings.vocab_size)  # the draft model
+    if log:
+        log(f'{kind}: {len(possible)} models in {time.monotonic() - start:.0f} s')
+    return possible
 
-    A failure is printed as it comes, made small; the same message is counted once per drafter.
-    """
-    check, vocab_size = KINDS[kind]
+
+def first_failure(kind: str, seed: int, most: int, names=None) -> tuple[int, str] | None:
+    "The number of the first case that fails, and its message; None if none of `most` fails."
     draw = random.Random(f'{kind} {seed}')
-    names = [a for a in names or USUAL + tuple(architectures()[::4]) if build(a, 0, vocab_size)]
+    names = tiny_models(kind, names)
+    for number in range(most):
+        case = random_case(draw, names, KINDS[kind].KIND)
+        try:
+            KINDS[kind].check(case)
+        except RejectedError:
+            continue
+        except FailedError as failure:
+            return number, f'{failure}\n  {reproduction(kind, case)}'
+    return None
+
+
+def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log=None) -> Report:
+    """Run cases of a kind for some seconds, after its models are built, or `most` of them.
+
+    A failure is printed as it comes, made small.
+    """
+    check, settings = KINDS[kind].check, KINDS[kind].KIND
+    draw = random.Random(f'{kind} {seed}')
+    names = tiny_models(kind, names, log)
     report = Report(kind, seed)
     end = time.monotonic() + seconds
     with contextlib.suppress(KeyboardInterrupt):  # what was counted by then is reported
         while time.monotonic() < end and report.cases < most:
-            case = random_case(draw, names, vocab_size, enumerated=kind == 'law')
+            case = random_case(draw, names, settings)
             try:
                 compared = check(case)
             except RejectedError as refusal:

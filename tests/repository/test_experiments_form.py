@@ -82,10 +82,24 @@ def test_an_experiment_has_its_parts(path):
 
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)
+def test_its_claims_are_judged_by_rules(path):
+    "Thresholds stand under Claim, before rows are read; verdicts follow from them alone."
+    code = {}
+    for section, kind, source in sections(path):
+        if kind == 'code':
+            code[section] = code.get(section, '') + source + '\n'
+    assert 'Claim(' in code['Claim']
+    assert re.search(r'ex\.verdicts\(\s*judge\(', code['Agreement'])
+    for section in ('Measure', 'Figure', 'Agreement'):
+        assert not re.search(r'\bClaim\(', code[section]), section
+    assert 'agrees=' not in code['Agreement']
+
+
+@pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)
 def test_its_verdicts_are_stored(path):
     table = ROOT / 'experiments' / 'results' / f'{path.stem}.pico.verdicts.csv'
     rows = pd.read_csv(table, keep_default_na=False)
-    assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why']
+    assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why', 'rule', 'p']
     assert len(rows)
 
 

@@ -19,6 +19,7 @@ OPTIONAL = dict(
     soundfile='experiments',
     torchao='quantized',
     ctranslate2='bench',
+    lm_eval='lm-eval',
 )
 OF_A_CHECKOUT = {p.stem for p in (ROOT / 'tests' / 'golden').glob('*.py')}  # where there is one
 PROVIDERS = packages_distributions()

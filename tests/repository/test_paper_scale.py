@@ -53,7 +53,7 @@ def test_runs_with_the_names_of_the_source(path, shelf, runner, tmp_path):
     assert not failed, failed[-3000:]
     rows = pd.read_csv(tmp_path / 'quick' / f'{path.stem}.paper.verdicts.csv')
     assert len(rows)
-    assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why']
+    assert list(rows) == ['claim', 'source', 'measured', 'agrees', 'why', 'rule', 'p']
     about = [
         json.loads(p.read_text()) for p in (tmp_path / 'quick').glob(f'{path.stem}.paper*.json')
     ]

@@ -244,7 +244,7 @@ def test_what_is_imported_is_declared():
     meta = project()['project']
     extras = [
         d
-        for extra in ('quantized', 'experiments', 'lab')
+        for extra in ('quantized', 'experiments', 'lm-eval', 'lab')
         for d in meta['optional-dependencies'][extra]
     ]
     declared = {

@@ -10,7 +10,9 @@ bs4 = pytest.importorskip('bs4', reason='comes with nbconvert, of [lab]')
 from decodelab.explorers.explorer import view_html
 from decodelab.explorers.replay import replay_html, unpack
 
-LIVE = re.compile(r'<(?!button disabled)[^<>]*\sdata-pick="([^"]*)"')  # elements that lead somewhere
+LIVE = re.compile(
+    r'<(?!button disabled)[^<>]*\sdata-pick="([^"]*)"'
+)  # elements that lead somewhere
 
 
 def stored(name):

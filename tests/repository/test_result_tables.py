@@ -17,6 +17,7 @@ from result_tables import (
     DRAFTER_HEADINGS,
     claims_table,
     drafters_table,
+    error_line,
     freshness_warning,
     pace_table,
     count_line,
@@ -51,26 +52,30 @@ def store(folder, rows, scale='pico'):
     "Verdicts of an experiment called 01_demo."
     results = folder / 'results'
     results.mkdir(parents=True, exist_ok=True)
-    fields = ('claim', 'source', 'measured', 'agrees', 'why')
+    fields = ('claim', 'source', 'measured', 'agrees', 'why', 'rule', 'p')
     frame = pd.DataFrame(rows, columns=fields)
     frame.to_csv(results / f'01_demo.{scale}.verdicts.csv', index=False)
     (results / f'01_demo.{scale}.json').write_text(json.dumps(dict(machine='laptop')))
 
 
 def test_claims_of_a_folder(tmp_path):
-    store(tmp_path, [('a | b', '1', '2', False, 'no'), ('scales', '10', '–', None, 'no GPU')])
-    store(tmp_path, [('a | b', '1', '1.1', True, 'yes')], scale='gpu')
+    more = [('a | b', '1', '2', False, 'no', 'above 3', '0.01')]
+    store(tmp_path, [*more, ('scales', '10', '–', None, 'no GPU', 'above 9', '')])
+    store(tmp_path, [('a | b', '1', '1.1', True, 'yes', 'above 3', '')], scale='gpu')
     texts = ('# A demonstration', '## Claim', 'The post *Demonstrations for all* says')
     nbformat.write(new_notebook(cells=[*map(new_markdown_cell, texts)]), tmp_path / '01_demo.ipynb')
     assert claims_table(tmp_path).splitlines()[2:] == [
         r'| Demonstrations for all | [01_demo](experiments/01_demo.ipynb) *(gpu: unknown; pico: unknown)* '
-        r'| a \| b | 1 '
+        r'| a \| b | 1 | above 3 '
         '| gpu: 1.1; pico: 2 | gpu: agrees; pico: does not |',
-        '|  |  | scales | 10 | pico: – | pico: open |',
+        '|  |  | scales | 10 | above 9 | pico: – | pico: open |',
     ]
     assert count_line(tmp_path) == (
         '**2 claims measured: 0 agree, 0 do not, 1 agree at one scale only, 1 are open.**'
     )
+    line = error_line(tmp_path)
+    assert line.startswith('1 verdicts come from intervals of 95 %, in 1 families')
+    assert 'at most 0.1 of' in line
     assert sources_table(tmp_path).splitlines()[2:] == [
         '| Demonstrations for all | [01_demo](CLAIMS.md#01_demo) |  |  | 1 | 1 |'
     ]
