@@ -19,25 +19,15 @@ AS_BEFORE = set(
     '''
     nbs/01_core/06_plot.ipynb
     nbs/02_models/08_tree_attention.ipynb
-    nbs/04_strategies/07_beam_plot.ipynb
-    nbs/04_strategies/12_dola_analysis.ipynb
-    nbs/04_strategies/20_self_consistency.ipynb
-    nbs/04_strategies/21_deepconf.ipynb
-    nbs/06_evaluate/02_bench.ipynb
-    nbs/06_evaluate/04_text_quality.ipynb
     nbs/07_speculative/04_loop.ipynb
     nbs/07_speculative/06_recorder.ipynb
-    nbs/07_speculative/07_lookahead.ipynb
     nbs/07_speculative/08_cost_aware.ipynb
     nbs/07_speculative/09_backoff.ipynb
-    nbs/07_speculative/10_self_measuring.ipynb
-    nbs/08_drafters/10_vocab_overlap.ipynb
-    nbs/09_tuning/02_cost_model.ipynb
     nbs/13_engines/11_published_samplers.ipynb
     nbs/13_engines/12_two_samples.ipynb
+    nbs/13_engines/14_side_by_side.ipynb
     experiments/00_tour.ipynb
     experiments/01_assisted_generation.ipynb
-    experiments/16_engine.ipynb
     '''.split()
 )
 
