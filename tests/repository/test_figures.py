@@ -17,11 +17,9 @@ LARGEST = 100_000  # bytes
 # Notebooks whose pictures were drawn before there was one style
 AS_BEFORE = set(
     '''
-    nbs/01_core/06_plot.ipynb
     nbs/02_models/08_tree_attention.ipynb
     nbs/07_speculative/04_loop.ipynb
     nbs/07_speculative/06_recorder.ipynb
-    nbs/07_speculative/08_cost_aware.ipynb
     nbs/07_speculative/09_backoff.ipynb
     nbs/13_engines/11_published_samplers.ipynb
     nbs/13_engines/12_two_samples.ipynb
