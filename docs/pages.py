@@ -289,8 +289,9 @@ def experiments_page(site):
 def claims_page(site):
     "The claims of all sources with their verdicts."
     text = made_page(site, ROOT / 'experiments' / 'CLAIMS.md')
-    head, first, table = text.partition('\n| source | notebook |')
-    return head + '\n' + '\n'.join(verdict_sections(f'{first.strip()}{table}'))
+    head, first, rest = text.partition('\n| source | notebook |')
+    table, empty, after = f'{first.strip()}{rest}'.partition('\n\n')
+    return '\n'.join([head, *verdict_sections(table), empty + after])
 
 
 def slug(title):

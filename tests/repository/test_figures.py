@@ -17,60 +17,15 @@ LARGEST = 100_000  # bytes
 # Notebooks whose pictures were drawn before there was one style
 AS_BEFORE = set(
     '''
-    nbs/01_core/06_plot.ipynb
     nbs/02_models/08_tree_attention.ipynb
-    nbs/04_strategies/07_beam_plot.ipynb
-    nbs/04_strategies/09_contrastive_search.ipynb
-    nbs/04_strategies/10_contrastive_decoding.ipynb
-    nbs/04_strategies/12_dola_analysis.ipynb
-    nbs/04_strategies/13_streaming.ipynb
-    nbs/04_strategies/15_budget_forcing.ipynb
-    nbs/04_strategies/20_self_consistency.ipynb
-    nbs/04_strategies/21_deepconf.ipynb
-    nbs/05_zoo/02_training.ipynb
-    nbs/05_zoo/04_pico.ipynb
-    nbs/05_zoo/07_biographies_model.ipynb
-    nbs/05_zoo/09_signals.ipynb
-    nbs/05_zoo/10_speech_model.ipynb
-    nbs/06_evaluate/02_bench.ipynb
-    nbs/06_evaluate/04_text_quality.ipynb
-    nbs/06_evaluate/05_mauve.ipynb
-    nbs/07_speculative/03_lossy_verifiers.ipynb
     nbs/07_speculative/04_loop.ipynb
     nbs/07_speculative/06_recorder.ipynb
-    nbs/07_speculative/07_lookahead.ipynb
-    nbs/07_speculative/08_cost_aware.ipynb
     nbs/07_speculative/09_backoff.ipynb
-    nbs/07_speculative/10_self_measuring.ipynb
-    nbs/08_drafters/10_vocab_overlap.ipynb
-    nbs/08_drafters/15_tree_shapes.ipynb
-    nbs/08_drafters/17_synthetic.ipynb
-    nbs/08_drafters/19_train_heads.ipynb
-    nbs/08_drafters/21_eagle.ipynb
-    nbs/08_drafters/26_dflash.ipynb
-    nbs/09_tuning/01_replay.ipynb
-    nbs/09_tuning/02_cost_model.ipynb
-    nbs/09_tuning/03_round_breakdown.ipynb
-    nbs/09_tuning/05_classifier.ipynb
-    nbs/09_tuning/06_search.ipynb
-    nbs/10_watermark/07_dual_gumbel.ipynb
-    nbs/11_detection/01_windows.ipynb
-    nbs/11_detection/02_highlight.ipynb
-    nbs/11_detection/11_robustness.ipynb
+    nbs/13_engines/11_published_samplers.ipynb
+    nbs/13_engines/12_two_samples.ipynb
+    nbs/13_engines/14_side_by_side.ipynb
     experiments/00_tour.ipynb
     experiments/01_assisted_generation.ipynb
-    experiments/02_prompt_lookup.ipynb
-    experiments/03_dynamic_lookahead.ipynb
-    experiments/04_early_exit.ipynb
-    experiments/05_universal_assisted_generation.ipynb
-    experiments/06_dola.ipynb
-    experiments/07_contrastive.ipynb
-    experiments/08_watermark.ipynb
-    experiments/08_watermark_attacks.ipynb
-    experiments/08_watermark_calibration.ipynb
-    experiments/08_watermark_speculation.ipynb
-    experiments/08_watermark_speed.ipynb
-    experiments/16_engine.ipynb
     '''.split()
 )
 

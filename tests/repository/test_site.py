@@ -179,7 +179,7 @@ def test_the_claims_have_a_page_that_the_experiments_lead_to(texts):
     assert '](claims.md#00_tour)' in texts['experiments/index.md']
     assert '\nclaims.md\n' in texts['experiments/index.md']
     assert '\n### 00_tour\n' in texts['experiments/claims.md']
-    assert '| claim | source | measured | verdict |' in texts['experiments/claims.md']
+    assert '| claim | source | rule | measured | verdict |' in texts['experiments/claims.md']
 
 
 # Pages whose code runs
