@@ -157,13 +157,13 @@ def section(table: pd.DataFrame) -> str:
             "## transformers' own tests",
             '',
             "The tests of transformers that call `generate`, unchanged, with "
-            '[`decodelab.generate`](../nbs/12_hf/09_generate.ipynb) in its place, counted where they '
+            '[`decodelab.generate`](../nbs/12_hf/12_generate.ipynb) in its place, counted where they '
             "pass with transformers' own (`python tools/peer_suite.py`; tests of `torch.compile` and of "
             'export are left out). Of the architectures by which it was written pass '
             f'{share(table[~table.held_back])}. Of others, at its first run with them, '
             f'{share(table[table.held_back])}; the causes of the rest are mended since, but for those of '
             '`tests/hf/peer_differences.csv`. "Before" is decodelab without [In step]'
-            '(../nbs/12_hf/13_lockstep.ipynb).',
+            '(../nbs/12_hf/05_lockstep.ipynb).',
             '',
             "| architecture | held back | pass with transformers' | with ours, before | with ours |",
             '|---|---|---|---|---|',

@@ -442,7 +442,7 @@ def plot_speed(
 
 # %% ../../nbs/01_core/06_plot.ipynb #31bc3024
 def speed_title(values: dict[str, Interval], baseline: str) -> str:
-    "The fastest of the strategies whose interval is above 1; without one, that nothing was shown to be faster."
+    "The fastest of the strategies whose interval is above 1; without one, that none was shown to be faster."
     faster = {name: ratio for name, ratio in values.items() if ratio.low > 1}
     best = max(faster or values, key=lambda name: values[name].value)
     ratio = values[best]

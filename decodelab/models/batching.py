@@ -105,7 +105,8 @@ class BatchedSession(Session):
         "The chain of `LibrarySession`, in passes that are joined with those of others."
         if not self.lm.in_library or self.ahead is not None or self._hidden_buffer:
             return None
-        tokens, probs, rows = [], [], []
+        tokens, probs = [], []
+        rows = []
         while len(tokens) < k and not (tokens and tokens[-1] in ends):
             row = self.logits(ids + tokens)[0]
             uniform = None if uniforms is None else uniforms.data_ptr() + 8 * len(tokens)

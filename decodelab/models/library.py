@@ -654,7 +654,7 @@ CPUINFO = Path('/proc/cpuinfo')
 
 
 def processor() -> str:
-    "What code for this processor depends on: its kind, and the instructions that it has."
+    "The kind of this processor and the instructions that it has: code depends on both."
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
     flags = [line for line in lines if line.startswith(('flags', 'Features'))][:1]
     kind = platform.system(), platform.machine(), torch.backends.cpu.get_cpu_capability()
@@ -725,11 +725,15 @@ def is_private(path: Path) -> bool:
 
 # %% ../../nbs/02_models/11_library.ipynb #54b105bb
 class MatrixView(ctypes.Structure):
+    "The fields of `Matrix`: a matrix in panels, its scales and its bias."
+
     _fields_ = [(name, c_void_p) for name in ('panels', 'scale', 'bias')]
     _fields_ += [(name, c_int32) for name in ('format', 'n_in', 'n_out', 'n_panels')]
 
 
 class NormView(ctypes.Structure):
+    "The fields of `Norm`: a normalisation, with or without the mean."
+
     _fields_ = [('gain', c_void_p), ('bias', c_void_p), ('eps', c_float), ('centred', c_int32)]
 
 
@@ -739,11 +743,15 @@ NUMBERS = 'heads', 'groups', 'width', 'window', 'activation', 'gated', 'turns', 
 
 
 class LayerView(ctypes.Structure):
+    "The fields of `Layer`: the norms, matrices and sizes of one layer."
+
     _fields_ = [(name, NormView) for name in NORMS] + [(name, MatrixView) for name in MATRICES]
     _fields_ += [(name, c_int32) for name in NUMBERS] + [('scale', c_float)]
 
 
 class ModelView(ctypes.Structure):
+    "The fields of `Model`: layers, head and embedding, with their sizes."
+
     _fields_ = [('layers', c_void_p), ('head', MatrixView), ('norm', NormView)]
     _fields_ += [('embed', c_void_p), ('learned', c_void_p)]
     _fields_ += [('embed_row', c_int64), ('embed_column', c_int64)]
@@ -751,6 +759,8 @@ class ModelView(ctypes.Structure):
 
 
 class BuffersView(ctypes.Structure):
+    "The fields of `Buffers`: the keys and values of a layer."
+
     _fields_ = [('keys', c_void_p), ('values', c_void_p)]
 
 
@@ -771,13 +781,16 @@ COUNTS = (
 
 
 class PassView(ctypes.Structure):
+    "The fields of `Pass`: the tokens of a pass, and the arrays for its results."
+
+    tensors = ()
     _fields_ = [(name, c_void_p) for name in POINTERS] + [(name, c_int32) for name in COUNTS]
 
     def point(self, **tensors: torch.Tensor):
         "Set pointers to tensors, which live as long as the view."
         for name, t in tensors.items():
             setattr(self, name, t.data_ptr())
-        self.tensors = *getattr(self, 'tensors', ()), *tensors.values()
+        self.tensors = *self.tensors, *tensors.values()
 
 # %% ../../nbs/02_models/11_library.ipynb #191277da
 class Library:
@@ -1239,7 +1252,8 @@ class LibraryForward(NativeForward):
             tensors = [t[real] for t in tensors]
         x, *tensors = tensors
         call.point(**dict(zip(('positions', 'columns', 'slots', 'roots', 'depths'), tensors)))
-        call.n, call.start, call.stop = len(x), start, stop
+        call.n = len(x)
+        call.start, call.stop = start, stop
         out = self.run_hidden(call, x)
         for layer in cache.layers[start:stop]:  # slots have none
             layer.length = masks.keys.shape[-1]
@@ -1249,7 +1263,9 @@ class LibraryForward(NativeForward):
 
     def read_rows(self, cache: ColumnSlots, rows: list[RowOfIds]) -> tuple:
         "Logits `(m, V)` of the last tokens of rows, the index of each largest one, hidden states `(T, D)`."
-        ids, positions, columns, slots, scored, trees = [], [], [], [], [], {}
+        ids, positions = [], []
+        columns, slots = [], []
+        scored, trees = [], {}
         for row in rows:
             ids += row.ids
             end, n = len(ids), len(row.ids)
@@ -1264,7 +1280,8 @@ class LibraryForward(NativeForward):
                 positions[end - new :] = [root + depth for depth in row.tree.depths[-new:]]
         end = max(columns) + 1
         call = self.call(cache.table(self.depth), end)
-        call.n, call.stop, call.room, call.first_column = len(ids), self.depth, cache.room[1], 1
+        call.n, call.stop = len(ids), self.depth
+        call.room, call.first_column = cache.room[1], 1
         numbers = torch.tensor([positions, columns, slots], dtype=torch.int32)
         call.point(
             ids=torch.tensor(ids), positions=numbers[0], columns=numbers[1], slots=numbers[2]
@@ -1300,7 +1317,8 @@ class LibraryForward(NativeForward):
     def sequence_call(self, cache: ColumnCache, rows: int, begin: int, n: int) -> PassView:
         "The call for `n` tokens of each row from position `begin` on."
         call = self.call(cache.table(begin + n, rows), begin + n)
-        call.n, call.begin, call.stop, call.room = rows * n, begin, self.depth, cache.room
+        call.n, call.room = rows * n, cache.room
+        call.begin, call.stop = begin, self.depth
         if rows > 1:
             positions = self.count(begin, begin + n).repeat(rows)
             slots = self.count(0, rows).repeat_interleave(n)

@@ -106,8 +106,8 @@ def quantize(
 ) -> LM:
     """An `LM` on the same model, its linear weights rounded: lossy.
 
-    In place they are rounded to integers by torchao, in a copy to integers or to bfloat16, the head
-    included. Raises `ValueError` for a model that cannot be quantised, `ImportError` without torchao.
+    torchao rounds the model's own to integers; those of a copy become integers or bfloat16, the
+    head's too. Raises `ValueError` for a model that cannot be quantised, `ImportError` without torchao.
     """
     if check_bool('copy', copy):
         return rounded_copy(lm, bits)

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     'speculative': 'core models strategies evaluate',
     'drafters': 'core models logits strategies zoo speculative',
     'tuning': 'core models strategies evaluate speculative drafters',
-    'watermark': 'core models logits strategies speculative',
+    'watermark': 'core models logits strategies evaluate speculative',
     'detection': 'core models logits strategies watermark',
     'hf': 'core models logits strategies speculative drafters watermark',
     'engines': 'core models logits strategies evaluate speculative',
@@ -217,7 +217,7 @@ def test_the_first_cell_names_the_module(path):
 
 def test_a_page_exports_nothing():
     "A notebook that makes no module has no cell for one, and no file in the package."
-    assert [p.stem for p in pages()] == ['10_glossary', '10_explorers', '12_write_your_own']
+    assert [p.stem for p in pages()] == ['10_glossary', '10_explorers', '13_write_your_own']
     exported = [(p.stem, s) for p in pages() for s in cells(p) if is_exported(s)]
     assert exported == []
     assert [p for p in pages() if module_path(module_name(p)).exists()] == []
