@@ -484,7 +484,7 @@ def slurm_script():
 
     source = next(
         s
-        for s in cells(ROOT / 'nbs' / '15_lab' / '11_distributed.ipynb')
+        for s in cells(ROOT / 'nbs' / '15_lab' / '12_distributed.ipynb')
         if s.startswith('SLURM =')
     )
     return ast.literal_eval(ast.parse(source).body[0].value)
