@@ -20,6 +20,7 @@ from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -161,7 +162,7 @@ def stored_rows(path: Path, about: dict) -> dict[tuple, dict]:
     stored = json.loads(path.read_text())
     if any(stored['about'].get(name) != about[name] for name in SAME):
         return {}
-    return {tuple(row[name] for name in WHERE): row for row in stored['rows']}
+    return {itemgetter(*WHERE)(row): row for row in stored['rows']}
 
 
 def read_arguments(argv=None):

@@ -7,6 +7,7 @@ __all__ = ['save_heads', 'load_heads']
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #7680b5d3
 import copy
+import itertools
 import json
 import os
 import re
@@ -356,7 +357,7 @@ def make_heads(
 
 def check_numbers(config: dict, weights: dict[str, torch.Tensor], problem: str):
     "Raise `ValueError` for an integer that is negative, or larger than everything in the file."
-    sizes = [n for weight in weights.values() for n in weight.shape]
+    sizes = itertools.chain.from_iterable(weight.shape for weight in weights.values())
     largest = max([MAX_SIZE, len(weights), *sizes])
     for name, value in config.items():
         maximum = MAX_VOCABULARY if name == 'vocab_size' else largest

@@ -468,7 +468,7 @@ def batched(fn: Callable) -> Callable:
 
 def padded(fn: Callable, pad: int = -1) -> Callable:
     "An adapter for functions that fill their row of ids with a padding id."
-    return lambda p, q, draft: [x for x in (int(i) for i in fn(p, q, draft)) if x != pad]
+    return lambda p, q, draft: [x for x in map(int, fn(p, q, draft)) if x != pad]
 
 
 def log_probabilities(fn: Callable) -> Callable:

@@ -17,9 +17,10 @@ from ..core.checks import check_int
 # %% ../../nbs/13_engines/12_two_samples.ipynb #3b05d753
 def beginning_counts(a: Sequence, b: Sequence, length: int, cells: int) -> np.ndarray:
     "Counts `(2, cells)` of the first `length` elements of the texts of both sides."
-    sides = [Counter(tuple(text[:length]) for text in side) for side in (a, b)]
+    beginnings = lambda texts: Counter(tuple(text[:length]) for text in texts)
+    sides = beginnings(a), beginnings(b)
     common = [x for x, n in (sides[0] + sides[1]).most_common(cells - 1) if n >= 10]
-    counts = np.array([[side[x] for x in common] for side in sides]).reshape(2, -1)
+    counts = np.array([list(map(side.__getitem__, common)) for side in sides]).reshape(2, -1)
     rest = np.array([[len(a)], [len(b)]]) - counts.sum(1, keepdims=True)
     return np.hstack([counts, rest]) if rest.sum() else counts
 

@@ -530,7 +530,7 @@ def score_test(
 def checked_text(lm, i: int, text) -> tuple[list[int], list[int]]:
     "Prompt and new tokens of a text as lists; raises `ValueError` for anything else."
     try:
-        prompt, tokens = ([int(x) for x in ids] for ids in text)
+        prompt, tokens = (list(map(int, ids)) for ids in text)
     except (TypeError, ValueError) as error:
         raise ValueError(f'text {i} is no pair of lists of ids (prompt, new tokens)') from error
     if not prompt or not tokens:

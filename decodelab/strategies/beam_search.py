@@ -191,7 +191,8 @@ class Search:
         "The reasons why continuations end with their last tokens; empty strings if they continue."
         at_budget = self.length == self.request.max_new_tokens
         default = 'length' if at_budget and self.strategy.length_ends else ''
-        return [reason or default for reason in self.stopper.check_all([b.tokens for b in beams])]
+        reasons = self.stopper.check_all([b.tokens for b in beams])
+        return [reason or default for reason in reasons]
 
     def best(self) -> list[tuple[float, Beam]]:
         """All finished continuations with their scores, best first.

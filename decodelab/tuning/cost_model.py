@@ -6,6 +6,7 @@
 __all__ = ['verification_cost_curve', 'measure_costs', 'predict_speedups']
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #50dd4baf
+import itertools
 import math
 import time
 import warnings
@@ -435,7 +436,7 @@ def predict_speedups(
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #3285645d
 def table_acceptance(table: DraftTable, k: int) -> tuple[float, list[float]]:
     "Token acceptance with drafts of `k` tokens, and the unconditional acceptance by position."
-    steps = [step for run in replay(table, FixedLookahead(k)) for step in run]
+    steps = list(itertools.chain.from_iterable(replay(table, FixedLookahead(k))))
     alpha = rates(counts(steps), 1.0)['token_acceptance']
     return alpha, position_acceptance(steps).unconditional.tolist()
 

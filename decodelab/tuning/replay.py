@@ -228,7 +228,8 @@ class DraftTable:
         "The table of some of its prompts, by numbers or a slice."
         rows = range(len(self))[rows] if isinstance(rows, slice) else [int(r) for r in rows]
         lists = (self.prompts, self.sequences, self.records)
-        return DraftTable(*([part[r] for r in rows] for part in lists), self.metadata)
+        some = (list(map(part.__getitem__, rows)) for part in lists)
+        return DraftTable(*some, self.metadata)
 
     def __repr__(self) -> str:
         "Its size, its models and its base."

@@ -192,7 +192,7 @@ def memory_bandwidth(
     buffer = torch.ones(rows, 1024, device=device)
     vector = torch.ones(1024, device=device)
     functions = (buffer.sum, lambda: buffer @ vector)
-    seconds = [time_call(f, device) for _ in range(repeats) for f in functions]
+    seconds = [time_call(f, device) for f in functions * repeats]
     return buffer.nbytes / min(seconds)
 
 # %% ../../nbs/09_tuning/03_round_breakdown.ipynb #f27790fe
