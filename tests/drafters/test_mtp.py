@@ -358,8 +358,12 @@ def test_the_first_door(tmp_path):
         generate(again, ids, use_mtp=True, prompt_lookup_num_tokens=3, max_new_tokens=12), want
     )
     assert torch.equal(generate(again, ids, use_mtp=False, max_new_tokens=12), want)
-    with pytest.raises(ValueError, match='use_mtp|draft'):
-        generate(again, ids, use_mtp=True, num_beams=2, max_new_tokens=12)
+    beams = dict(num_beams=2, max_new_tokens=12)
+    with pytest.warns(UserWarning, match='the drafts are left out'):
+        searched = generate(again, ids, use_mtp=True, **beams)
+    assert torch.equal(searched, generate(again, ids, **beams))
+    with pytest.raises(ValueError, match='the drafts are left out'):
+        generate(again, ids, use_mtp=True, strict=True, **beams)
     lm, assistant = gemma(2)
     want = lm.model.generate(ids, do_sample=False, max_new_tokens=12)
     assert torch.equal(generate(lm.model, ids, assistant_model=assistant, max_new_tokens=12), want)

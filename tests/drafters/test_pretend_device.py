@@ -27,7 +27,7 @@ from decodelab.strategies.constraints import PhrasalConstraint
 from decodelab.speculative import BackoffLookahead, SelfMeasuringLookahead
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
 from decodelab.watermark.base import Watermark
-from tests.fuzz.cases import Lazy, RejectedError, judged
+from tests.fuzz.cases import RejectedError, judged, world_of
 from tests.fuzz.models import build
 from tests.fuzz.parts import Maker, classes, namespace, subclasses
 
@@ -158,7 +158,7 @@ def names(world: dict) -> dict:
 @pytest.fixture(scope='module')
 def worlds():
     "The models and heads on the CPU, and the same on the device."
-    here = Lazy(build('llama', 0, VOCABULARY), VOCABULARY)
+    here = world_of('llama', VOCABULARY)
     for name in ('medusa', 'eagle', 'hydra', 'eagle3', 'dflash', 'other'):
         here[name]
     with device_block() as device:
