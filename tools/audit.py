@@ -371,6 +371,13 @@ CHECKS = dict(
 def main(names):
     if names == ['--counts']:
         return print(cell_counts(notebooks()))
+    owns = [module_name(path) for path in numbered()]
+    for name in names:
+        if not any(own == name or own.startswith(name + '.') for own in owns):
+            parts = ', '.join(dict.fromkeys(own.partition('.')[0] for own in owns))
+            sys.exit(
+                f'no part and no notebook is named {name}: name one of {parts}, or a part.notebook'
+            )
     total = dict.fromkeys(CHECKS, 0)
     for path in numbered():
         own = module_name(path)

@@ -73,8 +73,8 @@ def build(folder):
 def bare_environment():
     "Variables without those that lead back to a checkout or to the network."
     dropped = ('PYTHON', 'DECODELAB_', 'VIRTUAL_ENV', 'JUPYTER', 'IPYTHON')
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
-    return kept | dict(HF_HUB_OFFLINE='1', OMP_NUM_THREADS='1')
+    variables = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+    return variables | dict(HF_HUB_OFFLINE='1', OMP_NUM_THREADS='1')
 
 
 class Bare:

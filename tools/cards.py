@@ -471,7 +471,8 @@ def package_rows():
 def corpus_card():
     "The data card of the corpus."
     rows = licences()
-    files, characters = (sum(int(row[key]) for row in rows) for key in ('files', 'characters'))
+    files = sum(int(row['files']) for row in rows)
+    characters = sum(int(row['characters']) for row in rows)
     return f"""<!-- Made from corpus.json and docs/corpus_licences.csv by tools/cards.py. -->
 # The corpus of the embedded models
 

@@ -46,10 +46,10 @@ def patched_class(node):
 def as_method(node):
     "A patched function as the method that it becomes."
     options = patch_options(node)
-    kept = [d for d in node.decorator_list if ast.unparse(getattr(d, 'func', d)) != 'patch']
+    decorators = [d for d in node.decorator_list if ast.unparse(getattr(d, 'func', d)) != 'patch']
     names = dict(as_prop='property', cls_method='classmethod')
-    kept += [ast.Name(name) for option, name in names.items() if options.get(option)]
-    node.decorator_list = kept
+    decorators += [ast.Name(name) for option, name in names.items() if options.get(option)]
+    node.decorator_list = decorators
     node.args.args[0].annotation = None
     return node
 

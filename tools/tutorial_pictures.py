@@ -12,7 +12,8 @@ import readme
 from repo import ROOT
 
 FOLDER = ROOT / 'docs' / 'tutorials'
-BLUE, ORANGE, GREEN = '#0072b2', '#d55e00', '#009e73'
+BLUE, ORANGE = '#0072b2', '#d55e00'
+GREEN = '#009e73'
 WIDTH = 800
 STYLE = readme.STYLE.replace(
     '</style>',
@@ -118,8 +119,8 @@ def sure_tokens(names):
 
 def green_tokens(names):
     "The watermarked text: green tokens, red ones, and those that do not count."
-    trace, mark = names['watermarked'], names['watermark']
-    scores = mark.score_tokens(trace.tokens)
+    trace, watermark = names['watermarked'], names['watermark']
+    scores = watermark.score_tokens(trace.tokens)
     colours = [GREEN if value else ORANGE for value in scores.values]
     opacity = [0.35 if scored else 0.06 for scored in scores.scored]
     tokens = list(zip(trace.token_texts, colours, opacity))[:70]
@@ -132,10 +133,11 @@ def evidence(names):
     from decodelab.detection.highlight import running_z
     from decodelab.watermark import null_distribution
 
-    mark, null = names['watermark'], null_distribution(names['watermark'])
+    watermark = names['watermark']
+    null = null_distribution(watermark)
     series = {}
     for name, colour in (('watermarked', GREEN), ('unwatermarked', ORANGE)):
-        scores = mark.score_tokens(names[name].tokens)
+        scores = watermark.score_tokens(names[name].tokens)
         at, z = running_z(scores.values, scores.scored, null)
         series[name] = colour, [(0, 0.0), *zip(map(int, at), map(float, z))]
     label = (

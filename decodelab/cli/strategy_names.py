@@ -699,7 +699,7 @@ SECTIONS = {
 
 
 def described(spelling) -> str:
-    "What a spelling means, with its values in order."
+    "The meaning of a spelling, with its values in order."
     order = ', '.join(spelling.values).replace('*', '')
     return f'{spelling.about} ({order})' if order else spelling.about
 

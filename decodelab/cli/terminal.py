@@ -108,7 +108,7 @@ def print_or_write(path: str, record) -> None:
 
 
 def output(path: str | None, record, text: str) -> None:
-    "Print `text`, unless JSON is printed in its place; write JSON to a file if there is one."
+    "Print `text`, unless JSON is printed instead; write JSON to a file if there is one."
     if path != STDOUT:
         print(text)
     if path:

@@ -19,20 +19,10 @@ from ..core.checks import check_choice
 from ..core.html import escape, row_html
 from ..core.trace import Step, Trace
 from .explorer import EXAMPLES, ChoiceField, FlagField, IntField
-from decodelab.explorers.explorer import (
-    ModelExplorer,
-    NumberField,
-    StateField,
-    TextField,
-    best_text,
-)
-from decodelab.explorers.explorer import (
-    call_text,
-    evaluate,
-    offered_models,
-    top_pairs,
-    with_imports,
-)
+from .explorer import ModelExplorer, NumberField, StateField, TextField
+from .explorer import best_text
+from .explorer import call_text, evaluate, offered_models, top_pairs
+from .explorer import with_imports
 from ..logits.processors import check_ids
 from ..logits.warpers import LogitsProcessor
 from ..models.session import LM

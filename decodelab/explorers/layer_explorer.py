@@ -15,13 +15,8 @@ import torch
 from ..core.html import escape, svg_html
 from ..core.trace import detokenize
 from .explorer import EXAMPLES, ChoiceField, ModelExplorer, NumberField
-from decodelab.explorers.explorer import (
-    StateField,
-    TextField,
-    call_text,
-    offered_models,
-    with_imports,
-)
+from .explorer import StateField, TextField, call_text, offered_models
+from .explorer import with_imports
 from ..models.session import LM
 from ..strategies.beam_plot import display_text
 from ..strategies.dola import DIVERGENCES, contrast, dola_layers

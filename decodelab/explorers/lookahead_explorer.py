@@ -13,13 +13,8 @@ from ..core.html import escape, figures_html, svg_html
 from ..core.plot import TINTS
 from ..core.trace import CONTEXT, Step, detokenize
 from .explorer import ChoiceField, Explorer, IntField, NumberField, StateField
-from decodelab.explorers.explorer import (
-    best_text,
-    best_tokens,
-    call_text,
-    constructor_code,
-    evaluate,
-)
+from .explorer import best_text, best_tokens, call_text, constructor_code
+from .explorer import evaluate
 from .explorer import load_call, with_imports
 from .round_explorer import visible
 from ..models.session import LM

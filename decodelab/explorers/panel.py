@@ -243,7 +243,7 @@ PATIENCE = 0.5  # seconds until an instant explorer shows partial results, which
 
 
 class PanelBox(ipywidgets.VBox):
-    "The widgets of a panel, one under the other. Its text is empty: the static view says what to do."
+    "The widgets of a panel, one under the other. Its text is empty: the static view has the instructions."
 
     def __repr__(self):
         return ''
@@ -372,7 +372,7 @@ class Panel:
             return None
 
     def follow(self):
-        "After a control has moved: compute where that takes no time, else mark the result as stale."
+        "After a control has moved: compute where that takes no time, else dim the stale result."
         settings = self.checked()
         if settings is None:
             is_instant = self.explorer.instant  # its error is shown
@@ -381,9 +381,9 @@ class Panel:
         if is_instant and settings != self.explorer.shown:
             self.start()
         else:
-            self.mark()
+            self.dim()
 
-    def mark(self):
+    def dim(self):
         "Dim a result that is not one of the present settings."
         settings = self.checked()
         self.view.stale = settings is None or self.explorer.is_stale(
@@ -433,12 +433,12 @@ class Panel:
         if now - self.last_sent >= INTERVAL and not is_early:
             self.last_sent = now
             self.view.html = view_html(self.explorer)
-            self.mark()
+            self.dim()
 
     def send(self):
         "Send the result to the view, the static view and the code."
         self.view.html = view_html(self.explorer)
-        self.mark()
+        self.dim()
         if self.code_area.value and self.explorer.result is not None:
             self.code_area.value = code_html(self.explorer.code())
         if self.static is not None:
@@ -467,7 +467,7 @@ class Panel:
         self.view.send(dict(save=kind, name=name))
 
     def receive(self, message: dict):
-        "What the page reports: a picked element, or whether a text was copied."
+        "Handle a message of the page: a picked element, or whether a text was copied."
         if 'pick' in message:
             self.pick(str(message['pick']))
         elif message.get('copied'):

@@ -171,7 +171,7 @@ class WatermarkExplorer(ModelExplorer):
         return options
 
     def text_keys(self, settings: dict) -> list[tuple]:
-        "What the watermarked text and the other one depend on, their length aside."
+        "The settings on which the watermarked text and the other one depend, their length aside."
         common = [repr(settings[name]) for name in ('model', 'prompt', 'temperature', 'seed')]
         scheme = SCHEMES[settings['scheme']].format(**settings)
         return [(*common, scheme), (*common, '')]
@@ -287,8 +287,8 @@ class WatermarkExplorer(ModelExplorer):
             f'<div class="decodelab-trace"><div class="dl-legend">{legend_html([])}</div></div>'
         )
         return (
-            f'{STYLE}{WATERMARK_STYLE}<div class="dx-watermark">{self.notes_html(result)}{table_html(result, names)}'
-            f'{curves_svg(result)}{legend}<div class="dx-texts" style="{columns}">{panes}</div></div>'
+            f'{STYLE}{WATERMARK_STYLE}<div class="dx-watermark">{self.notes_html(result)}'
+            f'{table_html(result, names)}{curves_svg(result)}{legend}<div class="dx-texts" style="{columns}">{panes}</div></div>'
         )
 
     def title_html(self, row: str) -> str:

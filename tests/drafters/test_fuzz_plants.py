@@ -74,7 +74,7 @@ def seventh(result, self, p, draft, rng):
     return Verification(6, (result.token + 1) % p.shape[-1]) if result.accepted == 6 else result
 
 
-def refuses(result, self, ids, keep_drafting, rng):
+def raises(result, self, ids, keep_drafting, rng):
     "Raises a sentence for some sequences, which plain decoding does not."
     if len(ids) % 5 == 4:
         raise ValueError('this sequence is not one of those that can be drafted: give another one')
@@ -110,7 +110,7 @@ PLANTS = {
     'accepts all of a block': ('law', BlockVerifier, 'verify', accepts_all, 120),
     'seventh token': ('greedy', ExactMatchVerifier, 'verify', seventh, 400),
     'in batches': ('greedy', ExactMatchVerifier, 'verify', in_batches, 100),
-    'raises where plain decoding does not': ('greedy', SuffixState, 'draft', refuses, 200),
+    'raises where plain decoding does not': ('greedy', SuffixState, 'draft', raises, 200),
     'a budget': ('around', Thinking, 'must_continue', forgets_budget, 100),
     'best of several': ('around', Draws, 'write', best_is_first, 100),
     'bonus row after three': ('deep', TokenVerifier, 'verify', wrong_bonus, 60),
@@ -125,14 +125,14 @@ if os.environ.get('DECODELAB_FUZZ_PLANTS'):
 
 
 @pytest.mark.parametrize('flaw', PLANTS)
-def test_a_flaw_is_found(flaw, monkeypatch):
+def test_a_flaw_is_detected(flaw, monkeypatch):
     kind, cls, name, change, most = PLANTS[flaw]
     monkeypatch.setattr(deep, 'BUDGET', 6)
     with altered(cls, name, change):
         assert first_failure(kind, 1, most, names=('llama', 'gpt2')) is not None
 
 
-def test_a_processor_behind_an_end_is_found():
+def test_a_processor_behind_an_end_is_detected():
     "A trie raises an error there; the draft is one token by token, which looks for ends among ids alone."
     parts = dict(drafter='AssistantDrafter(lm=target)', verifier='None')
     parts |= dict(lookahead='FixedLookahead(4)', prompts=((1, 2),), n=8)

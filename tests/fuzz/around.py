@@ -85,7 +85,8 @@ def inserted(strategy, plain: Plain):
 
 def taken_back(strategy, plain: Plain):
     "A whole sequence, of which some tokens were rolled back."
-    new, excluded, rollbacks = [], [set()], 0
+    new, excluded = [], [set()]
+    rollbacks = 0
     n_final, farthest = 0, 0
     while not plain.is_over(new):
         new.append(plain.token(new, excluded[-1]))

@@ -18,7 +18,7 @@ from tests.fuzz.models import architectures, build, quiet
 from tests.fuzz.parts import Maker, classes
 
 PAGE = Path(__file__).parents[2] / 'docs' / 'architectures.md'
-PEER_SUITE = '<!-- peer suite -->'  # tools/peer_suite.py writes the page from here on
+REFERENCE_SUITE = '<!-- peer suite -->'  # tools/peer_suite.py writes the page from here on
 SIGNS = dict(works='✓', replaced='○', refused='–', failed='✗')
 WRAPPERS = ('CappedDrafter', 'CascadeDrafter', 'FirstOfDrafter', 'ParallelDrafter')
 PROMPTS = ((1, 2, 3, 1, 2, 3, 1), (5,))
@@ -145,6 +145,6 @@ def others_in_transformers(names: list[str]) -> list[str]:
 
 if __name__ == '__main__':
     text = page(sys.argv[1:] or architectures())
-    rest = PAGE.read_text(encoding='utf-8').partition(PEER_SUITE)
+    rest = PAGE.read_text(encoding='utf-8').partition(REFERENCE_SUITE)
     PAGE.write_text(f'{text}\n{"".join(rest[1:])}', encoding='utf-8')
     print(f'{PAGE.name}: {text.count(SIGNS["failed"] + "[")} failures')

@@ -141,7 +141,8 @@ class Trie(LogitsProcessor):
     seed: int
 
     def bind(self, request):
-        start, stop, lm = len(request.prompt), request.stop, request.lm
+        start, stop = len(request.prompt), request.stop
+        lm = request.lm
 
         def allowed(_, ids):
             new = ids.tolist()[start:]
@@ -321,7 +322,7 @@ class Maker:
     def value(self, cls, name: str, depth: int) -> str | None:
         "An expression for a parameter; None where there is none."
         draw, last = self.draw, self.vocab_size - 1
-        small = (5 if self.deep else 2) if self.enumerated else 5
+        small = 2 if self.enumerated and not self.deep else 5
         integer = lambda low, high: str(draw.randint(low, high))
         number = lambda low, high: str(round(draw.uniform(low, high), 2))
         ids = lambda n: str(draw.sample(range(last), min(n, last)))
@@ -337,13 +338,11 @@ class Maker:
         if name == 'heads':
             return cls.__name__.removesuffix('Drafter').lower()
         if name == 'shape':
-            shapes = (
-                ['(1, 1, 1)', '(2, 1, 1)', '(1, 2, 1)']
-                if self.deep
-                else ['(1, 1)', '(2,)', '(2, 1)']
-                if self.enumerated
-                else ['(2, 1)', '(3, 2, 1)', '(1, 1, 1)', '(4,)']
-            )
+            shapes = ['(2, 1)', '(3, 2, 1)', '(1, 1, 1)', '(4,)']
+            if self.enumerated:
+                shapes = ['(1, 1)', '(2,)', '(2, 1)']
+            if self.deep:
+                shapes = ['(1, 1, 1)', '(2, 1, 1)', '(1, 2, 1)']
             return draw.choice(shapes)
         makers = dict(
             drafter=lambda: self.drafter(depth + 1),

@@ -192,7 +192,7 @@ def test_the_cache_of_an_encoder_decoder(kind):
             check_same_cache(a.self_attention_cache, b.self_attention_cache)
 
 
-def test_own_caches_grow_in_place(llama):
+def test_own_caches_grow_without_a_copy(llama):
     for call in (ONE, BATCH, BATCH | dict(num_beams=2)):
         ours, theirs = DynamicCache(config=llama.config), DynamicCache(config=llama.config)
         generate(llama, **call, past_key_values=ours)

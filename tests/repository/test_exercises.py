@@ -31,7 +31,11 @@ def folds(text):
     return {title: code for title, _, code in FOLD.findall(text)}
 
 
-EXERCISES = [p for p in notebooks() if any(c.source == HEADING for c in read(p))]
+def has_exercise(path):
+    return any(cell.source == HEADING for cell in read(path))
+
+
+EXERCISES = [path for path in notebooks() if has_exercise(path)]
 each = pytest.mark.parametrize('path', EXERCISES, ids=lambda p: f'{p.parent.name}.{p.stem}')
 
 

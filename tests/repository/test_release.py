@@ -105,13 +105,13 @@ def test_the_paragraph_of_a_version():
         ('1.2.0', '1.2.0', ['tag v1.2.0']),
     ],
 )
-def test_a_tag_that_is_no_release_is_refused_with_its_reason(tag, number, words):
+def test_a_tag_that_is_no_release_is_rejected_with_its_reason(tag, number, words):
     lines = list(release.problems(tag, number, CHANGELOG))
     assert len(lines) == len(words)
     assert all(word in line for word, line in zip(words, lines))
 
 
-def test_another_version_is_set_in_one_place():
+def test_another_version_is_set_in_one_file():
     text = release.replaced('1.2.3rc1', (ROOT / 'settings.ini').read_text())
     settings = ConfigParser()
     settings.read_string(text)
@@ -164,8 +164,8 @@ def test_the_development_lock_has_all_that_development_installs():
         *extras['lab'],
         *extras['site'],
     ]
-    wanted = {canonicalize_name(Requirement(r).name) for r in needed} - {'decodelab'}
-    assert wanted - names == set()
+    required = {canonicalize_name(Requirement(r).name) for r in needed} - {'decodelab'}
+    assert required - names == set()
 
 
 def test_groups_are_the_extras():

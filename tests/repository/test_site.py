@@ -272,11 +272,13 @@ def test_a_small_site_builds_without_a_warning_or_a_dead_link(tmp_path):
         assert words in page, words
     notebook = re.search(r'download href="([^"]+)"', page).group(1)
     assert (tmp_path / 'html' / 'book' / '07_speculative' / notebook).resolve().is_file()
-    assert found(tmp_path / 'html', 'speculative loop')[0] == 'book/07_speculative/04_loop.html'
-    assert 'api/speculative/Speculative.html' in found(tmp_path / 'html', 'specluative')  # a typo
+    assert addresses(tmp_path / 'html', 'speculative loop')[0] == 'book/07_speculative/04_loop.html'
+    assert 'api/speculative/Speculative.html' in addresses(
+        tmp_path / 'html', 'specluative'
+    )  # a typo
 
 
-def found(html, query):
+def addresses(html, query):
     "The addresses that the search of a built site returns, best first; needs node."
     if shutil.which('node') is None:
         pytest.skip('no node on this machine')
