@@ -28,7 +28,7 @@ RATES = (
 )  # architecture, held_back, transformers, before, now
 DIFFERENCES = ROOT / 'tests' / 'hf' / 'peer_differences.csv'  # architecture, test, reason
 PAGE = ROOT / 'docs' / 'architectures.md'
-NOTEBOOK = ROOT / 'nbs' / '12_hf' / '09_generate.ipynb'
+NOTEBOOK = ROOT / 'nbs' / '12_hf' / '12_generate.ipynb'
 BEGIN, END = '<!-- peer suite -->', '<!-- end of peer suite -->'
 LEFT_OUT = (
     'not compil and not export and not static_cache_no_recompile'  # torch.compile takes minutes
