@@ -17,7 +17,8 @@ import stubs
 from repo import ROOT, exported_names, module_name, module_path, notebooks, project, tracked
 
 MODULES = [module_name(p) for p in notebooks()]
-FORMS = ['explorers.panel']  # needs the packages of [lab]; imported when an explorer is shown
+# These need the packages of [lab]; the first is imported when an explorer is shown
+FORMS = ['explorers.panel', 'explorers.replay']
 # What a user is promised to find at the top, as far as it exists.
 PROMISED = '''load LM Session decode decode_batch generate Trace Step Stop Request
     Greedy Sample BeamSearch DiverseBeamSearch ConstrainedBeamSearch ContrastiveSearch DoLa ContrastiveDecoding Speculative
