@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from decodelab import load
+from decodelab.cli.harness import load_pretrained
 from decodelab.hf.config_files import (
     MAX_DEPTH,
     config_names_in,
@@ -18,6 +19,7 @@ from decodelab.hf.config_files import (
 )
 from decodelab.hf.custom_generate_load import load_custom_generate
 from decodelab.hf.generate import generate
+from decodelab.models.loading import check_configuration
 from repo import ROOT
 
 NOT_BOOLS = ('no', 'False', 'True', '', 1, 0, 1.0, np.True_, [True])
@@ -53,6 +55,8 @@ def test_what_is_no_bool_runs_no_code(lm, recipe, value):
     for name in ('pico', str(recipe)):
         with pytest.raises(ValueError, match=words):
             load(name, device='cpu', trust_remote_code=value)
+        with pytest.raises(ValueError, match=words):
+            load_pretrained(name, 'cpu', 'auto', None, trust_remote_code=value)
     assert not (recipe.parent / 'ran').exists()
 
 
@@ -66,16 +70,25 @@ def test_true_runs_it_and_false_does_not(recipe):
     assert (recipe.parent / 'ran').exists()
 
 
+def test_native_code_that_a_configuration_names_is_code_too():
+    config = dict(attn_implementation='org/kernel')
+    with pytest.raises(ValueError, match='names the kernel org/kernel of the Hub'):
+        check_configuration(config, trust_remote_code=False)
+    check_configuration(config, trust_remote_code=True)
+
+
 def test_every_function_that_takes_the_argument_is_tried_here():
     import ast
 
+    tried = {'load', 'locate', 'load_custom_generate', 'load_pretrained', 'check_configuration'}
     result = set()
     for path in (ROOT / 'decodelab').rglob('*.py'):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 if 'trust_remote_code' in [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]:
                     result.add(node.name)
-    assert result == {'load', 'locate', 'load_custom_generate'}  # and `generate`, by its keywords
+    # `generate` has it among its keywords; `HarnessLM()` calls `load_pretrained`
+    assert result == tried | {'__init__'}
 
 
 def nested(depth, suffix):

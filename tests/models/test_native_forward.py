@@ -805,7 +805,7 @@ def test_no_graph_is_added_after_the_warm_up(compiled):
 
 
 def test_packed_weights_and_a_window_in_a_real_graph():
-    wide = dict(hidden_size=128, intermediate_size=512, num_hidden_layers=1, sliding_window=6)
+    wide = dict(hidden_size=256, intermediate_size=640, num_hidden_layers=1, sliding_window=6)
     lm, plain = (LM(made(MistralConfig, dtype=FLOAT, **wide)) for _ in range(2))
     if not lm.native.weights.layers[0].down.fast:
         pytest.skip('a PyTorch without oneDNN')
