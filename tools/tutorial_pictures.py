@@ -34,8 +34,10 @@ def note(x, y, text, anchor='start'):
 
 def boxes(tokens, label):
     "Tokens as text, each `(text, colour, opacity)` in a box; `label` is a line above them."
-    columns, wide, high = WIDTH // 9 - 1, 9.0, 25
-    pieces, x, y = [note(4, 18, label)], 0, 0
+    columns = WIDTH // 9 - 1
+    wide, high = 9.0, 25
+    pieces = [note(4, 18, label)]
+    x, y = 0, 0
     for text, colour, opacity in tokens:
         for i, part in enumerate(text.split('\n')):
             if i:
@@ -69,7 +71,8 @@ def bars(values, label):
 
 def lines(series, threshold, label, unit):
     "Lines `name -> (colour, points)`, and a level that is rare."
-    left, right, top, bottom = 44, WIDTH - 150, 34, 250
+    left, right = 44, WIDTH - 150
+    top, bottom = 34, 250
     every = [p for _, points in series.values() for p in points]
     most, high = max(x for x, _ in every), max(y for _, y in every) * 1.05
     low = min(0, min(y for _, y in every))
@@ -109,7 +112,8 @@ def sure_tokens(names):
         names['lm'],
         names['decode'](names['lm'], names['prompt'], names['sampling'], 24, seed=0),
     )
-    session, ids, tokens = lm.session(), list(trace.prompt), []
+    session = lm.session()
+    ids, tokens = list(trace.prompt), []
     for token, text in zip(trace.tokens, trace.token_texts):
         p = session.logits(ids, 1)[-1].softmax(-1)[token].item()
         tokens.append((text, BLUE, 0.08 + 0.6 * p))

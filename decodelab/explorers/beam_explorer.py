@@ -20,9 +20,8 @@ from ..core.html import escape, row_html
 from ..core.trace import Step, Trace
 from .explorer import EXAMPLES, ChoiceField, FlagField, IntField
 from .explorer import ModelExplorer, NumberField, StateField, TextField
-from .explorer import best_text
-from .explorer import call_text, evaluate, offered_models, top_pairs
-from .explorer import with_imports
+from .explorer import best_text, call_text, evaluate, offered_models
+from .explorer import top_pairs, with_imports
 from ..logits.processors import check_ids
 from ..logits.warpers import LogitsProcessor
 from ..models.session import LM

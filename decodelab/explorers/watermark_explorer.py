@@ -288,7 +288,8 @@ class WatermarkExplorer(ModelExplorer):
         )
         return (
             f'{STYLE}{WATERMARK_STYLE}<div class="dx-watermark">{self.notes_html(result)}'
-            f'{table_html(result, names)}{curves_svg(result)}{legend}<div class="dx-texts" style="{columns}">{panes}</div></div>'
+            f'{table_html(result, names)}{curves_svg(result)}{legend}'
+            f'<div class="dx-texts" style="{columns}">{panes}</div></div>'
         )
 
     def title_html(self, row: str) -> str:
