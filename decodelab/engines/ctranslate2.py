@@ -95,10 +95,10 @@ class CTranslate2Engine(Engine):
         folder,  # of a model of CTranslate2 whose words are ids
         temperature: float = 0.0,  # 0: greedy search
         top_k: int = 0,  # 0: all tokens
-        top_p: float = 1.0,
+        top_p: float = 1.0,  # the smallest set of tokens with this probability together
         compute_type: str = 'float32',  # 'float32', 'int8', 'bfloat16', 'default'
         log_probs: bool = False,  # report them; returns all logits
-        threads: int = 1,
+        threads: int = 1,  # of the processor
     ):
         check_settings(temperature, top_k, top_p)
         check_choice('compute_type', compute_type, ('default', 'float32', 'int8', 'bfloat16'))

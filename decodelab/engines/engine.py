@@ -167,7 +167,7 @@ class CallableEngine(Engine):
         function: Callable,  # (list of ids, int, int) → list of ids
         temperature: float = 1.0,  # that the function samples at; 0: it searches greedily
         top_k: int = 0,  # 0: all tokens
-        top_p: float = 1.0,
+        top_p: float = 1.0,  # the smallest set of tokens with this probability together
         greedy: Callable | None = None,  # the same function without random numbers
     ):
         check_settings(temperature, top_k, top_p)

@@ -288,15 +288,15 @@ def certify_engine(
     plain: Engine | None = None,  # an engine that should generate the same
     prompts: Sequence | None = None,  # strings or lists of ids; None: drawn from the weights
     samples: int = 48,  # texts of each prompt and engine
-    max_new_tokens: int = 48,
+    max_new_tokens: int = 48,  # of each text
     draft=None,  # the draft model, an `LM`: its excess is a direction of its own
     tolerance: float = 1e-3,  # total variation by which the engine's rows may differ
     log_prob_tolerance: float = 0.05,  # of their median error; the largest may be five times that
     near_tie: float = 0.05,  # gap of log-probabilities at which greedy ids may part
-    seed: int = 0,
+    seed: int = 0,  # same seed, same texts
     level: float = 0.001,  # of all tests together
     output_dir=None,  # a folder for the texts, from which the same call goes on
-    progress: bool = True,
+    progress: bool = True,  # show a bar
     show: Callable | None = print,  # gets the plan before the run; None: nothing
 ) -> EngineCertificate:
     """Certify that an engine generates what its settings promise.

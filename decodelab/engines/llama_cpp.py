@@ -159,10 +159,10 @@ class LlamaCppEngine(Engine):
         max_ngram: int = 3,  # of prompt lookup
         temperature: float = 0.0,  # 0: greedy search
         top_k: int = 0,  # 0: all tokens
-        top_p: float = 1.0,
+        top_p: float = 1.0,  # the smallest set of tokens with this probability together
         float32: bool = False,  # keys and values in float32, no flash attention
         log_probs: bool = False,  # report them; keeps all logits in memory
-        threads: int = 1,
+        threads: int = 1,  # of the processor
     ):
         check_settings(temperature, top_k, top_p)
         check_int('lookahead', lookahead)

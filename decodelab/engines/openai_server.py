@@ -98,13 +98,13 @@ class OpenAIServer(Engine):
         model: str,  # the name that the server knows
         temperature: float = 1.0,  # 0: greedy search
         top_k: int = 0,  # 0: all tokens; not sent then
-        top_p: float = 1.0,
+        top_p: float = 1.0,  # the smallest set of tokens with this probability together
         as_text: bool = False,  # send prompts as text; False: as token ids
         batch: int = 16,  # continuations in one request
         log_probs: bool = True,  # ask for them
         fields: dict | None = None,  # more fields of the request: {'ignore_eos': True}
         timeout: float = 120.0,  # seconds
-        retries: int = 5,
+        retries: int = 5,  # after a refusal or a broken connection, with growing pauses
         pause: float = 0.5,  # seconds before the first retry
         key_variable: str = 'OPENAI_API_KEY',  # of the environment, with the key
     ):

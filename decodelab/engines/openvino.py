@@ -197,12 +197,12 @@ class OpenVINOEngine(Engine):
         max_ngram: int = 3,  # of prompt lookup
         temperature: float = 0.0,  # 0: greedy search
         top_k: int = 0,  # 0: all tokens
-        top_p: float = 1.0,
+        top_p: float = 1.0,  # the smallest set of tokens with this probability together
         float32: bool = False,  # arithmetic, keys and values
         batch: int = 16,  # continuations drawn together
         cache_gb: int = 1,  # memory for keys and values
-        device: str = 'CPU',
-        threads: int = 1,
+        device: str = 'CPU',  # in the words of OpenVINO
+        threads: int = 1,  # of the processor
     ):
         check_settings(temperature, top_k, top_p)
         check_int('lookahead', lookahead)

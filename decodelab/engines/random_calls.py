@@ -727,7 +727,7 @@ def run_path(function: Callable, rng: Enumerator):
 # %% ../../nbs/13_engines/09_random_calls.ipynb #af62334c
 def enumerate_draws(
     function: Callable,  # without arguments; its value must be hashable
-    max_paths: int = 20_000,
+    max_paths: int = 20_000,  # raise `TooManyPathsError` beyond these
 ) -> dict[object, float]:
     """Value → probability of a function that draws from torch, NumPy or `random`, exactly.
 

@@ -64,7 +64,7 @@ class TransformersGenerate(Engine):
     def __init__(
         self,
         assistant=None,  # the draft, an `LM`
-        do_sample: bool = False,
+        do_sample: bool = False,  # False: greedy search
         **arguments,  # any other of `generate`: prompt_lookup_num_tokens=5, temperature=.7, …
     ):
         taken = sorted(DRIVEN & arguments.keys())

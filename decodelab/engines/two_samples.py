@@ -55,8 +55,8 @@ def compare_beginnings(
 def detectable_distance(
     n: int,  # samples of each side, of all prompts together
     df: int,  # degrees of freedom
-    level: float = 0.001,
-    power: float = 0.9,
+    level: float = 0.001,  # of the test
+    power: float = 0.9,  # with which the distance is seen
 ) -> float:
     "The total variation of the beginnings (root mean square over prompts) that is seen with a power."
     from scipy.optimize import brentq
@@ -107,8 +107,8 @@ def mmd(kernel: np.ndarray, is_a: np.ndarray) -> np.ndarray:
 def compare_texts(
     a: Sequence[Sequence],  # by prompt: texts as lists of ids, or as strings
     b: Sequence[Sequence],  # of the other side, for the same prompts
-    permutations: int = 2000,
-    seed: int = 0,
+    permutations: int = 2000,  # of the null distribution
+    seed: int = 0,  # same seed, same permutations
 ) -> tuple[float, float]:
     "`(p-value, MMD²)` of a permutation test that whole texts have one distribution."
     check_int('permutations', permutations)

@@ -22,7 +22,7 @@ class VLLMEngine(Engine):
         speculative: dict | None = None,  # vLLM's speculative_config
         temperature: float = 0.0,  # 0: greedy search
         top_k: int = 0,  # 0: all tokens
-        top_p: float = 1.0,
+        top_p: float = 1.0,  # the smallest set of tokens with this probability together
         log_probs: bool = False,  # report them
         options: dict | None = None,  # further arguments of `vllm.LLM`: dtype, enforce_eager, …
     ):
