@@ -4,9 +4,10 @@ import gallery
 import model_pages
 import pages
 import reference
+import replays
 from pages import ROOT
 
-PICTURES = '*.svg', 'explorers/*.png', 'replays/*.html', 'tutorials/*.svg', 'tutorials/*.png'
+PICTURES = '*.svg', 'explorers/*.png', 'tutorials/*.svg', 'tutorials/*.png'
 
 
 def written_by_hand(site):
@@ -46,11 +47,12 @@ def every(site):
 
 
 def pictures(site):
-    "Path below the sources -> content of the pictures of pages, stored and made."
+    "Path below the sources -> content of pictures and replays of pages, stored and made."
     docs = ROOT / 'docs'
     stored = [path for pattern in PICTURES for path in docs.glob(pattern)]
     found = {path.relative_to(docs).as_posix(): path.read_bytes() for path in stored}
     found |= {name: text.encode() for name, text in model_pages.pictures().items()}
+    found |= {f'replays/{name}.html': replays.page(name).encode() for name in replays.REPLAYS}
     return found | dict(gallery.thumbnails(site))
 
 

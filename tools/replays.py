@@ -1,13 +1,17 @@
 """Records the replays of the site with the embedded models: `python tools/replays.py [NAME …]` writes docs/replays.
 
-A replay is an explorer over a grid of settings and picks (decodelab.explorers.record_replay). What is stored, and how
-to do the same in a notebook, stands above it on its page, docs/replays/NAME.md. Takes some minutes for all seven; `--pages` writes
-the stored states again after a change of the script alone. `tests/repository/test_replays.py` compares some of the
-stored states with fresh explorers.
+A replay is an explorer over a grid of settings and picks (decodelab.explorers.record_replay). Its states are stored as
+compressed JSON, which becomes a page when the site is built, so a change of script or style needs no recording. Text
+above a replay stands in docs/replays/NAME.md. Takes some minutes for all seven. `tests/repository/test_replays.py`
+compares some of the stored states with fresh explorers.
 """
 
 import argparse
+import gzip
+import json
 import time
+
+import torch
 
 from repo import ROOT
 
@@ -205,26 +209,34 @@ def record(name):
     return record_replay(explorers, axes, follow)
 
 
-def remake(name):
-    "The page of stored states with the present script; no model is run."
-    from decodelab.explorers.replay import replay_html, unpack
+def stored(name):
+    "The stored data of a replay."
+    return json.loads(gzip.decompress((FOLDER / f'{name}.json.gz').read_bytes()))
 
-    return replay_html(unpack((FOLDER / f'{name}.html').read_text(encoding='utf-8')))
+
+def store(name, data):
+    "Store the data of a replay; its path."
+    text = json.dumps(data, ensure_ascii=False, separators=(',', ':'))
+    path = FOLDER / f'{name}.json.gz'
+    path.write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+    return path
+
+
+def page(name):
+    "A stored replay as a part of a page."
+    from decodelab.explorers.replay import replay_html
+
+    return replay_html(stored(name))
 
 
 if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('names', nargs='*', default=list(REPLAYS), help=', '.join(REPLAYS))
-    parser.add_argument(
-        '--pages', action='store_true', help='write the stored states with the present script'
-    )
     options = parser.parse_args()
     FOLDER.mkdir(exist_ok=True)
+    torch.set_num_threads(1)  # more threads add float32 numbers in another order
     for name in options.names:
         start = time.perf_counter()
-        replay = None if options.pages else record(name)
-        page = remake(name) if options.pages else replay.html()
-        path = FOLDER / f'{name}.html'
-        path.write_text(page, encoding='utf-8')
-        seconds = time.perf_counter() - start
-        print(f'{replay or name}: {path.stat().st_size / 1000:.0f} kB, {seconds:.0f} s', flush=True)
+        replay = record(name)
+        size = store(name, replay.data()).stat().st_size / 1000
+        print(f'{replay}: {size:.0f} kB, {time.perf_counter() - start:.0f} s', flush=True)

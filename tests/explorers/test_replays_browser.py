@@ -6,8 +6,8 @@ Skipped if the machine has no browser.
 import pytest
 
 from decodelab.core.html import save_page
-from decodelab.explorers.replay import unpack
-from replays import FOLDER, REPLAYS
+import replays
+from replays import REPLAYS
 from tests.jupyter_browser import ARTEFACTS, BROWSER, open_browser
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
@@ -30,10 +30,10 @@ def opened(page, tmp_path):
 
     def open_replay(name):
         path = tmp_path / f'{name}.html'
-        save_page(path, name, (FOLDER / f'{name}.html').read_text(encoding='utf-8'))
+        save_page(path, name, replays.page(name))
         page.goto(f'file://{path}')
         page.locator('.decodelab-replay .dx-buttons').wait_for()
-        return unpack(path.read_text(encoding='utf-8'))
+        return replays.stored(name)
 
     return open_replay
 
