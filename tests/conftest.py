@@ -15,7 +15,11 @@ from seconds import slow_tests, stored
 
 
 def pytest_configure():
-    "Models are read as on a machine without the library, which may be in the cache of this user."
+    """Models are read as on a machine without the library, which may be in the cache of this user.
+
+    One thread, as in `tests/run.sh`: more threads add numbers in another order.
+    """
+    os.environ.setdefault('OMP_NUM_THREADS', '1')
     os.environ['DECODELAB_CACHE'] = f'{tempfile.gettempdir()}/no-library-{os.getpid()}'
 
 
@@ -32,6 +36,17 @@ def pytest_collection_finish(session):
     preloaded.search_less()
     if any(vars(item.module).get('preloaded') is preloaded for item in session.items):
         preloaded.start_server()
+
+
+@pytest.fixture
+def one_thread():
+    "As for stored results, and in processes that are started: more threads add numbers in another order."
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope='session')

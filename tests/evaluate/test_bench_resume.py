@@ -75,33 +75,27 @@ def stopped(script, out, sig, rows=5):
 
 @pytest.mark.skipif(os.name != 'posix', reason='signals')
 @pytest.mark.parametrize('sig', [signal.SIGKILL, signal.SIGINT], ids=lambda s: s.name)
-def test_a_stopped_bench_goes_on(script, tmp_path, sig):
-    import torch
+def test_a_stopped_bench_goes_on(script, tmp_path, sig, one_thread):
     from a_bench import run
     from decodelab.evaluate.bench import load_run
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in the process: another number of threads is another bench
-    try:
-        status, rows, message = stopped(script, tmp_path / 'run', sig)
-        lines = rows.splitlines(keepends=True)
-        assert status != 0
-        assert 5 <= len(lines) < TOTAL
-        assert all(json.loads(l) for l in lines if l.endswith(b'\n'))
-        assert message == '' or sig == signal.SIGINT  # no progress bar where nobody watches
-        with open(tmp_path / 'run' / 'rows.jsonl', 'ab') as file:
-            file.write(b'{"strategy": "on')  # and the power fails while a row is written
-        frame = run(tmp_path / 'run')
-        assert (
-            (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(rows[: rows.rfind(b'\n') + 1])
-        )  # nothing measured twice
-        assert frame.equals(load_run(tmp_path / 'run'))
-        assert len(frame) == TOTAL
-        undisturbed = run(tmp_path / 'other')
-        assert frame.drop(columns=TIMES).equals(undisturbed.drop(columns=TIMES))
-        assert frame.date.nunique() <= 2
-    finally:
-        torch.set_num_threads(threads)
+    status, rows, message = stopped(script, tmp_path / 'run', sig)
+    lines = rows.splitlines(keepends=True)
+    assert status != 0
+    assert 5 <= len(lines) < TOTAL
+    assert all(json.loads(l) for l in lines if l.endswith(b'\n'))
+    assert message == '' or sig == signal.SIGINT  # no progress bar where nobody watches
+    with open(tmp_path / 'run' / 'rows.jsonl', 'ab') as file:
+        file.write(b'{"strategy": "on')  # and the power fails while a row is written
+    frame = run(tmp_path / 'run')
+    assert (
+        (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(rows[: rows.rfind(b'\n') + 1])
+    )  # nothing measured twice
+    assert frame.equals(load_run(tmp_path / 'run'))
+    assert len(frame) == TOTAL
+    undisturbed = run(tmp_path / 'other')
+    assert frame.drop(columns=TIMES).equals(undisturbed.drop(columns=TIMES))
+    assert frame.date.nunique() <= 2
 
 
 def test_a_folder_of_another_bench_is_rejected_and_left_alone(script, tmp_path):

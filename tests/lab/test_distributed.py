@@ -19,6 +19,7 @@ import preloaded
 from tests.evaluate.test_bench_resume import SCRIPT, TIMES
 
 pytestmark = [
+    pytest.mark.usefixtures('one_thread'),
     pytest.mark.skipif(os.name != 'posix', reason='signals'),
     pytest.mark.skipif(
         not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
@@ -34,15 +35,6 @@ LAUNCH = dict(
     torchrun='torch.distributed.run --nproc_per_node {n} --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:0',
 )  # each takes a free port
 ALONE = {'RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'LOCAL_WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'}
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    "As in the others: another number of threads is another bench."
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Forks:

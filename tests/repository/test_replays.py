@@ -3,7 +3,6 @@
 import re
 
 import pytest
-import torch
 
 from replays import REPLAYS, page, stored
 
@@ -38,15 +37,6 @@ def test_a_page_is_small_and_all_its_links_lead_somewhere(name):
     for k, axis in enumerate(data['axes']):
         values = {row['axes'][k] for row in states}
         assert values >= set(range(len(axis['values']))), axis['label']  # each value has a state
-
-
-@pytest.fixture
-def one_thread():
-    "As the states were recorded: another number of threads adds float32 numbers in another order."
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize('name', REPLAYS)
