@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.checks import check_choice
 from ..core.driver import Request
-from .engine import Engine, Generation, check_settings, cut_at_end
+from .engine import Engine, Generation, cut_at_end
 from .engine import end_ids, import_engine
 from .llama_cpp import check_llama
 
@@ -100,12 +100,9 @@ class CTranslate2Engine(Engine):
         log_probs: bool = False,  # report them; returns all logits
         threads: int = 1,  # of the processor
     ):
-        check_settings(temperature, top_k, top_p)
+        self._set_sampling(temperature, top_k, top_p)
         check_choice('compute_type', compute_type, ('default', 'float32', 'int8', 'bfloat16'))
         self.folder = str(folder)
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
         self.compute_type = compute_type
         self.log_probs = log_probs
         self.threads = threads

@@ -63,6 +63,25 @@ class Engine(Strategy):
         )
         return sum((settings[name] for name in self.order), [])
 
+    def _set_sampling(self, temperature: float, top_k: int, top_p: float):
+        "Store the settings of a sampler; raises `ValueError` for those that none has."
+        check_number('temperature', temperature, minimum=0)
+        check_int('top_k', top_k, minimum=0)
+        check_fraction('top_p', top_p, zero=False)
+        self.temperature = temperature
+        self.top_k = top_k
+        self.top_p = top_p
+
+    def _set_drafting(self, draft, lookup: bool, lookahead: int, max_ngram: int):
+        "Store the settings of a drafter; raises `ValueError` for two drafters."
+        check_int('lookahead', lookahead)
+        if draft is not None and lookup:
+            raise ValueError('give a draft model or lookup=True, not both: it has one drafter')
+        self.draft = None if draft is None else str(draft)
+        self.lookup = lookup
+        self.lookahead = lookahead
+        self.max_ngram = max_ngram
+
     def generate(self, request: Request) -> Generation:
         "The continuation of one prompt, drawn with the request's seed."
         raise NotImplementedError
@@ -126,13 +145,6 @@ class Engine(Strategy):
             )
 
 # %% ../../nbs/13_engines/01_engine.ipynb #aebc2add
-def check_settings(temperature: float, top_k: int, top_p: float):
-    "Raise `ValueError` for settings that no sampler has."
-    check_number('temperature', temperature, minimum=0)
-    check_int('top_k', top_k, minimum=0)
-    check_fraction('top_p', top_p, zero=False)
-
-
 def end_ids(request: Request) -> list[int]:
     "The ids that end the sequence of a request."
     return list(request.lm.eos if request.stop.eos is None else request.stop.eos)
@@ -170,11 +182,8 @@ class CallableEngine(Engine):
         top_p: float = 1.0,  # the smallest set of tokens with this probability together
         greedy: Callable | None = None,  # the same function without random numbers
     ):
-        check_settings(temperature, top_k, top_p)
+        self._set_sampling(temperature, top_k, top_p)
         self.function = function
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
         self.greedy = greedy
 
     @property

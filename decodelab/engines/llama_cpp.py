@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.checks import check_choice, check_int
+from ..core.checks import check_choice
 from ..core.driver import Request
 from ..core.trace import Step
-from .engine import Engine, Generation, check_settings, end_ids, import_engine
+from .engine import Engine, Generation, end_ids, import_engine
 from ..models.session import common_prefix
 
 # %% ../../nbs/13_engines/03_llama_cpp.ipynb #432bdc0d
@@ -164,18 +164,9 @@ class LlamaCppEngine(Engine):
         log_probs: bool = False,  # report them; keeps all logits in memory
         threads: int = 1,  # of the processor
     ):
-        check_settings(temperature, top_k, top_p)
-        check_int('lookahead', lookahead)
-        if draft is not None and lookup:
-            raise ValueError('give a draft model or lookup=True, not both: it has one drafter')
+        self._set_sampling(temperature, top_k, top_p)
         self.path = str(path)
-        self.draft = None if draft is None else str(draft)
-        self.lookup = lookup
-        self.lookahead = lookahead
-        self.max_ngram = max_ngram
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
+        self._set_drafting(draft, lookup, lookahead, max_ngram)
         self.float32 = float32
         self.log_probs = log_probs
         self.threads = threads

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 from ..core.checks import check_int, check_number
 from ..core.driver import Request, Rng, Stop, Strategy
-from .engine import CallableEngine, Engine, Generation, check_settings, end_ids
+from .engine import CallableEngine, Engine, Generation, end_ids
 from ..models.batching import decode_batch
 from ..models.session import LM
 
@@ -108,7 +108,7 @@ class OpenAIServer(Engine):
         pause: float = 0.5,  # seconds before the first retry
         key_variable: str = 'OPENAI_API_KEY',  # of the environment, with the key
     ):
-        check_settings(temperature, top_k, top_p)
+        self._set_sampling(temperature, top_k, top_p)
         check_int('batch', batch)
         check_int('retries', retries, minimum=0)
         check_number('timeout', timeout, above=0)
@@ -116,9 +116,6 @@ class OpenAIServer(Engine):
             raise ValueError(f"url is {url!r}: give one like 'http://localhost:8000'")
         self.url = url
         self.model = model
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
         self.as_text = as_text
         self.batch = batch
         self.log_probs = log_probs

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.checks import check_int
 from ..core.driver import Request
-from .engine import Engine, Generation, check_settings, end_ids, import_engine
+from .engine import Engine, Generation, end_ids, import_engine
 from .llama_cpp import check_llama
 
 # %% ../../nbs/13_engines/04_openvino.ipynb #8510ece1
@@ -204,19 +204,10 @@ class OpenVINOEngine(Engine):
         device: str = 'CPU',  # in the words of OpenVINO
         threads: int = 1,  # of the processor
     ):
-        check_settings(temperature, top_k, top_p)
-        check_int('lookahead', lookahead)
+        self._set_sampling(temperature, top_k, top_p)
         check_int('batch', batch)
-        if draft is not None and lookup:
-            raise ValueError('give a draft model or lookup=True, not both: it has one drafter')
         self.folder = str(folder)
-        self.draft = None if draft is None else str(draft)
-        self.lookup = lookup
-        self.lookahead = lookahead
-        self.max_ngram = max_ngram
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
+        self._set_drafting(draft, lookup, lookahead, max_ngram)
         self.float32 = float32
         self.batch = batch
         self.cache_gb = cache_gb

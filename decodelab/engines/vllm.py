@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ..core.checks import check_int
 from ..core.driver import Request
-from .engine import Engine, Generation, check_settings, end_ids, import_engine
+from .engine import Engine, Generation, end_ids, import_engine
 
 # %% ../../nbs/13_engines/06_vllm.ipynb #c500f39a
 class VLLMEngine(Engine):
@@ -26,12 +26,9 @@ class VLLMEngine(Engine):
         log_probs: bool = False,  # report them
         options: dict | None = None,  # further arguments of `vllm.LLM`: dtype, enforce_eager, …
     ):
-        check_settings(temperature, top_k, top_p)
+        self._set_sampling(temperature, top_k, top_p)
         self.model = model
         self.speculative = speculative
-        self.temperature = temperature
-        self.top_k = top_k
-        self.top_p = top_p
         self.log_probs = log_probs
         self.options = options
 

@@ -349,12 +349,7 @@ class BeamExplorer(ModelExplorer):
 
     def call(self) -> str:
         "The call that opens the form with these settings and edits."
-        changed = self.changed()
-        changed.pop('history', None)
-        changed.pop('prompt', None)
-        if self.settings['prompt'] != PROMPT:
-            changed = dict(prompt=self.settings['prompt']) | changed
-        return call_text('explore_beams', 'lm', **changed)
+        return call_text('explore_beams', 'lm', **self.settings_of_call('prompt', PROMPT))
 
     def summary(self, result: BeamTree) -> str:
         "The best hypothesis, and its score."

@@ -250,12 +250,8 @@ class DecodingExplorer(ModelExplorer):
 
     def call(self) -> str:
         "The call that opens the form with these settings."
-        changed = self.changed()
-        changed.pop('prompt', None)
-        if self.settings['prompt'] != PROMPT:
-            changed = dict(prompt=self.settings['prompt']) | changed
-        has_draft = self.fields['draft'].value != NO_DRAFT
-        return call_text('explore', *['lm', 'draft'][: 1 + has_draft], **changed)
+        names = ['lm', 'draft'][: 1 + (self.fields['draft'].value != NO_DRAFT)]
+        return call_text('explore', *names, **self.settings_of_call('prompt', PROMPT))
 
     def summary(self, result: Comparison) -> str:
         "Equal or not, and the passes of each text."

@@ -283,11 +283,7 @@ class DistributionExplorer(ModelExplorer):
 
     def call(self) -> str:
         "The call that opens the form with these settings and forced tokens."
-        changed = self.changed()
-        changed.pop('prefix', None)
-        if self.settings['prefix'] != PREFIX:
-            changed = dict(prefix=self.settings['prefix']) | changed
-        return call_text('explore_distribution', 'lm', **changed)
+        return call_text('explore_distribution', 'lm', **self.settings_of_call('prefix', PREFIX))
 
     def summary(self, result: DistributionResult) -> str:
         "The first token, and how many are left."

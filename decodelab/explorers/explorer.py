@@ -406,6 +406,14 @@ def changed(self: Explorer) -> dict:
     return {n: v for n, v in self.settings.items() if v != self.fields[n].value}
 
 
+@patch
+def settings_of_call(self: Explorer, text: str, default: str) -> dict:
+    "The changed settings, after that of the name `text` if it is not the default of the call."
+    others = {n: v for n, v in self.changed().items() if n not in (text, 'history')}
+    value = self.settings[text]
+    return others if value == default else {text: value} | others
+
+
 def call_text(
     function: str,
     *arguments: str,  # expressions

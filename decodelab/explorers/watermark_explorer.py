@@ -308,11 +308,7 @@ class WatermarkExplorer(ModelExplorer):
 
     def call(self) -> str:
         "The call that opens the form with these settings."
-        changed = self.changed()
-        changed.pop('prompt', None)
-        if self.settings['prompt'] != PROMPT:
-            changed = dict(prompt=self.settings['prompt']) | changed
-        return call_text('explore_watermark', 'lm', **changed)
+        return call_text('explore_watermark', 'lm', **self.settings_of_call('prompt', PROMPT))
 
     def summary(self, result: WatermarkResult) -> str:
         "The p-value of each text."
