@@ -149,8 +149,8 @@ def error_line(
         f'{sum(sizes)} verdicts come from intervals of 95 %, in {len(sizes)} families, each of them '
         f'corrected by the method of Holm to a level of {LEVEL:g}: at most {LEVEL * len(sizes):.1f} of '
         'all verdicts are expected to be wrong at random. The others are exact (ids, counts, '
-        'theorems, published tables), or were not measured. [The rules](../nbs/15_lab/03_claims.ipynb) '
-        'were set beside the figure of the source.'
+        'theorems, published tables), or were not measured. The rules of '
+        '[Claims](../nbs/15_lab/03_claims.ipynb) were set beside the figure of the source.'
     )
 
 

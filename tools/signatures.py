@@ -25,19 +25,18 @@ KNOWN = {
     ('models/compile.pyi', 'update'): 'transformers passes its arguments by position',
     ('models/prefill.pyi', 'session'): 'prepared ids have a session of their own kind',
     ('strategies/sampling.pyi', 'draw'): 'a source of numbers for one position draws indices alone',
+    ('strategies/sampling.pyi', 'categorical'): 'a choice is a pair while the device computes it',
     (
         'evaluate/exact.pyi',
         'uniform',
     ): 'every outcome at once is an interval, compared as a number is',
     ('evaluate/exact.pyi', 'scores'): 'fractions are kept in lists, not in tensors',
-    ('speculative/device.pyi', 'categorical'): 'a choice is a pair while the device computes it',
+    ('models/library.pyi', '_fields_'): 'ctypes takes the fields of a structure from its class',
     ('evaluate/pretend.pyi', '__torch_'): 'as torch documents it for subclasses; its types differ',
     ('evaluate/pretend.pyi', '__repr__'): 'the one of torch takes contents, which no one passes',
     ('evaluate/pretend.pyi', 'EveryGenerator'): 'the type of a type is known at run time only',
-    (
-        'hf/custom_generate.pyi',
-        'ModelOutput',
-    ): 'transformers imports it for everybody without a stub',
+    ('hf/custom_generate.pyi', 'ModelOutput'): 'transformers imports it without a stub',
+    ('hf/prepared.pyi', 'ModelOutput'): 'transformers imports it without a stub',
 }
 
 

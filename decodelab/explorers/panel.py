@@ -208,11 +208,13 @@ LINK_SCRIPT = '''
   const names = () => {  // a slider's handle has no name of its own
     for (const slider of el.closest('.decodelab-panel')?.querySelectorAll('.widget-slider') ?? []) {
       const name = slider.querySelector('.widget-label')?.textContent
-      for (const e of slider.querySelectorAll('.noUi-handle,.widget-readout')) e.setAttribute('aria-label', name)
+      const parts = slider.querySelectorAll('.noUi-handle,.widget-readout')
+      for (const e of parts) e.setAttribute('aria-label', name)
     }
   }
   const timers = [0, 200, 1000].map(ms => setTimeout(names, ms))
-  const handlers = {'change:html': draw, 'change:stale': dim, 'change:announcement': announce, 'msg:custom': answer}
+  const handlers = {'change:html': draw, 'change:stale': dim, 'change:announcement': announce}
+  handlers['msg:custom'] = answer
   for (const [event, handler] of Object.entries(handlers)) model.on(event, handler)
   const hide = document.createElement('style')  // the static view of the same explorer
   hide.textContent = `.decodelab-static-${model.get('static_id')}{display:none}`

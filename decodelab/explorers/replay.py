@@ -209,7 +209,8 @@ grid-template-columns:repeat(auto-fill,minmax(min(21em,100%),1fr))}
 .decodelab-replay label{display:flex;align-items:center;gap:.7em;min-width:0}
 .decodelab-replay label>span:first-child{flex:0 0 8.5em;text-align:right}
 .decodelab-replay select,.decodelab-replay input{flex:1 1 0;min-width:0;font:inherit;color:inherit;
-background:transparent;border:1px solid rgba(128,128,128,.7);border-radius:3px;padding:.15em .3em;accent-color:#0072b2}
+background:transparent;border:1px solid rgba(128,128,128,.7);border-radius:3px;padding:.15em .3em;
+accent-color:#0072b2}
 .decodelab-replay option{color:#111;background:#fff}
 .decodelab-replay .dx-value{flex:0 0 3.2em}
 .decodelab-replay .dx-buttons{display:flex;flex-wrap:wrap;gap:.5em;align-items:center}
@@ -220,7 +221,7 @@ border:1px solid rgba(128,128,128,.7);border-radius:3px;padding:.2em .8em;cursor
 .decodelab-replay :is(select,input,button,summary):focus-visible{outline:2px solid #0072b2;outline-offset:2px}
 .decodelab-replay .dx-code{overflow-x:auto;white-space:pre;margin:.3em 0;
 font:12px/1.6 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
-@media(max-width:40em){.decodelab-replay select,.decodelab-replay button,.decodelab-replay input{min-height:2.4em}}
+@media(max-width:40em){.decodelab-replay :is(select,button,input){min-height:2.4em}}
 </style>'''
 REPLAY_SCRIPT = '''
 async function unpacked(text) {
@@ -239,7 +240,8 @@ async function replay(number) {
     return e
   }
   let now = Math.min(Math.max(parseInt(location.hash.slice(2)) || 0, 0), states.length - 1)
-  const distance = (to, from) => to.axes.filter((v, i) => v !== from.axes[i]).length * 2 + (to.rest !== from.rest)
+  const distance = (to, from) =>
+    to.axes.filter((v, i) => v !== from.axes[i]).length * 2 + (to.rest !== from.rest)
   const choose = (axis, value) => {  // the state with this value that differs least from the present one
     const from = {...states[now], axes: states[now].axes.with(axis, value)}
     const all = states.map((s, i) => [s, i]).filter(([s]) => s.axes[axis] === value)
@@ -265,7 +267,8 @@ async function replay(number) {
     }
   })
   const buttons = add(root, 'div', {className: 'dx-buttons'})
-  const button = (text, act) => add(buttons, 'button', {type: 'button', textContent: text}).addEventListener('click', act)
+  const button = (text, act) =>
+    add(buttons, 'button', {type: 'button', textContent: text}).addEventListener('click', act)
   const ask = message => handlers['msg:custom']?.(message)
   const path = []
   button('Back', () => path.length && go(path.pop(), true))

@@ -25,14 +25,14 @@ class PreallocatedLayer(DynamicLayer):
         "The valid keys, for models that look at a layer of their cache; None before any update."
         return self.room[0].narrow(2, 0, self.length) if self.room else None
 
+    @keys.setter
+    def keys(self, value):
+        "Does nothing: transformers' layers begin with None."
+
     @property
     def values(self) -> torch.Tensor | None:
         "The valid values."
         return self.room[1].narrow(2, 0, self.length) if self.room else None
-
-    @keys.setter
-    def keys(self, value):
-        "Does nothing: transformers' layers begin with None."
 
     @values.setter
     def values(self, value):

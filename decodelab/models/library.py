@@ -203,7 +203,8 @@ void multiply(const Matrix& m, Part part, Rows x, Rows y, bool add, int i, int t
     else tile<T, VECS, W>(w, WIDTH, from, x.ld, part.n, sum);
     for (int j = 0; j < VECS; j++) {
         int o = part.panel * WIDTH + j * LANES;
-        vec scale = m.scale ? load(m.scale + o) : all(1), bias = m.bias && !part.begin ? load(m.bias + o) : vec{};
+        vec scale = m.scale ? load(m.scale + o) : all(1);
+        vec bias = m.bias && !part.begin ? load(m.bias + o) : vec{};
         for (int t = 0; t < T; t++) {
             vec v = sum[t][j] * scale + bias;
             store(y.at(t) + o, add || part.begin ? v + load(y.at(t) + o) : v);
@@ -404,7 +405,8 @@ struct Visible {  // the columns that a token attends to
 
 // of T queries, from `query` on, of the tokens from `token` on and one head of keys
 template <int T>
-void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, int query, Rows qkv, Rows out) {
+void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, int query,
+            Rows qkv, Rows out) {
     const int d = l.width, row = row_of(l), share = l.heads / l.groups;
     float q[T * 512], y[T * 512], weights[T * WIDTH], most[T], total[T] = {};
     std::fill(y, y + T * row, 0.0f);
@@ -464,7 +466,8 @@ void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, i
 
 struct Segment { int begin, end; };  // tokens of one sequence
 
-void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segment>& segments, Rows qkv, Rows out) {
+void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segment>& segments,
+               Rows qkv, Rows out) {
     const int n = segments.size() * l.groups;
 #pragma omp for schedule(dynamic)
     for (int i = 0; i < n; i++) {
@@ -511,7 +514,8 @@ int64_t largest(const float* x, int n) {
     return bad || !std::isfinite(top) ? -1 : std::find(x, x + n, top) - x;
 }
 
-void block(const Layer& l, const Pass& p, int i, const std::vector<Segment>& segments, int dim, Rows x, Rows z, Rows qkv, Rows u) {
+void block(const Layer& l, const Pass& p, int i, const std::vector<Segment>& segments, int dim,
+           Rows x, Rows z, Rows qkv, Rows u) {
     const int n = p.n;
 #pragma omp for
     for (int t = 0; t < n; t++) normalize(x.at(t), z.at(t), dim, l.norm1);
@@ -633,7 +637,8 @@ extern "C" int chain(const Model* model, const Pass* pass, int k, float temperat
     for (int j = 0; j < k; j++) {
         p.logits = pass->logits + (long)j * model->ld_head;
         forward(model, &p);
-        tokens[j] = choose(p.logits, model->vocabulary, temperature, uniforms ? uniforms + j : nullptr, probs + j);
+        const double* uniform = uniforms ? uniforms + j : nullptr;
+        tokens[j] = choose(p.logits, model->vocabulary, temperature, uniform, probs + j);
         if (tokens[j] < 0) return j;
         if (std::find(ends, ends + n_ends, tokens[j]) != ends + n_ends) return j + 1;
         p.ids = tokens + j;
@@ -1256,7 +1261,7 @@ class LibraryForward(NativeForward):
         call.start, call.stop = start, stop
         out = self.run_hidden(call, x)
         for layer in cache.layers[start:stop]:  # slots have none
-            layer.length = masks.keys.shape[-1]
+            layer.length = masks.key_slots.shape[-1]
         if real is not None:
             out = out.new_zeros(rows * n, out.shape[1]).index_copy_(0, real, out)
         return out.unflatten(0, (rows, n))
@@ -1331,7 +1336,7 @@ class LibraryForward(NativeForward):
             call = self.call(cache.table(self.depth), cache.end)
             call.room, call.first_column = cache.room[1], 1
             return call, cache.slots, cache.columns
-        end = masks.keys.shape[-1]
+        end = masks.key_slots.shape[-1]
         call = self.call(cache.table(end, rows), end)
         call.room = cache.room
         return call, self.count(0, rows), masks.slots

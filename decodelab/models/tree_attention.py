@@ -138,7 +138,7 @@ class PassMasks(dict):
         device,
     ):
         self.config = config
-        self.keys = keys
+        self.key_slots = keys  # `keys` is the method of a dict
         self.slots = slots
         self.trees = trees
         self.device = device
@@ -146,9 +146,9 @@ class PassMasks(dict):
     def __missing__(self, kind: str) -> torch.Tensor:
         if not any(self.trees):
             slots = self.slots.to(self.device)
-            self.update(attention_masks(self.config, self.keys.to(self.device), slots))
+            self.update(attention_masks(self.config, self.key_slots.to(self.device), slots))
             return self[kind]
-        keys, positions, allowed = tree_positions(self.keys, self.slots, self.trees)
+        keys, positions, allowed = tree_positions(self.key_slots, self.slots, self.trees)
         allowed = allowed.to(self.device)
         masks = attention_masks(self.config, keys.to(self.device), positions.to(self.device))
         self.update({kind: mask & allowed for kind, mask in masks.items()})
