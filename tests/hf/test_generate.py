@@ -955,7 +955,7 @@ WRONG = [
     (dict(max_length=7, max_new_tokens=None), ValueError, 'raise it'),
     (dict(max_new_tokens=4, min_new_tokens=5, strict=True), ValueError, 'must have 5'),
     (dict(max_new_tokens=2.5), ValueError, 'integer'),
-    (dict(max_new_tokens=250), ValueError, 'do not fit'),
+    (dict(max_new_tokens=251), ValueError, 'do not fit'),
     (dict(temperature=0.7, strict=True), ValueError, 'do_sample=True'),
     (dict(temperature=-1.0, do_sample=True), ValueError, 'temperature'),
     (dict(top_p=3.0, do_sample=True), ValueError, 'top_p'),
