@@ -137,7 +137,7 @@ def install_command(
     names = ','.join(extras)
     package = package or PACKAGE
     if (package.parent / 'pyproject.toml').exists():
-        return f'pip install -e ".[{names}]" (in the clone)'
+        return f'pip install -e ".[{names}]" # in the clone'
     return f'pip install "decodelab[{names}] @ git+{REPOSITORY}"'
 
 # %% ../../nbs/02_models/01_loading.ipynb #cf9e52fe

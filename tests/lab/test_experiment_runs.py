@@ -205,7 +205,7 @@ def test_a_check_of_all_is_a_page_to_act_on(tmp_path):
     assert status == 1, err
     assert out.startswith('Experiments: ')
     to_do = out[out.index('To do:') :].splitlines()[1]
-    assert to_do == '1. pip install -e ".[lab,experiments,quantized]" (in the clone)'
+    assert to_do == '1. pip install -e ".[lab,experiments,quantized]" # in the clone'
     assert 'install "decodelab[' not in out
     assert re.search(r' h on one NVIDIA H100 \(estimated\); here: ', out.splitlines()[0])
     disk = re.search(r'(\d+) GB to fetch into (\S+), where (\d+) are free', out)
