@@ -298,6 +298,7 @@ def test_a_pad_id_inside_a_prompt(llama):
     check_same(llama, input_ids=ids, attention_mask=hole, pad_token_id=PAD, max_new_tokens=6)
 
 
+@pytest.mark.filterwarnings('ignore')  # PEFT's own
 def test_a_trained_prompt():
     peft = pytest.importorskip('peft')
     base = copy.deepcopy(random_lm('llama', 3, layers=2, scale=0.3).model)
