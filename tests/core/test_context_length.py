@@ -9,7 +9,6 @@ import warnings
 
 import pytest
 import torch
-from transformers import BartConfig, BartForConditionalGeneration
 
 from decodelab import LM, Greedy, Sample, decode, decode_batch, generate
 from decodelab.drafters import (
@@ -31,6 +30,7 @@ from decodelab.strategies import (
     ContrastiveSearch,
     DoLa,
 )
+from tests.hf.test_generate import seq2seq
 
 CONTEXT = 16
 PROMPT = [5, 6, 7, 5, 6, 7]
@@ -124,26 +124,14 @@ def test_it_is_the_length_of_transformers(lms, settings, rows):
 
 def test_a_decoder_and_its_encoder():
     "The begin of the decoder's text takes one position, and the source has all."
-    config = BartConfig(
-        vocab_size=64,
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
-        max_position_embeddings=CONTEXT,
-        init_std=0.3,
-    )
-    torch.manual_seed(0)
-    model = BartForConditionalGeneration(config).double().eval()
-    call = dict(input_ids=torch.full((1, CONTEXT), 5), eos_token_id=-1, do_sample=False)
-    ours = generate(model, **call, max_new_tokens=CONTEXT)
-    assert torch.equal(ours, model.generate(**call, max_new_tokens=CONTEXT))
+    model = seq2seq('bart')
+    n = model.config.max_position_embeddings
+    call = dict(input_ids=torch.full((1, n), 5), eos_token_id=-1, do_sample=False)
+    ours = generate(model, **call, max_new_tokens=n)
+    assert torch.equal(ours, model.generate(**call, max_new_tokens=n))
     for more in (
-        dict(max_new_tokens=CONTEXT + 1),
-        dict(max_new_tokens=2, input_ids=torch.full((1, CONTEXT + 1), 5)),
+        dict(max_new_tokens=n + 1),
+        dict(max_new_tokens=2, input_ids=torch.full((1, n + 1), 5)),
     ):
         with pytest.raises(ValueError, match='do not fit in the context'):
             generate(model, **call | more)

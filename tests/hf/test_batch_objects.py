@@ -26,8 +26,9 @@ from transformers.utils import logging
 from decodelab import generate
 from decodelab.evaluate.certify import random_lm
 from decodelab.strategies.sampling import Scorer
+from tests.hf.test_encoder_decoders import SIZES
 from tests.hf.test_generate import BATCH, IDS, MASK, PAD, seq2seq
-from tests.hf.test_prepared_inputs import I, inputs, llava, qwen
+from tests.hf.test_prepared_inputs import I, inputs, llava, qwen, seeded
 
 logging.set_verbosity_error()
 ONE = dict(input_ids=IDS[1:2], pad_token_id=PAD, max_new_tokens=8)
@@ -285,8 +286,7 @@ def test_states_without_a_cache_are_whole_squares(call):
 
 def test_segments_of_zeros_are_read():
     config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3)
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(config).double().eval()
+    model = seeded(lambda: GPT2LMHeadModel(config))
     zeros = check_same(model, **BATCH, token_type_ids=torch.zeros_like(IDS))
     assert not torch.equal(zeros, generate(model, **BATCH))
 
@@ -320,19 +320,8 @@ def test_linear_layers_quantized_by_torch(llama):
 
 
 def test_the_decoder_of_whisper_alone():
-    config = WhisperConfig(
-        vocab_size=64,
-        d_model=32,
-        decoder_layers=2,
-        decoder_attention_heads=4,
-        decoder_ffn_dim=48,
-        pad_token_id=PAD,
-        eos_token_id=2,
-        bos_token_id=1,
-        init_std=0.3,
-    )
-    torch.manual_seed(0)
-    model = WhisperForCausalLM(config).double().eval()
+    config = WhisperConfig(**SIZES | dict(decoder_layers=2, pad_token_id=PAD, bos_token_id=1))
+    model = seeded(lambda: WhisperForCausalLM(config))
     ours = check_same(model, **ONE)
     assert ours[:, :7].equal(ONE['input_ids'])
 
@@ -366,8 +355,7 @@ def test_sound_by_position():
     config = SpeechEncoderDecoderConfig.from_encoder_decoder_configs(sound, words)
     config.decoder_start_token_id = 1
     config.pad_token_id = 0
-    torch.manual_seed(0)
-    model = SpeechEncoderDecoderModel(config=config).double().eval()
+    model = seeded(lambda: SpeechEncoderDecoderModel(config=config))
     wave = torch.randn(2, 400, dtype=torch.float64)
     call = dict(decoder_start_token_id=1, pad_token_id=0, max_new_tokens=5)
     ours = generate(model, wave, **call)

@@ -27,6 +27,7 @@ from decodelab.logits import TopNSigma
 from decodelab.hf import explain_config
 from decodelab import generate, load
 from decodelab.evaluate.certify import random_lm
+from tests.hf.test_encoder_decoders import SIZES
 
 logging.set_verbosity_error()
 pytestmark = pytest.mark.filterwarnings(
@@ -319,21 +320,7 @@ def seq2seq(kind, seed=0):
         if kind == 'bart':
             model = BartForConditionalGeneration(
                 BartConfig(
-                    vocab_size=64,
-                    d_model=32,
-                    encoder_layers=2,
-                    decoder_layers=2,
-                    encoder_attention_heads=4,
-                    decoder_attention_heads=4,
-                    encoder_ffn_dim=48,
-                    decoder_ffn_dim=48,
-                    max_position_embeddings=64,
-                    pad_token_id=1,
-                    bos_token_id=0,
-                    eos_token_id=2,
-                    decoder_start_token_id=2,
-                    forced_eos_token_id=2,
-                    init_std=0.3,
+                    **SIZES, decoder_layers=2, decoder_start_token_id=2, forced_eos_token_id=2
                 )
             )
         else:
