@@ -25,7 +25,9 @@ from transformers.utils import logging
 
 from decodelab import generate
 from decodelab.evaluate.certify import random_lm
+from decodelab.lab.requirements import assigned_literal
 from decodelab.strategies.sampling import Scorer
+from repo import ROOT
 from tests.hf.test_encoder_decoders import SIZES
 from tests.hf.test_generate import BATCH, IDS, MASK, PAD, seq2seq
 from tests.hf.test_prepared_inputs import I, inputs, llava, qwen, seeded
@@ -381,28 +383,14 @@ def test_scores_cost_nothing_where_none_are_returned(llama, monkeypatch):
     assert None not in records
 
 
-PRINTED = '''
-import torch
-
-
-def generate(model, input_ids, generation_config, left_padding=None, **kwargs):
-    generation_config = generation_config or model.generation_config
-    cur_length = input_ids.shape[1]
-    max_length = generation_config.max_length or cur_length + generation_config.max_new_tokens
-    while cur_length < max_length:
-        logits = model(input_ids).logits
-        next_tokens = torch.argmax(logits[:, -1, :], dim=-1)
-        input_ids = torch.cat((input_ids, next_tokens[:, None]), dim=-1)
-        cur_length += 1
-    return input_ids
-'''
-
-
 def test_the_recipe_that_the_guide_prints(llama, tmp_path):
     "It reads its length from a configuration, which gets a call's max_new_tokens."
     folder = tmp_path / 'custom_generate'
     folder.mkdir()
-    (folder / 'generate.py').write_text(PRINTED)
+    printed = assigned_literal(ROOT / 'experiments' / '21_guides.ipynb', 'RECIPE')
+    (folder / 'generate.py').write_text(printed)
     call = dict(input_ids=IDS[1:2], custom_generate=str(tmp_path), trust_remote_code=True)
     plain = generate(llama, IDS[1:2], max_new_tokens=6, eos_token_id=-1)
     assert torch.equal(generate(llama, **call, max_new_tokens=6), plain)
+    padded = generate(llama, **call, max_new_tokens=6, left_padding=2, pad_token=PAD)
+    assert padded[0, :2].tolist() == [PAD, PAD]
