@@ -412,10 +412,9 @@ def encode_prompt(
             'was it encoded by another tokenizer?'
         )
     start = len(lm.decoder_start_ids)
+    length = (start or len(ids)) + max_new_tokens - 1  # the last new token is not read
     if start:  # the encoder processes the prompt, the decoder the new tokens
-        length = max(len(ids), start + max_new_tokens)
-    else:
-        length = len(ids) + max_new_tokens
+        length = max(len(ids), length)
     if lm.max_length and length > lm.max_length:
         raise ValueError(
             f'{len(ids)} prompt tokens and {max_new_tokens} new ones do not fit '

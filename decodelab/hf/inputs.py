@@ -760,7 +760,7 @@ def check_room(lm: LM, text: PromptRow, budget: int):
     if lm.decoder_start_ids and text.encoder.get('input_ids') is not None:
         encode_prompt(lm, text.encoder['input_ids'], budget)
     n = max(len(prompt), text.n_positions or 0)
-    if lm.max_length and n + budget > lm.max_length:
+    if lm.max_length and n + budget - 1 > lm.max_length:  # the last new token is not read
         words = f'{n} tokens of the decoder and {budget} new ones do not fit in the context'
         raise ValueError(f'{words} of {lm.max_length}: shorten one')
 

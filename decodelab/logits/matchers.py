@@ -17,6 +17,7 @@ import torch
 
 from ..core.checks import check_instance
 from .json_grammar import Grammar, Matcher, texts_of_tokens
+from ..models.loading import install_command
 from ..models.tokenizer_bytes import TokenizerBytes
 
 # %% ../../nbs/03_logits/06_matchers.ipynb #384e19b4
@@ -43,7 +44,7 @@ def import_matcher(package: str):
         return import_module(package)
     except ImportError as error:
         raise ImportError(
-            f'this grammar needs the package {package}: pip install "decodelab[{package}]"'
+            f'this grammar needs the package {package}: {install_command(package)}'
         ) from error
 
 # %% ../../nbs/03_logits/06_matchers.ipynb #6878add5

@@ -125,6 +125,21 @@ def is_cached(name: str, revision: str | None) -> bool:
     except (OSError, ValueError):  # it is not, or nothing on the Hub can have this name
         return False
 
+# %% ../../nbs/02_models/01_loading.ipynb #582f4741
+REPOSITORY = 'https://github.com/decodelab/decodelab'
+
+
+def install_command(
+    *extras: str,
+    package: Path | None = None,  # the folder of the package; None: this one
+) -> str:
+    "The command that installs extras: in the clone, or from the repository."
+    names = ','.join(extras)
+    package = package or PACKAGE
+    if (package.parent / 'pyproject.toml').exists():
+        return f'pip install -e ".[{names}]" # in the clone'
+    return f'pip install "decodelab[{names}] @ git+{REPOSITORY}"'
+
 # %% ../../nbs/02_models/01_loading.ipynb #cf9e52fe
 MODEL_USES = {  # name → kind and purpose
     'pico': ('language model', 'the target of most examples: Python source, with early exits'),
