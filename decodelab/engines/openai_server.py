@@ -30,7 +30,7 @@ LONGEST_PAUSE = 60.0  # seconds that a server can ask for
 class NoRedirects(HTTPRedirectHandler):
     "Follows no redirect, which would take the key to a server that was not named."
 
-    def redirect_request(self, *args):
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
         "No further request."
 
 
