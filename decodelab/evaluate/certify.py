@@ -504,10 +504,10 @@ def budget(i: int, n: int) -> int:
 
     Neighbours are mostly of similar length, since tokens *beside* each other are tested, too.
     """
-    place = i % 8
-    if place < 4:
-        return max(1, n if place == 0 else n // 2)
-    return min(n, SHORT[place - 4])
+    number = i % 8
+    if number < 4:
+        return max(1, n if number == 0 else n // 2)
+    return min(n, SHORT[number - 4])
 
 
 def sampled_traces(
