@@ -500,10 +500,14 @@ SHORT = 2, 2, 3, 5  # new tokens: the last one is mostly a bonus token
 
 
 def budget(i: int, n: int) -> int:
-    "New tokens of sequence `i`: every second one is short, every eighth has `n`, the others half as many."
-    if i % 2:
-        return min(n, SHORT[i // 2 % len(SHORT)])
-    return max(1, n if i % 8 == 0 else n // 2)
+    """New tokens of sequence `i`: of each eight in a row, one has `n`, three half as many, four are short.
+
+    Neighbours are mostly of similar length, since tokens *beside* each other are tested, too.
+    """
+    number = i % 8
+    if number < 4:
+        return max(1, n if number == 0 else n // 2)
+    return min(n, SHORT[number - 4])
 
 
 def sampled_traces(
@@ -624,6 +628,7 @@ def token_check(
     mean = sum(budget(i, max_new_tokens) for i in range(8)) / 8
     n_runs = max(2, math.ceil(samples / (len(strategies) * mean)))
     chosen = [prompts[i % len(prompts)] for i in range(n_runs)]
+    random.Random(seed).shuffle(chosen)  # else some prompts would have short sequences alone
 
     def runs():
         for name, strategy in strategies.items():
