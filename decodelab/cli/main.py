@@ -269,7 +269,8 @@ def three_traces(target, prompts, strategies: dict, args) -> list:
 # %% ../../nbs/16_cli/09_main.ipynb #928b804d
 def generate_command(args) -> int:
     "Print the text that a strategy generates for one prompt; save its trace where asked."
-    from decodelab.core.driver import decode
+    from decodelab.core.counter import CounterRng
+    from decodelab.core.driver import Rng, decode
     from decodelab.models.session import load
 
     if args.trace and Path(args.trace).suffix not in ('.json', '.html'):
@@ -281,7 +282,8 @@ def generate_command(args) -> int:
         strategy = strategy_from_file(args, lm)
     else:
         strategy = one_strategy(args.strategy or 'assisted', args, lm)
-    trace = decode(lm, prompt, strategy, args.max_new_tokens, args.seed, args.stop or None)
+    rng = CounterRng if args.counter else Rng
+    trace = decode(lm, prompt, strategy, args.max_new_tokens, args.seed, args.stop or None, rng)
     print(trace.text)
     if args.trace:
         save_trace(trace, args.trace)
@@ -750,6 +752,11 @@ def add_generate(add):
         action='append',
         metavar='TEXT',
         help='end the text after this string; may be given several times',
+    )
+    add(
+        '--counter',
+        action='store_true',
+        help='random numbers by position: sampled tokens that no device and no draft changes',
     )
     add('--trace', metavar='FILE', help='save the trace: coloured as .html, or as .json')
 
