@@ -1,0 +1,107 @@
+"""Four shards share a sweep while any of them is killed again and again: no row is lost or doubled.
+
+    PYTHONPATH=. python tests/lab/kill_shards.py 50 > tests/lab/kill_shards.txt
+"""
+
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / 'tools'))
+
+import preloaded  # noqa: E402
+from decodelab.core.files import read_run_rows  # noqa: E402
+
+SHARDS = 4
+SCRIPT = """
+import sys, time
+from pathlib import Path
+from decodelab.evaluate import run_jobs
+
+folder, n = Path(sys.argv[1]), int(sys.argv[2])
+
+def job(i):
+    with open(folder / 'begun', 'a') as file:
+        file.write(f'{i}\\n')
+    time.sleep(1.5 if i == 0 else 0.03)
+    return [dict(i=i, part=part) for part in range(2)]
+
+jobs = {f'job {i}': lambda i=i: job(i) for i in range(n)}
+print(len(run_jobs(jobs, folder / 'rows', progress=False)))
+"""
+
+
+class Sweep:
+    "Four shards of a sweep of short jobs and a long one, in forks."
+
+    def __init__(self, folder: Path, jobs: int):
+        self.folder = folder
+        self.jobs = jobs
+        self.script = folder / 'sweep.py'
+        self.script.write_text(SCRIPT)
+        self.shards = [self.start(i) for i in range(SHARDS)]
+
+    def start(self, i: int):
+        "Start shard `i`, for the first time or again."
+        env = {k: v for k, v in os.environ.items() if not k.startswith('DECODELAB_')}
+        env |= dict(PYTHONPATH=str(ROOT), OMP_NUM_THREADS='1', DECODELAB_SHARD=f'{i}/{SHARDS}')
+        return preloaded.start([self.script, self.folder, self.jobs], self.folder, env)
+
+    def begun(self) -> list[str]:
+        "The jobs that were begun, once for each time."
+        path = self.folder / 'begun'
+        return path.read_text().split() if path.exists() else []
+
+    def kill(self, i: int) -> bool:
+        "SIGKILL for shard `i`, and start it again; was it running?"
+        self.shards[i].process.kill()
+        was_running = self.shards[i].wait(10) == -signal.SIGKILL
+        self.shards[i] = self.start(i)
+        return was_running
+
+    def finish(self) -> dict:
+        "Counts, after all shards have ended by themselves."
+        outputs = [shard.communicate(120)[0].strip() for shard in self.shards]
+        rows = Counter(row['job'] for row in read_run_rows(self.folder / 'rows'))
+        return dict(
+            outputs=set(outputs),
+            jobs=self.jobs,
+            rows=sum(rows.values()),
+            lost=sum(f'job {i}' not in rows for i in range(self.jobs)),
+            doubled=sum(n > 1 for n in rows.values()),
+            begun=len(self.begun()),
+        )
+
+
+def kill_shards(folder: Path, kills: int, jobs: int, seed: int = 0) -> dict:
+    "The counts of a sweep in which shards at random were killed at random moments."
+    draw = random.Random(seed)
+    sweep = Sweep(folder, jobs)
+    killed = Counter()
+    while sum(killed.values()) < kills:
+        if not sweep.begun():
+            time.sleep(0.01)
+            continue
+        time.sleep(draw.uniform(0.0, 0.3))
+        i = draw.randrange(SHARDS)
+        killed[i] += sweep.kill(i)
+    begun = len(sweep.begun())
+    return sweep.finish() | dict(killed=dict(sorted(killed.items())), begun_at_last_kill=begun)
+
+
+if __name__ == '__main__':
+    n_kills = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+    with tempfile.TemporaryDirectory() as name:
+        start = time.monotonic()
+        counts = kill_shards(Path(name), n_kills, jobs=30 * n_kills)
+        print(f'{n_kills} kills of {SHARDS} shards in {time.monotonic() - start:.0f} s')
+        for key, value in counts.items():
+            print(f'{key}: {value}')
+    ok = not counts['lost'] and not counts['doubled'] and counts['begun'] <= counts['jobs'] + n_kills
+    raise SystemExit(0 if ok else 1)
