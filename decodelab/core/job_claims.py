@@ -40,6 +40,7 @@ class JobClaims:
         self.patience = patience
         self.token = uuid4().hex  # a process that is started again may have the same number
         self.at_work: Path | None = None
+        self.finished: list[Path] = []
         self.stopped = threading.Event()
         self.thread: threading.Thread | None = None
 
@@ -74,12 +75,17 @@ class JobClaims:
         return not following.exists()
 
     def finish(self):
-        "The job at work has its row; its claim remains, so that nobody does it again."
+        "The job at work has its row; its claim remains, so that nobody looks at it again."
+        if self.at_work is not None:
+            self.finished.append(self.at_work)
         self.at_work = None
 
     def close(self):
-        "Stop the signs of life, and free a job that was interrupted."
+        "Stop the signs of life, free a job that was interrupted, and give up the claims of finished ones."
         self.stopped.set()
+        for path in self.finished:
+            with suppress(OSError):
+                os.utime(path, (0, 0))  # as old as can be
         if self.at_work is not None and self.is_held():
             self.at_work.unlink(missing_ok=True)
         self.at_work = None

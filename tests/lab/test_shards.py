@@ -131,7 +131,8 @@ def test_bench_by_shards_has_the_rows_of_one_process(tmp_path, shard, monkeypatc
     bench(lm, prompts, strategies, output_dir=tmp_path / 'two', **options)
     monkeypatch.delenv('DECODELAB_SHARD')
     assert main(['merge', str(tmp_path / 'two')]) == 0
-    assert '12 rows, 0 of them failed, 0 missing' in capsys.readouterr().out
+    printed = ' '.join(capsys.readouterr().out.split())
+    assert '12 rows, 0 of them failed, 0 missing' in printed
     merged = load_run(tmp_path / 'two')
     same = ['strategy', 'prompt', 'repeat', 'seed', 'tokens', 'target_passes', 'accepted']
     assert merged[same].equals(alone[same])
