@@ -961,7 +961,12 @@ def add_kubernetes(add):
     "The arguments of `k8s`."
     add_job(add)
     add('--image', default='registry.example.org/decodelab:latest', help='with package and models')
-    add('--volume', default='decodelab', metavar='CLAIM', help='mounted at /runs (default: decodelab)')
+    add(
+        '--volume',
+        default='decodelab',
+        metavar='CLAIM',
+        help='mounted at /runs (default: decodelab)',
+    )
     add_work(add)
 
 
@@ -1019,9 +1024,17 @@ COMMANDS |= {
         add_report,
         'Write a page on runs of experiments, with the conclusions that hold on all machines.',
     ),
-    'merge': (merge_command, add_merge, 'Join the rows that shards, or several runs, have measured.'),
+    'merge': (
+        merge_command,
+        add_merge,
+        'Join the rows that shards, or several runs, have measured.',
+    ),
     'slurm': (slurm_command, add_slurm, 'Print an array job for sbatch, one task a shard.'),
-    'k8s': (kubernetes_command, add_kubernetes, 'Print an indexed job for kubectl, one pod a shard.'),
+    'k8s': (
+        kubernetes_command,
+        add_kubernetes,
+        'Print an indexed job for kubectl, one pod a shard.',
+    ),
     'strategies': (
         strategies_command,
         lambda add: add_json(add, 'the names'),

@@ -824,7 +824,9 @@ def certify(
     if strategy.base.greedy:
         certificate.checks.append(greedy_evidence(strategy, layers, length, seed, progress))
     else:
-        certificate.checks += sampling_evidence(strategy, layers, samples, seed, deep, progress, rng)
+        certificate.checks += sampling_evidence(
+            strategy, layers, samples, seed, deep, progress, rng
+        )
     if lm is not None:
         ids = [lm.encode(p) if isinstance(p, str) else list(p) for p in prompts]
         sizes = (length, -(-samples // 6), seed, progress, rng)

@@ -96,7 +96,9 @@ def differences(old: dict, new: dict, prefix: str = '') -> Iterator[str]:
 def rows_file_name() -> str:
     "The name of the file to which this process appends."
     rank, size, _ = process_rank()
-    if shard() is not None:  # several processes may have one number, such as a dead one and its heir
+    if (
+        shard() is not None
+    ):  # several processes may have one number, such as a dead one and its heir
         return f'rows.{rank}.{socket.gethostname()}.{os.getpid()}.jsonl'
     return 'rows.jsonl' if size == 1 else f'rows.{rank}.jsonl'
 
@@ -382,7 +384,8 @@ class ClaimedJobs:
         def is_settled(job) -> bool:
             "Has each of its records been stored, or failed again?"
             return all(
-                ledger.is_done(name) or ledger.tries[name] > before[name] for name in self.names(job)
+                ledger.is_done(name) or ledger.tries[name] > before[name]
+                for name in self.names(job)
             )
 
         i, n, _ = process_rank()

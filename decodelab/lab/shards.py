@@ -37,7 +37,9 @@ def run_folders(folder) -> list[Path]:
     "The run folders in a folder, itself included, relative to it; raises `ValueError` if there are none."
     paths = sorted(p.parent.relative_to(folder) for p in Path(folder).rglob('provenance.json'))
     if not paths:
-        raise ValueError(f'there are no runs in {folder}: give a folder that --out or output_dir named')
+        raise ValueError(
+            f'there are no runs in {folder}: give a folder that --out or output_dir named'
+        )
     return paths
 
 
@@ -53,7 +55,9 @@ def merge_folder(
     target: Path,  # one of them, or a new one
 ) -> dict:
     "The counts of `merge_runs` for one run."
-    abouts = [read_json(source / 'provenance.json', 'the provenance of a run') for source in sources]
+    abouts = [
+        read_json(source / 'provenance.json', 'the provenance of a run') for source in sources
+    ]
     apart = dict(machine=None, device=None)
     for source, about in zip(sources, abouts):
         changes = list(differences(abouts[0] | apart, about | apart))
@@ -71,7 +75,9 @@ def merge_folder(
     target.mkdir(parents=True, exist_ok=True)
     with_lock = WriterLock(target / '.lock').acquire(f'writes to {target}')
     try:
-        write_atomic(target / 'provenance.json', json.dumps(about, indent=1, ensure_ascii=False) + '\n')
+        write_atomic(
+            target / 'provenance.json', json.dumps(about, indent=1, ensure_ascii=False) + '\n'
+        )
         write_atomic(target / 'rows.jsonl', ''.join(json.dumps(row) + '\n' for row in merged))
         for path in target.glob('rows.*.jsonl'):
             path.unlink()
@@ -147,7 +153,9 @@ def slurm_job(
     )
     lines = ['#!/bin/bash', *(f'#SBATCH --{name}={value}' for name, value in options.items())]
     lines += ['#SBATCH --requeue', 'set -euo pipefail']
-    return '\n'.join([*lines, f'export OMP_NUM_THREADS={cpus} HF_HUB_OFFLINE=1', f'exec {command}', ''])
+    return '\n'.join(
+        [*lines, f'export OMP_NUM_THREADS={cpus} HF_HUB_OFFLINE=1', f'exec {command}', '']
+    )
 
 
 def kubernetes_job(
@@ -181,7 +189,9 @@ def kubernetes_job(
     )
     spec = dict(completionMode='Indexed', completions=shards, parallelism=shards, backoffLimit=20)
     job = dict(apiVersion='batch/v1', kind='Job', metadata=dict(name='decodelab'))
-    return yaml.safe_dump(job | dict(spec=spec | dict(template=dict(spec=pod))), sort_keys=False, width=100)
+    return yaml.safe_dump(
+        job | dict(spec=spec | dict(template=dict(spec=pod))), sort_keys=False, width=100
+    )
 
 # %% ../../nbs/15_lab/13_shards.ipynb #e21785e3
 class ShardCommand:

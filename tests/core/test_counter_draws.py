@@ -60,7 +60,9 @@ def test_a_batch_and_a_stream_have_the_tokens_of_each_sequence_alone(strategy):
     assert len({tuple(t) for t in alone}) == len(PROMPTS)
 
 
-@pytest.mark.parametrize('drafter', [AssistantDrafter(DRAFT), PromptLookupDrafter(), TreeDrafter(DRAFT)])
+@pytest.mark.parametrize(
+    'drafter', [AssistantDrafter(DRAFT), PromptLookupDrafter(), TreeDrafter(DRAFT)]
+)
 def test_no_draft_changes_a_token_under_exact_match(drafter):
     base = Sample(Temperature(0.5))
     plain = [tokens(LM, p, base, 7) for p in PROMPTS]
@@ -111,7 +113,16 @@ def test_another_process_and_transformers_door_draw_the_same_tokens():
     trace = decode(lm, text, exact, 12, seed=4, rng=CounterRng)
     command = '-m decodelab generate --strategy sample --temperature 1 --device cpu --counter'
     result = subprocess.run(
-        [sys.executable, *command.split(), '--seed', '4', '--max-new-tokens', '12', '--prompt', text],
+        [
+            sys.executable,
+            *command.split(),
+            '--seed',
+            '4',
+            '--max-new-tokens',
+            '12',
+            '--prompt',
+            text,
+        ],
         capture_output=True,
         text=True,
         check=True,

@@ -1,6 +1,6 @@
 """Four shards share a sweep while any of them is killed again and again: no row is lost or doubled.
 
-    PYTHONPATH=. python tests/lab/kill_shards.py 50 > tests/lab/kill_shards.txt
+PYTHONPATH=. python tests/lab/kill_shards.py 50 > tests/lab/kill_shards.txt
 """
 
 import os
@@ -20,7 +20,7 @@ from decodelab.core.files import read_run_rows  # noqa: E402
 
 SHARDS = 4
 SCRIPT = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from decodelab.evaluate import run_jobs
 
@@ -28,8 +28,8 @@ folder, n = Path(sys.argv[1]), int(sys.argv[2])
 
 def job(i):
     with open(folder / 'begun', 'a') as file:
-        file.write(f'{i}\\n')
-    time.sleep(1.5 if i == 0 else 0.03)
+        file.write(f'{os.getpid()} {i}\\n')
+    time.sleep(1.5 if i == 0 else 0.1)
     return [dict(i=i, part=part) for part in range(2)]
 
 jobs = {f'job {i}': lambda i=i: job(i) for i in range(n)}
@@ -54,14 +54,21 @@ class Sweep:
         return preloaded.start([self.script, self.folder, self.jobs], self.folder, env)
 
     def begun(self) -> list[str]:
-        "The jobs that were begun, once for each time."
+        "The process and the job of each time that a job was begun."
         path = self.folder / 'begun'
-        return path.read_text().split() if path.exists() else []
+        return path.read_text().splitlines() if path.exists() else []
+
+    def works(self, i: int) -> bool:
+        "Has shard `i` begun a job since it was started?"
+        begin = f'{self.shards[i].pid} '
+        return any(line.startswith(begin) for line in self.begun())
 
     def kill(self, i: int) -> bool:
         "SIGKILL for shard `i`, and start it again; was it running?"
         self.shards[i].process.kill()
-        was_running = self.shards[i].wait(10) == -signal.SIGKILL
+        was_running = (
+            self.shards[i].wait(10) == -signal.SIGKILL
+        )  # one that had ended has another status
         self.shards[i] = self.start(i)
         return was_running
 
@@ -80,16 +87,15 @@ class Sweep:
 
 
 def kill_shards(folder: Path, kills: int, jobs: int, seed: int = 0) -> dict:
-    "The counts of a sweep in which shards at random were killed at random moments."
+    "The counts of a sweep in which shards at random were killed at random moments of their work."
     draw = random.Random(seed)
     sweep = Sweep(folder, jobs)
     killed = Counter()
-    while sum(killed.values()) < kills:
-        if not sweep.begun():
-            time.sleep(0.01)
-            continue
-        time.sleep(draw.uniform(0.0, 0.3))
+    while sum(killed.values()) < kills and len(sweep.begun()) < jobs:
         i = draw.randrange(SHARDS)
+        while not sweep.works(i) and sweep.shards[i].returncode is None:
+            time.sleep(0.005)
+        time.sleep(draw.uniform(0.0, 0.1))
         killed[i] += sweep.kill(i)
     begun = len(sweep.begun())
     return sweep.finish() | dict(killed=dict(sorted(killed.items())), begun_at_last_kill=begun)
@@ -99,9 +105,11 @@ if __name__ == '__main__':
     n_kills = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     with tempfile.TemporaryDirectory() as name:
         start = time.monotonic()
-        counts = kill_shards(Path(name), n_kills, jobs=30 * n_kills)
+        counts = kill_shards(Path(name), n_kills, jobs=32 * n_kills)
         print(f'{n_kills} kills of {SHARDS} shards in {time.monotonic() - start:.0f} s')
         for key, value in counts.items():
             print(f'{key}: {value}')
-    ok = not counts['lost'] and not counts['doubled'] and counts['begun'] <= counts['jobs'] + n_kills
+    ok = (
+        not counts['lost'] and not counts['doubled'] and counts['begun'] <= counts['jobs'] + n_kills
+    )
     raise SystemExit(0 if ok else 1)

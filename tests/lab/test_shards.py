@@ -32,13 +32,13 @@ def numbered_jobs(n, job=lambda i: dict(i=i)):
 
 
 def test_five_kills_lose_and_double_no_row(tmp_path):
-    counts = kill_shards(tmp_path, kills=5, jobs=90)
+    counts = kill_shards(tmp_path, kills=5, jobs=160)
     assert counts['lost'] == 0
     assert counts['doubled'] == 0
-    assert counts['rows'] == 90
-    assert counts['outputs'] == {'180'}  # each shard returns two rows of each job
+    assert counts['rows'] == 160
+    assert counts['outputs'] == {'320'}  # each shard returns two rows of each job
     assert sum(counts['killed'].values()) == 5
-    assert 90 <= counts['begun'] <= 90 + 5  # a death loses one job at most
+    assert 160 <= counts['begun'] <= 160 + 5  # a death loses one job at most
 
 
 def test_a_long_job_holds_nobody(tmp_path, shard, monkeypatch):
@@ -183,7 +183,9 @@ def test_jobs_of_clusters_are_printed_and_whole(capsys):
     job = capsys.readouterr().out
     [line] = [line for line in job.splitlines() if line.startswith('exec ')]
     for i in range(3):  # what bash makes of the line in each task
-        script = f'SLURM_ARRAY_TASK_ID={i}; set -- {line.removeprefix("exec ")}; printf "%s\\n" "$@"'
+        script = (
+            f'SLURM_ARRAY_TASK_ID={i}; set -- {line.removeprefix("exec ")}; printf "%s\\n" "$@"'
+        )
         words = subprocess.run(['bash', '-c', script], capture_output=True, text=True).stdout
         expected = ['python', '-m', 'decodelab', *work, '--resume', '--shard', f'{i}/3']
         assert words.splitlines() == expected
@@ -196,7 +198,15 @@ def test_jobs_of_clusters_are_printed_and_whole(capsys):
 
 def test_submitit_runs_shards_on_this_machine(tmp_path):
     work = ['compare', '--target', 'pico-draft', '--device', 'cpu', '--strategies', 'lookup']
-    work += ['--max-new-tokens', '4', '--repeats', '1', '--no-progress', '--out', str(tmp_path / 'out')]
+    work += [
+        '--max-new-tokens',
+        '4',
+        '--repeats',
+        '1',
+        '--no-progress',
+        '--out',
+        str(tmp_path / 'out'),
+    ]
     assert shlex.split(ShardCommand(work, 1, 2).line)[-2:] == ['--shard', '1/2']
     if importlib.util.find_spec('submitit') is None:
         with pytest.raises(ImportError, match=r"pip install 'decodelab\[submitit\]'"):
