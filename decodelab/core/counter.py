@@ -149,7 +149,7 @@ class CounterRng(Rng):
         self.stock.seek(position)
 
     def along(self) -> 'CounterRng':
-        "The same numbers for one draw a token: the next one is the first of the next position."
+        "A source of one number a token: the next number is the first one of the next position."
         rng = CounterRng(self.seed, self.device)
         rng.stock = CounterStock(self.seed, self.device, along=True)
         rng.seek(self.stock.position)

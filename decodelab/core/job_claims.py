@@ -75,7 +75,7 @@ class JobClaims:
         return not following.exists()
 
     def finish(self):
-        "The job at work has its row; its claim remains, so that nobody looks at it again."
+        "Keep the claim of a job that has its row, so that no process looks at it again."
         if self.at_work is not None:
             self.finished.append(self.at_work)
         self.at_work = None

@@ -289,7 +289,7 @@ class Ledger:
         return list(todo) if self.distributed else list(todo)[rank::size]
 
     def facts(self, *more: str) -> dict:
-        "What a record takes from the provenance of this process; a shard's machine may be its own."
+        "Facts of the provenance that each record of this process has; of a shard its machine, too."
         fields = (*JOB_FIELDS, *more, *(['machine'] if self.claims else []))
         return {field: self.now[field] for field in fields}
 

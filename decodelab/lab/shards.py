@@ -211,7 +211,7 @@ class ShardCommand:
         return subprocess.run([sys.executable, *arguments], check=True).returncode
 
     def checkpoint(self):
-        "What Slurm queues after a preemption: the same shard."
+        "Queue the same shard after a preemption."
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)

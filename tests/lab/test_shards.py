@@ -41,7 +41,7 @@ def test_five_kills_lose_and_double_no_row(tmp_path):
     assert 160 <= counts['begun'] <= 160 + 5  # a death loses one job at most
 
 
-def test_a_long_job_holds_nobody(tmp_path, shard, monkeypatch):
+def test_a_long_job_holds_no_other_shard(tmp_path, shard, monkeypatch):
     claims = JobClaims(tmp_path / 'claims')  # a shard elsewhere, which is at work on the first job
     monkeypatch.setattr(claims, 'token', 'elsewhere')
     assert claims.take(repr('job 0'))
@@ -139,7 +139,7 @@ def test_bench_by_shards_has_the_rows_of_one_process(tmp_path, shard, monkeypatc
     assert merged.machine.notna().all()
 
 
-def test_other_settings_and_other_writers_are_kept_out(tmp_path, shard, monkeypatch):
+def test_other_settings_and_other_writers_raise(tmp_path, shard, monkeypatch):
     shard('0/2')
     run_jobs(numbered_jobs(2), tmp_path, dict(k=1), progress=False)
     with pytest.raises(ValueError, match='k was 1 and is now 2'):
