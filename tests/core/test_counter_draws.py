@@ -135,11 +135,12 @@ def test_another_process_and_transformers_door_draw_the_same_tokens():
 
 
 class Repeating(CounterRng):
-    "A source with the same numbers at every position."
+    "A source with one number for all draws of a round."
 
-    def seek(self, position):
-        self.stock.seek(0)
+    def uniform(self):
+        number = super().uniform()
         self.stock.draw = 0
+        return number
 
 
 @pytest.mark.parametrize('verifier', [ExactMatchVerifier(), TokenVerifier()], ids=repr)
