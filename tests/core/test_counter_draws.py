@@ -111,7 +111,7 @@ def test_another_process_and_transformers_door_draw_the_same_tokens():
     text = 'def area(w, h):'
     exact = Speculative(AssistantDrafter(draft), Sample(), ExactMatchVerifier(), FixedLookahead(4))
     trace = decode(lm, text, exact, 12, seed=4, rng=CounterRng)
-    command = '-m decodelab generate --strategy sample --temperature 1 --device cpu --counter'
+    command = '-m decodelab generate --strategy sampling --temperature 1 --device cpu --counter'
     result = subprocess.run(
         [
             sys.executable,
@@ -120,7 +120,6 @@ def test_another_process_and_transformers_door_draw_the_same_tokens():
             '4',
             '--max-new-tokens',
             '12',
-            '--prompt',
             text,
         ],
         capture_output=True,
