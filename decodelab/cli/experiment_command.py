@@ -271,3 +271,4 @@ def add_experiment(add):
     }
     for flag, words in flags.items():
         add(flag, action='store_true', help=words)
+    add('--shard', metavar='I/N', help='be shard I of N (from 0), with --out and --resume')
