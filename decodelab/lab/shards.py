@@ -19,6 +19,7 @@ from ..core.files import WriterLock, merge_rows, read_json, read_run_rows, write
 from ..core.job_claims import JobClaims
 from ..evaluate.bench import run_key
 from ..evaluate.jobs import differences
+from ..models.loading import install_command
 
 # %% ../../nbs/15_lab/13_shards.ipynb #df200715
 def row_name(record: dict):
@@ -230,7 +231,7 @@ def submit_shards(
         import submitit
     except ImportError as error:
         raise ImportError(
-            "submit_shards needs submitit: pip install 'decodelab[submitit]', or print a job with "
+            f'submit_shards needs submitit: {install_command("submitit")}, or print a job with '
             'decodelab slurm'
         ) from error
     executor = submitit.AutoExecutor(folder=logs, cluster=cluster)
