@@ -258,7 +258,7 @@ def round_rngs(strategy: Speculative, verifier: Verifier, rng: RandomSource, dev
     Drafts that vary have a stream of their own. Under exact match numbers with positions are drawn by each
     along the sequence, so that the drafter guesses by the number that will choose the token.
     """
-    if verifier.exact_match and rng.has_positions:
+    if rng.has_positions and verifier.exact_match:
         return rng.along(), rng.along()
     if not strategy.lookahead.is_repeatable and isinstance(rng, Rng):
         return rng, Rng(rng.seed + 1, device)
