@@ -21,7 +21,7 @@ LINK = re.compile(r'(?<=\]\()(?![a-z][a-z+.-]*:|#|<)([^)\s#]+)(#[^)\s]*)?(?=[)\s
 FENCE = re.compile(r'^(`{3,}|~{3,}).*?^\1[`~]*$', flags=re.M | re.S)
 RENDERED = {
     'nbs/14_explorers/10_explorers.ipynb': 'explorers.ipynb',
-    'nbs/15_lab/13_write_your_own.ipynb': 'tutorials/write_your_own.ipynb',
+    'nbs/15_lab/14_write_your_own.ipynb': 'tutorials/write_your_own.ipynb',
 }  # notebook -> its page, where that is not in the book
 GLOSSARY = ROOT / 'nbs' / '01_core' / '10_glossary.ipynb'
 KERNEL = dict(

@@ -1,6 +1,6 @@
 """Words that identifiers, docstrings and messages avoid, each with the word to use instead.
 
-The glossary (nbs/01_core/10_glossary.ipynb) has the words that they use; `audit` holds these out.
+The glossary (nbs/01_core/12_glossary.ipynb) has the words that they use; `audit` holds these out.
 """
 
 FORBIDDEN = {

@@ -183,28 +183,35 @@ def report_result(result) -> int:
 def list_experiments(args) -> int:
     "Print all experiments, or those that have a scale."
     from decodelab.lab.requirements import experiments
+    from decodelab.lab.run_plan import MACHINES
 
     manifest = experiments(args.notebooks)
     if args.scale:
         manifest = manifest[manifest.scale == args.scale]
     print(wrap(manifest_text(manifest)))
+    machines = ', '.join(f'{machine} ({scale})' for scale, machine in MACHINES.items())
+    print(wrap(f'Times are for {machines}; those of gpu and paper are estimates'))
     return 0
 
 
 def check_experiments(paths: list[Path], args, out: Path) -> int:
     "Print what each of these experiments lacks, and what all take; 1 if any lacks something."
-    from decodelab.lab.requirements import find_missing
-    from decodelab.lab.run_plan import run_plan
+    from decodelab.lab.requirements import find_missing, requirements
+    from decodelab.lab.run_plan import run_plan, time_text
 
     missing = {path: find_missing(path, args.scale, out, args.fetch) for path in paths}
     as_page = args.name == 'all' and args.scale == 'paper'
+    if as_page:
+        print(run_plan(paths, args.scale, args.fetch) + '\n')
     for path, items in missing.items():
-        if as_page:  # which has models and data in tables of their own
-            items = [item for item in items if not item.what.startswith(('model ', 'data '))]
+        if as_page:  # which has models, data and disk already
+            in_page = ('model ', 'data ', 'disk ')
+            items = [item for item in items if not item.what.startswith(in_page)]
         if items or not as_page:
             print_missing(path, items, sys.stdout)
-    if as_page:
-        print('\n' + run_plan(paths, args.scale, args.fetch))
+        if not as_page:
+            minutes = requirements(path)[args.scale]['minutes']
+            print(wrap(f'    time: {time_text(minutes, args.scale)}'))
     return 1 if any(missing.values()) else 0
 
 # %% ../../nbs/16_cli/07_experiment_command.ipynb #95c39ff2
@@ -264,3 +271,4 @@ def add_experiment(add):
     }
     for flag, words in flags.items():
         add(flag, action='store_true', help=words)
+    add('--shard', metavar='I/N', help='be shard I of N (from 0), with --out and --resume')

@@ -12,6 +12,8 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -269,7 +271,8 @@ def three_traces(target, prompts, strategies: dict, args) -> list:
 # %% ../../nbs/16_cli/09_main.ipynb #928b804d
 def generate_command(args) -> int:
     "Print the text that a strategy generates for one prompt; save its trace where asked."
-    from decodelab.core.driver import decode
+    from decodelab.core.counter import CounterRng
+    from decodelab.core.driver import Rng, decode
     from decodelab.models.session import load
 
     if args.trace and Path(args.trace).suffix not in ('.json', '.html'):
@@ -281,7 +284,8 @@ def generate_command(args) -> int:
         strategy = strategy_from_file(args, lm)
     else:
         strategy = one_strategy(args.strategy or 'assisted', args, lm)
-    trace = decode(lm, prompt, strategy, args.max_new_tokens, args.seed, args.stop or None)
+    rng = CounterRng if args.counter else Rng
+    trace = decode(lm, prompt, strategy, args.max_new_tokens, args.seed, args.stop or None, rng)
     print(trace.text)
     if args.trace:
         save_trace(trace, args.trace)
@@ -696,8 +700,18 @@ def add_speculative(add, hidden: bool = False):
     add('--verifier', metavar='NAME', help=words['--verifier'])
 
 
+def add_shard(add):
+    "The argument of commands whose jobs shards share."
+    add(
+        '--shard',
+        metavar='I/N',
+        help='be shard I of N (from 0), which share the jobs of --out as they come and go',
+    )
+
+
 def add_compare(add):
     "The arguments of `compare`."
+    add_shard(add)
     default = ', '.join(DEFAULT_STRATEGIES)
     add_common(add, 96)
     add_speculative(add)
@@ -750,6 +764,11 @@ def add_generate(add):
         action='append',
         metavar='TEXT',
         help='end the text after this string; may be given several times',
+    )
+    add(
+        '--counter',
+        action='store_true',
+        help='random numbers by position: sampled tokens that no device and no draft changes',
     )
     add('--trace', metavar='FILE', help='save the trace: coloured as .html, or as .json')
 
@@ -889,6 +908,74 @@ def harness_command(args) -> int:
     return lm_eval_command(args.more)
 
 
+def merge_command(args) -> int:
+    "Join the rows of runs, and print their counts; 1 if rows failed or are missing."
+    from decodelab.lab.shards import merge_runs
+
+    runs = merge_runs(args.folders, args.out)
+    for run in runs:
+        missing = 'an unknown number' if run['missing'] is None else run['missing']
+        words = f'{run["rows"]} rows, {run["failed"]} of them failed, {missing} missing'
+        print(wrap(f'{run["folder"]}: {words}'))
+    return int(any(run['failed'] or run['missing'] for run in runs))
+
+
+def add_merge(add):
+    "The arguments of `merge`."
+    add('folders', nargs='+', metavar='DIR', help='a folder that shards wrote to, or several')
+    add('--out', metavar='DIR', help='the folder of the result (default: the one folder)')
+
+
+def slurm_command(args) -> int:
+    "Print an array job for `sbatch`."
+    from decodelab.lab.shards import slurm_job
+
+    print(slurm_job(args.work, args.shards, args.gpus, args.cpus, args.time), end='')
+    return 0
+
+
+def kubernetes_command(args) -> int:
+    "Print an indexed job for `kubectl apply`."
+    from decodelab.lab.shards import kubernetes_job
+
+    sizes = (args.shards, args.gpus, args.cpus)
+    print(kubernetes_job(args.work, *sizes, args.image, args.volume), end='')
+    return 0
+
+
+def add_job(add):
+    "The arguments of commands that print a job."
+    add('--shards', type=integer_type(1), default=4, metavar='N', help='(default: %(default)s)')
+    add('--gpus', type=integer_type(0), default=1, metavar='G', help='of a shard (default: 1)')
+    add('--cpus', type=integer_type(1), default=8, metavar='C', help='of a shard (default: 8)')
+
+
+def add_slurm(add):
+    "The arguments of `slurm`."
+    add_job(add)
+    add('--time', default='04:00:00', metavar='T', help='of a shard (default: %(default)s)')
+    add_work(add)
+
+
+def add_kubernetes(add):
+    "The arguments of `k8s`."
+    add_job(add)
+    add('--image', default='registry.example.org/decodelab:latest', help='with package and models')
+    add(
+        '--volume',
+        default='decodelab',
+        metavar='CLAIM',
+        help='mounted at /runs (default: decodelab)',
+    )
+    add_work(add)
+
+
+def add_work(add):
+    "The command of a shard, which comes last."
+    words = 'compare or experiment with its arguments, after the options of this command'
+    add('work', nargs=argparse.REMAINDER, metavar='COMMAND', help=words)
+
+
 def add_completion(add):
     "The argument of `completion`."
     add('shell', choices=SHELLS, help='the shell to complete in')
@@ -937,6 +1024,17 @@ COMMANDS |= {
         add_report,
         'Write a page on runs of experiments, with the conclusions that hold on all machines.',
     ),
+    'merge': (
+        merge_command,
+        add_merge,
+        'Join the rows that shards, or several runs, have measured.',
+    ),
+    'slurm': (slurm_command, add_slurm, 'Print an array job for sbatch, one task a shard.'),
+    'k8s': (
+        kubernetes_command,
+        add_kubernetes,
+        'Print an indexed job for kubectl, one pod a shard.',
+    ),
     'strategies': (
         strategies_command,
         lambda add: add_json(add, 'the names'),
@@ -976,7 +1074,7 @@ def make_parser() -> CommandParser:
     for name, (run, add_arguments, description) in COMMANDS.items():
         command = parser.commands.add_parser(name, help=description, description=description)
         add_arguments(command.add_argument)
-        command.set_defaults(run=run, folder=None)
+        command.set_defaults(run=run, folder=None, shard=None)
     return parser
 
 # %% ../../nbs/16_cli/09_main.ipynb #359283a6
@@ -991,7 +1089,8 @@ def main(argv=None) -> int:
         parser.error('zoo train takes the name of a model, zoo list none')
     silence_transformers()
     try:
-        return args.run(args)
+        with as_shard(args.shard):
+            return args.run(args)
     except KeyboardInterrupt:
         advice = f' Continue with the same command and --out {args.folder}' if args.folder else ''
         print(f'\nStopped.{advice}', file=sys.stderr)
@@ -1001,6 +1100,22 @@ def main(argv=None) -> int:
         line = f'{styled("decodelab:", "bold", "red", stream=sys.stderr)} {" ".join(words.split())}'
         print(wrap(line) if sys.stderr.isatty() else line, file=sys.stderr)
         return 2
+
+
+@contextmanager
+def as_shard(
+    shard: str | None,  # 'i/n', as --shard gives it; None: as the environment says
+) -> Iterator[None]:
+    "Be a shard while a command runs, in its kernels, too."
+    before = dict(os.environ)
+    if shard is not None:
+        os.environ['DECODELAB_SHARD'] = shard
+    try:
+        yield
+    finally:
+        if shard is not None:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 def known_arguments(parser: argparse.ArgumentParser, argv) -> tuple[argparse.Namespace, list[str]]:

@@ -4,6 +4,7 @@ from .trace import Trace as Trace
 from .driver import Request as Request
 from .driver import Rng as Rng
 from .driver import Stop as Stop
+from .counter import CounterRng as CounterRng
 from .driver import decode as decode
 from .plot import use_figure_style as use_figure_style
 from .plot import plot_tokens as plot_tokens

@@ -32,6 +32,12 @@ class RandomSource:
 
     draws = 1  # uniform numbers that one index takes
     draws_on_device = False  # does it have `draw` and a `stock` of numbers on an accelerator?
+    has_positions = (
+        False  # does a number depend on the position of its token, and on nothing before?
+    )
+
+    def seek(self, position: int):
+        "Called before the step that begins at a position of the sequence; a stream goes on as it is."
 
     def uniform(self) -> float:
         "A number from [0, 1)."
@@ -52,7 +58,6 @@ class Rng(RandomSource):
     ):
         self.seed = check_int('seed', seed, -(2**63), 2**64 - 1)
         self.generator = torch.Generator(device).manual_seed(self.seed)
-        self.on_cpu = self.generator.device.type == 'cpu'
         self.stock = UniformStock(self.generator)
 
     @property
@@ -62,9 +67,11 @@ class Rng(RandomSource):
 
     def uniform(self) -> float:
         "A number from [0, 1)."
-        if self.on_cpu and not len(self.stock):
-            return torch.rand((), dtype=torch.float64, generator=self.generator).item()
         return self.stock.take()
+
+    def spawn(self, device: str) -> 'Rng':
+        "A source for one of several sequences, seeded by the next number."
+        return Rng(int(self.uniform() * 2**32), device)
 
     def categorical(
         self,
@@ -412,10 +419,9 @@ def encode_prompt(
             'was it encoded by another tokenizer?'
         )
     start = len(lm.decoder_start_ids)
+    length = (start or len(ids)) + max_new_tokens - 1  # the last new token is not read
     if start:  # the encoder processes the prompt, the decoder the new tokens
-        length = max(len(ids), start + max_new_tokens)
-    else:
-        length = len(ids) + max_new_tokens
+        length = max(len(ids), length)
     if lm.max_length and length > lm.max_length:
         raise ValueError(
             f'{len(ids)} prompt tokens and {max_new_tokens} new ones do not fit '
@@ -432,6 +438,7 @@ def iter_steps(request: Request, strategy: Strategy) -> Iterator[tuple[Step, str
     stopper = StopChecker(request.stop, request.lm, request.now)
     tokens = []
     last = request.now()
+    request.rng.seek(len(request.prompt))
     steps = strategy.decode(request)
     while (step := next_step(steps)) is not None:
         reason, n = end_of_step(step, tokens, stopper, request.max_new_tokens)
@@ -441,6 +448,7 @@ def iter_steps(request: Request, strategy: Strategy) -> Iterator[tuple[Step, str
         yield step, reason
         if reason:
             return
+        request.rng.seek(len(request.prompt) + len(tokens))
 
 
 def end_of_step(
@@ -476,6 +484,7 @@ def decode(
     max_new_tokens: int = 64,  # the budget
     seed: int = 0,  # same seed, same tokens
     stop=None,  # a `Stop`, a string, several strings or a function of the new ids
+    rng: Callable[[int, str], Rng] = Rng,  # makes the random numbers of a seed on a device
 ) -> Trace:
     """Decode one sequence and return its trace.
 
@@ -485,7 +494,7 @@ def decode(
     check_lm('lm', lm)
     check_instance('strategy', strategy, 'decode', 'Greedy()')
     ids = encode_prompt(lm, prompt, max_new_tokens)
-    request = Request(lm, ids, max_new_tokens, Rng(seed, lm.device), to_stop(stop))
+    request = Request(lm, ids, max_new_tokens, rng(seed, lm.device), to_stop(stop))
     return trace_request(request, strategy)
 
 # %% ../../nbs/01_core/09_driver.ipynb #7dda9dd2
@@ -497,6 +506,8 @@ def empty_trace(request: Request, strategy: Strategy) -> Trace:
         seed=request.rng.seed,
         max_new_tokens=request.max_new_tokens,
     )
+    if request.rng.has_positions:
+        metadata['rng'] = type(request.rng).__name__
     if request.encoder is not None and 'input_ids' in request.encoder:
         encoder_ids = torch.as_tensor(request.encoder['input_ids'])
         metadata['encoder_ids'] = encoder_ids.flatten().tolist()

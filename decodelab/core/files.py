@@ -79,7 +79,10 @@ def append_row(path, record: dict):
             raise
 
 
-def read_rows(path) -> tuple[list[dict], int]:
+def read_rows(
+    path,
+    start: int = 0,  # bytes that were read before
+) -> tuple[list[dict], int]:
     """The rows of a run and the bytes they fill; a last line without its end is not a row.
 
     Raises `ValueError` for a complete line that is not JSON.
@@ -87,7 +90,7 @@ def read_rows(path) -> tuple[list[dict], int]:
     data = Path(path).read_bytes() if Path(path).exists() else b''
     size = data.rfind(b'\n') + 1
     rows = []
-    for n, line in enumerate(data[:size].splitlines(), 1):
+    for n, line in enumerate(data[start:size].splitlines(), 1 + data.count(b'\n', 0, start)):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):

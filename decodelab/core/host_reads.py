@@ -69,6 +69,7 @@ class UniformStock:
         generator: torch.Generator,  # on the device of the weights
     ):
         self.generator = generator
+        self.on_cpu = generator.device.type == 'cpu'
         self.numbers = torch.empty(0)  # in stock, on the device
         self.floats = None  # the same on the host, once one was needed there
         self.used = 0
@@ -93,6 +94,8 @@ class UniformStock:
 
     def take(self) -> float:
         "The next number on the host, which is then removed."
+        if self.on_cpu and not len(self):
+            return torch.rand((), dtype=torch.float64, generator=self.generator).item()
         self.peek(1)
         if self.floats is None:
             self.floats = to_host(self.numbers)

@@ -136,7 +136,8 @@ class AssistantDrafter(ModelDrafter):
             check_same_tokenizer(request.lm, self.lm)
             self.checked_.add(request.lm)
         context = self.lm.max_length
-        if context and len(request.prompt) + request.max_new_tokens > context:
+        length = len(request.prompt) + request.max_new_tokens - 1  # the last one is not read
+        if context and length > context:
             raise ValueError(
                 f'{self.lm.name} reads at most {context} tokens: shorten the prompt or the budget'
             )

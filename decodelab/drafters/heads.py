@@ -360,9 +360,11 @@ def check_numbers(config: dict, weights: dict[str, torch.Tensor], problem: str):
     sizes = itertools.chain.from_iterable(weight.shape for weight in weights.values())
     largest = max([MAX_SIZE, len(weights), *sizes])
     for name, value in config.items():
-        maximum = MAX_VOCABULARY if name == 'vocab_size' else largest
+        is_vocabulary = name == 'vocab_size'
+        maximum = MAX_VOCABULARY if is_vocabulary else largest
         for number in value if isinstance(value, list) else [value]:
-            if isinstance(number, int) and not 0 <= number <= maximum:
+            is_wrong = isinstance(number, int) and not 0 <= number <= maximum
+            if is_wrong or (is_vocabulary and type(number) is not int):
                 raise ValueError(f'{problem} ({name} is {number}): copy both again')
 
 

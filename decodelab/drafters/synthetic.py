@@ -218,7 +218,8 @@ def cost_scorer(cost: LM, request: Request, base: Base) -> PaddedScorer:
 
     Raises `ValueError` for a request beyond its context.
     """
-    if cost.max_length and len(request.prompt) + request.max_new_tokens > cost.max_length:
+    length = len(request.prompt) + request.max_new_tokens - 1  # the last one is not read
+    if cost.max_length and length > cost.max_length:
         raise ValueError(
             f'{cost.name} reads at most {cost.max_length} tokens: shorten the prompt or the budget'
         )

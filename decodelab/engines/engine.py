@@ -15,6 +15,7 @@ from ..core.checks import check_fraction, check_int, check_number
 from ..core.driver import LanguageModel, Request, Rng, Stop, Strategy, encode_prompt
 from ..core.trace import Step
 from ..logits.warpers import Temperature, TopK, TopP
+from ..models.loading import install_command
 from ..strategies.sampling import Greedy, Sample
 
 # %% ../../nbs/13_engines/01_engine.ipynb #e7871181
@@ -167,8 +168,8 @@ def import_engine(
     try:
         return import_module(module)
     except ImportError as error:
-        name = f'"decodelab[{extra}]"' if extra else package
-        raise ImportError(f'this engine needs the package {package}: pip install {name}') from error
+        command = install_command(extra) if extra else f'pip install {package}'
+        raise ImportError(f'this engine needs the package {package}: {command}') from error
 
 # %% ../../nbs/13_engines/01_engine.ipynb #7fddb4c1
 class CallableEngine(Engine):

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 from urllib.error import HTTPError, URLError
+from urllib.request import HTTPRedirectHandler, build_opener
 from urllib.request import Request as HTTPRequest
-from urllib.request import urlopen
 
 from ..core.checks import check_int, check_number
 from ..core.driver import Request, Rng, Stop, Strategy
@@ -24,6 +24,31 @@ from ..models.session import LM
 
 # %% ../../nbs/13_engines/07_openai_server.ipynb #d092231d
 RETRIED = 408, 409, 425, 429, 500, 502, 503, 504  # states of HTTP that may pass
+LONGEST_PAUSE = 60.0  # seconds that a server can ask for
+
+
+class NoRedirects(HTTPRedirectHandler):
+    "Follows no redirect, which would take the key to a server that was not named."
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        "No further request."
+
+
+def asked_pause(headers) -> float:
+    "The seconds that a server asks to wait; 0 for a date."
+    value = headers.get('Retry-After') or ''
+    return min(float(value), LONGEST_PAUSE) if value.isdecimal() else 0.0
+
+
+def json_object(url: str, data: bytes) -> dict:
+    "The object of JSON in an answer; raises `ValueError` for anything else."
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(f'{url} answered no JSON object: is it a completions endpoint?')
+    return value
 
 
 def post_json(
@@ -35,21 +60,20 @@ def post_json(
     cannot be reached after all tries.
     """
     request = HTTPRequest(url, json.dumps(body).encode(), headers, method='POST')
+    opener = build_opener(NoRedirects)
     for attempt in range(retries + 1):
         wait = pause * 2**attempt
         try:
-            with urlopen(request, timeout=timeout) as response:
-                return json.load(response)
+            with opener.open(request, timeout=timeout) as response:
+                return json_object(url, response.read())
         except HTTPError as error:
             message = ' '.join(error.read().decode(errors='replace').split())[:300]
             problem = f'{url} answered {error.code}: {message}'
             if error.code not in RETRIED:
                 raise ValueError(problem) from None
-            wait = max(wait, float(error.headers.get('Retry-After') or 0))
+            wait = max(wait, asked_pause(error.headers))
         except (URLError, TimeoutError, ConnectionError) as error:
             problem = f'{url} cannot be reached: {error}'
-        except json.JSONDecodeError:
-            raise ValueError(f'{url} answered no JSON: is it a completions endpoint?') from None
         if attempt < retries:
             time.sleep(wait)
     raise OSError(f'{problem} (tried {retries + 1} times)')

@@ -21,7 +21,8 @@ from ..core.files import read_json, read_run_rows, short_hash
 from ..core.metrics import counts, good_runs, identical, rates, ratio_of_medians
 from ..core.metrics import ratio_of_totals, slowdowns, speedup, variant_name
 from ..core.trace import Trace
-from .jobs import Ledger, attempt, machine_info, progress_bar, warn_of_errors
+from .jobs import ClaimedJobs, Ledger, attempt, machine_info, progress_bar
+from .jobs import warn_of_errors
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #39a23abc
 def plan(
@@ -189,15 +190,15 @@ def bench(
     now = provenance(lm, recorded, strategies, max_new_tokens, repeats, seed, stop)
     runs = list(plan(list(strategies), len(ids), repeats))
     with Ledger(output_dir, now, run_key, getattr(lm, 'shards', 1) > 1) as ledger:
-        todo = runs_to_do(ledger, runs)
-        if todo:
+        todo = RunsToDo(ledger, runs)
+        if len(todo):
             warm_up(lm, ids, strategies, max_new_tokens, seed, stop, on_error)
         for repeat, prompt, order, name in progress_bar(todo, len(runs), progress):
             where = dict(strategy=name, prompt=prompt, repeat=repeat, order=order)
             run = partial(decode, lm, ids[prompt], strategies[name], max_new_tokens)
             run = partial(run, seed + repeat, stop)
             row = bench_row(run, seed + repeat, errors.get(prompt), on_error, **where)
-            ledger.add(row | {k: now[k] for k in ('date', 'commit', 'processes')})
+            ledger.add(row | ledger.facts('date'))
         records = ledger.gather()
     warn_of_errors(ledger.errors(), len(runs), 'run')
     return to_frame(in_order(records), ledger.about)
@@ -268,11 +269,36 @@ def check_clock(stop):
         )
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #05f697ad
-def runs_to_do(ledger: Ledger, runs: list[tuple]) -> list[tuple]:
+class RunsToDo:
     "The runs of a plan that this process does: whole groups of what is compared."
-    missing = [run for run in runs if not ledger.is_done((run[0], run[1], run[3]))]
-    groups = set(ledger.shard(list(dict.fromkeys(run[:2] for run in missing))))
-    return [run for run in missing if run[:2] in groups]
+
+    def __init__(self, ledger: Ledger, runs: list[tuple]):
+        self.ledger = ledger
+        self.groups = {}  # (repeat, prompt) → the missing runs
+        for run in runs:
+            if not self.is_done(run):
+                self.groups.setdefault(run[:2], []).append(run)
+        self.mine = ledger.shard(list(self.groups), self.names)
+
+    def is_done(self, run: tuple) -> bool:
+        "Is there a record of the run that reports no error?"
+        return self.ledger.is_done(self.name(run))
+
+    def name(self, run: tuple) -> tuple:
+        "The name of a run's record."
+        return run[0], run[1], run[3]
+
+    def names(self, group: tuple) -> list[tuple]:
+        "The names of a group's records."
+        return [self.name(run) for run in self.groups[group]]
+
+    def __len__(self):
+        mine = self.mine.todo if isinstance(self.mine, ClaimedJobs) else self.mine
+        return sum(len(self.groups[group]) for group in mine)
+
+    def __iter__(self):
+        for group in self.mine:
+            yield from (run for run in self.groups[group] if not self.is_done(run))
 
 
 def bench_row(

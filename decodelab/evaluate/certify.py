@@ -10,7 +10,7 @@ import copy
 import itertools
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 
@@ -487,10 +487,10 @@ def varied_prompts(n: int, vocab_size: int, seed: int, end: int | None) -> list[
     return prompts
 
 
-def watched_rng(lm: LM, seed: int, reads: list[str]) -> Rng:
+def watched_rng(lm: LM, seed: int, reads: list[str], rng: Callable = Rng) -> Rng:
     "A source whose reads are recorded; on an accelerator, where numbers are drawn ahead, a plain one."
     on_cpu = torch.device(lm.device).type == 'cpu'
-    return WatchedRng(seed, reads) if on_cpu else Rng(seed, lm.device)
+    return WatchedRng(seed, reads, rng) if on_cpu else rng(seed, lm.device)
 
 
 TOGETHER = 32  # sequences of a batch, at most
@@ -500,14 +500,18 @@ SHORT = 2, 2, 3, 5  # new tokens: the last one is mostly a bonus token
 
 
 def budget(i: int, n: int) -> int:
-    "New tokens of sequence `i`: every second one is short, every eighth has `n`, the others half as many."
-    if i % 2:
-        return min(n, SHORT[i // 2 % len(SHORT)])
-    return max(1, n if i % 8 == 0 else n // 2)
+    """New tokens of sequence `i`: of each eight in a row, one has `n`, three half as many, four are short.
+
+    Neighbours are mostly of similar length, since tokens *beside* each other are tested, too.
+    """
+    number = i % 8
+    if number < 4:
+        return max(1, n if number == 0 else n // 2)
+    return min(n, SHORT[number - 4])
 
 
 def sampled_traces(
-    strategy, lm: LM, prompts: list[list[int]], n: int, seed: int, reads: list[str]
+    strategy, lm: LM, prompts: list[list[int]], n: int, seed: int, reads: list[str], rng=Rng
 ) -> Iterator[tuple[str, Trace]]:
     """A label and a trace for each prompt: the first quarter is decoded alone, the others in batches.
 
@@ -516,15 +520,15 @@ def sampled_traces(
     """
     alone = max(1, len(prompts) // 4)
     for i, prompt in enumerate(prompts[:alone]):
-        rng = watched_rng(lm, seed + i, reads)
-        yield 'alone', trace_request(Request(lm, list(prompt), budget(i, n), rng), strategy)
+        source = watched_rng(lm, seed + i, reads, rng)
+        yield 'alone', trace_request(Request(lm, list(prompt), budget(i, n), source), strategy)
     together = min(TOGETHER, max(1, (len(prompts) - alone) // 2))
     for begin in range(alone, len(prompts), 2 * together):
         batcher = Batcher()
         requests = []
         for i, prompt in enumerate(prompts[begin : begin + 2 * together], begin):
-            rng = watched_rng(lm, seed + i, reads)
-            requests.append(Request(lm, list(prompt), budget(i, n), rng, batcher=batcher))
+            source = watched_rng(lm, seed + i, reads, rng)
+            requests.append(Request(lm, list(prompt), budget(i, n), source, batcher=batcher))
         with torch.inference_mode():
             traces, _ = run_batch(batcher, Queue(requests, together), strategy)
         for i, trace in enumerate(traces):
@@ -616,6 +620,7 @@ def token_check(
     seed: int = 0,
     level: float = 0.001,
     progress: bool = False,
+    rng: Callable[[int, str], Rng] = Rng,  # makes the random numbers of a seed on a device
 ) -> Check:
     "Score tests of every token of sampled sequences."
     reads: list[str] = []
@@ -624,10 +629,11 @@ def token_check(
     mean = sum(budget(i, max_new_tokens) for i in range(8)) / 8
     n_runs = max(2, math.ceil(samples / (len(strategies) * mean)))
     chosen = [prompts[i % len(prompts)] for i in range(n_runs)]
+    random.Random(seed).shuffle(chosen)  # else some prompts would have short sequences alone
 
     def runs():
         for name, strategy in strategies.items():
-            traces = sampled_traces(strategy, lm, chosen, max_new_tokens, seed, reads)
+            traces = sampled_traces(strategy, lm, chosen, max_new_tokens, seed, reads, rng)
             for i, (label, trace) in enumerate(traces):
                 yield name, strategy, label, i, trace
 
@@ -735,7 +741,7 @@ SEQUENCE = 48  # new tokens, at most
 
 
 def sampling_evidence(
-    strategy, layers: int, samples: int, seed: int, deep: bool, progress: bool = False
+    strategy, layers: int, samples: int, seed: int, deep: bool, progress: bool = False, rng=Rng
 ) -> list[Check]:
     "The exact distance on tables, and score tests of every token on random models."
     small = model_of(strategy.drafter) is None  # what copies has more to copy from few symbols
@@ -744,7 +750,7 @@ def sampling_evidence(
     qualities = draft_qualities(strategy, lm)
     n = min(SEQUENCE, max(8, samples // (8 * len(qualities))))
     prompts = varied_prompts(max(10, samples // n), lm.vocab_size, seed, END)
-    options = dict(seed=seed, progress=progress)
+    options = dict(seed=seed, progress=progress, rng=rng)
     checks = [
         exact_check(strategy, max(MIN_PATHS, samples // 4), progress),
         token_check(qualities, lm, prompts, samples, n, **options),
@@ -769,11 +775,12 @@ def own_evidence(
     samples: int,
     seed: int,
     progress: bool = False,
+    rng: Callable[[int, str], Rng] = Rng,
 ) -> Check:
     "The check on a given target and prompts: of greedy tokens, or of sampled ones."
     if strategy.base.greedy:
         return identity_check(strategy, [lm], prompts, max_new_tokens, progress)
-    options = dict(seed=seed, progress=progress)
+    options = dict(seed=seed, progress=progress, rng=rng)
     return token_check({'': strategy}, lm, prompts, samples, max_new_tokens, **options)
 
 # %% ../../nbs/06_evaluate/12_certify.ipynb #0c156328
@@ -789,6 +796,7 @@ def certify(
     seed: int = 0,
     progress: bool = True,  # show bars in a terminal or notebook if a check takes over 3 s
     deep: bool = False,  # five times as many samples, longer sequences, and a trained model
+    rng: Callable[[int, str], Rng] = Rng,  # of the sampled sequences, such as `CounterRng`
 ) -> Certificate:
     """Certify that a strategy keeps its base's distribution.
 
@@ -821,10 +829,12 @@ def certify(
     if strategy.base.greedy:
         certificate.checks.append(greedy_evidence(strategy, layers, length, seed, progress))
     else:
-        certificate.checks += sampling_evidence(strategy, layers, samples, seed, deep, progress)
+        certificate.checks += sampling_evidence(
+            strategy, layers, samples, seed, deep, progress, rng
+        )
     if lm is not None:
         ids = [lm.encode(p) if isinstance(p, str) else list(p) for p in prompts]
-        sizes = (length, -(-samples // 6), seed, progress)
+        sizes = (length, -(-samples // 6), seed, progress, rng)
         certificate.checks.append(own_evidence(strategy, lm, ids, *sizes))
     return certificate
 

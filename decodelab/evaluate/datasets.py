@@ -166,8 +166,7 @@ def read_parquet(path: Path) -> Iterator[tuple[str, dict]]:
         frame = pd.read_parquet(path)
     except ImportError:
         raise ValueError(
-            f'{path} is parquet: install pyarrow (or decodelab[experiments]), '
-            'or save the data as .jsonl'
+            f'{path} is parquet: pip install pyarrow, or save the data as .jsonl'
         ) from None
     except Exception as error:
         message = str(error).splitlines()[0]
@@ -479,8 +478,7 @@ def fetch_rows(
             if error.name != 'datasets':
                 raise
             raise ImportError(
-                'data sets by name need the library datasets: '
-                'install decodelab[experiments], or give a file'
+                'data sets by name need the library datasets: pip install datasets, or give a file'
             ) from None
     stream = load(**source.hub_args(split), streaming=True)
     if 'audio' in source.fields:

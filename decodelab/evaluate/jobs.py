@@ -19,6 +19,9 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from uuid import uuid4
+from collections import Counter
+import socket
+import time
 
 import torch
 
@@ -26,8 +29,9 @@ from .. import __version__
 from ..core.checks import check_choice
 from ..core.files import WriterLock, append_row, merge_rows, read_json, read_rows
 from ..core.files import read_run_rows, write_atomic
+from ..core.job_claims import JobClaims
 from ..core.trace import Trace
-from ..models.loading import process_rank
+from ..models.loading import process_rank, shard
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #c5b00bf5
 def git_commit() -> str | None:
@@ -92,6 +96,10 @@ def differences(old: dict, new: dict, prefix: str = '') -> Iterator[str]:
 def rows_file_name() -> str:
     "The name of the file to which this process appends."
     rank, size, _ = process_rank()
+    if (
+        shard() is not None
+    ):  # several processes may have one number, such as a dead one and its heir
+        return f'rows.{rank}.{socket.gethostname()}.{os.getpid()}.jsonl'
     return 'rows.jsonl' if size == 1 else f'rows.{rank}.jsonl'
 
 
@@ -105,14 +113,16 @@ def resume(
     """
     rows_file, about_file = folder / rows_file_name(), folder / 'provenance.json'
     folder.mkdir(parents=True, exist_ok=True)
-    if not about_file.exists() and process_rank()[2] == 0:
+    is_shard = shard() is not None
+    if not about_file.exists() and (is_shard or process_rank()[2] == 0):
         if any(folder.glob('rows*.jsonl')):
             raise ValueError(f'{folder} holds rows but no provenance.json: give another folder')
         write_atomic(about_file, json.dumps(about, indent=1, ensure_ascii=False) + '\n')
     stored = about
     if about_file.exists():
         stored = read_json(about_file, 'the provenance of a run')
-    changes = list(differences(stored, about))
+    elsewhere = dict(machine=None, device=None) if is_shard else {}  # shards may differ in these
+    changes = list(differences(stored | elsewhere, about | elsewhere))
     if changes:
         raise ValueError(
             f'{folder} was made with other settings: {"; ".join(changes)}. '
@@ -143,7 +153,7 @@ def process_state():
 def all_gather(value) -> list:
     "The object of each process, by rank; waits for the last process."
     size = process_rank()[1]
-    if size == 1:
+    if size == 1 or shard() is not None:
         return [value]
     from accelerate.utils import gather_object
 
@@ -191,9 +201,14 @@ class Ledger:
         self.folder = None if output_dir is None else Path(output_dir)
         self.name = name
         self.distributed = distributed
+        self.now = about
         self.about = merge_provenance(all_gather(about))
         self.lock = None
-        token = all_gather(uuid4().hex)[0]  # the processes of one run share a lock
+        self.claims: JobClaims | None = None  # of a shard
+        self.tries: Counter = Counter()  # rows by name, also those of errors
+        self.offsets: dict = {}  # bytes of each file of rows that were read
+        # the processes of one run share a lock, and so do shards
+        token = all_gather(uuid4().hex)[0] if shard() is None else 'shards'
         problem, rows = self.open_folder(token)
         gathered = all_gather((problem, rows, self.about))
         for problem in filter(None, (t[0] for t in gathered)):
@@ -219,6 +234,7 @@ class Ledger:
             self.lock = WriterLock(self.folder / '.lock', token)
             self.lock.acquire(f'writes to {self.folder}')
             rows, self.about = resume(self.folder, self.about)
+            self.open_claims()
         except ValueError as error:
             return str(error), []
         except OSError as error:
@@ -226,8 +242,29 @@ class Ledger:
             return f'{reason}: give a folder that can be written to', []
         return '', rows
 
+    def open_claims(self):
+        "The claims of a shard; raises `ValueError` for another process while shards are at work."
+        claims = self.folder / 'claims'
+        if shard() is not None:
+            self.claims = JobClaims(claims)
+        elif claims.exists() and JobClaims(claims).live():
+            owner = JobClaims(claims).live()[0]
+            raise ValueError(
+                f'shards are at work on {self.folder}, one of them process {owner.get("pid")} on '
+                f'{owner.get("host")}: wait for them, or join them with --shard'
+            )
+
+    def refresh(self):
+        "Add the records that other shards have stored since the last look."
+        for path in sorted(self.folder.glob('rows*.jsonl')):
+            rows, self.offsets[path] = read_rows(path, self.offsets.get(path, 0))
+            self.tries.update(map(self.name, rows))
+            self.merge([rows])
+
     def close(self):
         "Release the folder, so that other runs may write to it."
+        if self.claims:
+            self.claims.close()
         if self.lock:
             self.lock.release()
 
@@ -240,10 +277,21 @@ class Ledger:
         "Is there a record of this name that reports no error?"
         return name in self.records and not self.records[name].get('error')
 
-    def shard(self, todo: list) -> list:
-        "This process's part of the jobs to do: every size-th."
+    def shard(
+        self,
+        todo: list,
+        names: Callable = lambda job: [job],  # job → the names of its records
+    ):
+        "This process's part of the jobs to do: every size-th, or those that a shard can claim."
         rank, size, _ = process_rank()
+        if self.claims:
+            return ClaimedJobs(self, list(todo), names)
         return list(todo) if self.distributed else list(todo)[rank::size]
+
+    def facts(self, *more: str) -> dict:
+        "Facts of the provenance that each record of this process has; of a shard its machine, too."
+        fields = (*JOB_FIELDS, *more, *(['machine'] if self.claims else []))
+        return {field: self.now[field] for field in fields}
 
     def errors(self) -> dict:
         "The errors of the records that report one, by name."
@@ -256,8 +304,11 @@ class Ledger:
         """
         record = json.loads(json.dumps(record, default=to_json))  # as it will be read
         name = self.name(record)
+        if self.claims and not self.claims.is_held():
+            return  # another shard has taken the job over while this one slept
         if self.is_done(name):
             raise ValueError(f'{name!r} is done already: it would count twice')
+        self.tries[name] += 1
         stored = self.records.get(name, {})
         failed_before = 'error' in stored and stored['error'] == record.get('error')
         if self.folder and not failed_before and not (self.distributed and process_rank()[0]):
@@ -278,6 +329,9 @@ class Ledger:
 
     def gather(self) -> dict:
         "The records of all processes by name; waits for the last process."
+        if self.claims:
+            self.refresh()
+            return self.records
         self.merge(all_gather(self.new))
         if self.folder and process_rank()[0] == 0 and process_rank()[1] > 1:
             stored = read_run_rows(self.folder, self.name)
@@ -301,6 +355,55 @@ def to_json(value):
     raise TypeError(
         f'a {type(value).__name__} does not fit into a row: give numbers, texts, lists and dicts'
     )
+
+# %% ../../nbs/06_evaluate/01_jobs.ipynb #059d96cc
+POLL = 0.5  # seconds between two looks at jobs that others do
+
+
+class ClaimedJobs:
+    "The jobs that this shard can claim, one after the other, until all of them have rows."
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        todo: list,
+        names: Callable,  # job → the names of its records
+    ):
+        self.ledger = ledger
+        self.todo = todo
+        self.names = names
+
+    def __len__(self):
+        return len(self.todo)
+
+    def __iter__(self):
+        ledger = self.ledger
+        ledger.refresh()
+        before = Counter(ledger.tries)
+
+        def is_settled(job) -> bool:
+            "Has each of its records been stored, or failed again?"
+            return all(
+                ledger.is_done(name) or ledger.tries[name] > before[name]
+                for name in self.names(job)
+            )
+
+        i, n, _ = process_rank()
+        begin = i * len(self.todo) // n
+        left = self.todo[begin:] + self.todo[:begin]
+        while left := [job for job in left if not is_settled(job)]:
+            claimed = 0
+            for job in left:
+                if is_settled(job) or not ledger.claims.take(repr(job)):
+                    continue
+                claimed += 1
+                ledger.refresh()  # a dead shard may have stored it last
+                if not is_settled(job):
+                    yield job
+                ledger.claims.finish()
+            if not claimed:
+                time.sleep(POLL)
+            ledger.refresh()
 
 # %% ../../nbs/06_evaluate/01_jobs.ipynb #c30407a8
 def run_jobs(
@@ -326,7 +429,7 @@ def run_jobs(
     with Ledger(output_dir, now, lambda record: record['job'], distributed) as ledger:
         mine = ledger.shard([name for name in jobs if not ledger.is_done(name)])
         for name in progress_bar(mine, len(jobs), progress, 'job'):
-            ledger.add(run_job(name, jobs[name], on_error) | {k: now[k] for k in JOB_FIELDS})
+            ledger.add(run_job(name, jobs[name], on_error) | ledger.facts())
         done = ledger.gather()
     errors = ledger.errors()
     warn_of_errors({name: errors[name] for name in jobs if name in errors}, len(jobs), 'job')

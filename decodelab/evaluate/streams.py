@@ -8,21 +8,23 @@ __all__ = []
 # %% ../../nbs/06_evaluate/11_streams.ipynb #a37534aa
 import copy
 import sys
+from collections.abc import Callable
 
 from ..core.driver import Rng
 
 # %% ../../nbs/06_evaluate/11_streams.ipynb #435eab33
 class WatchedRng(Rng):
-    "The numbers of `Rng(seed)`, with a list of reads of those that have not been drawn."
+    "The numbers of a source, with a list of reads of those that have not been drawn."
 
     def __init__(
         self,
         seed: int = 0,
         reads: list[str] | None = None,  # sentences are appended to it
+        rng: Callable[[int], Rng] = Rng,  # makes the numbers of a seed
     ):
-        self.source_ = Rng(seed)
+        self.source_ = rng(seed)
+        self.has_positions = self.source_.has_positions
         self.reads = [] if reads is None else reads
-        self.on_cpu = True
 
     @property
     def draws_on_device(self) -> bool:
@@ -32,6 +34,18 @@ class WatchedRng(Rng):
     def uniform(self) -> float:
         "A number from [0, 1)."
         return self.source_.uniform()
+
+    def seek(self, position: int):
+        "Go to a position of the sequence."
+        self.source_.seek(position)
+
+    def along(self) -> Rng:
+        "The numbers of the tokens, position by position, which a draft may know (`CounterRng`)."
+        return self.source_.along()
+
+    def spawn(self, device: str) -> Rng:
+        "A source for one of several sequences."
+        return self.source_.spawn(device)
 
     @property
     def generator(self):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from transformers import MaxLengthCriteria, StoppingCriteriaList
 
+from ..core.counter import CounterRng
 from ..core.driver import Request, Rng, Stop, encode_prompt
 from ..core.trace import Trace
 from .settings import Settings, config_names, is_beam_search, is_sampling
@@ -687,14 +688,19 @@ def seed_of(s: Settings) -> int:
     return torch.randint(2**31, (), generator=generator, device=device).item()
 
 # %% ../../nbs/12_hf/04_inputs.ipynb #3e1ed969
+def rng_class(s: Settings) -> type[Rng]:
+    "The source of random numbers that draws by inversion: a stream, or a counter."
+    return CounterRng if s['seed_like'] == 'counter' else Rng
+
+
 def rngs_of(s: Settings, lm: LM, n: int) -> list[Rng]:
     """The source of randomness of each of `n` sequences.
 
-    Raises `ValueError` for several sequences with `seed_like`.
+    Raises `ValueError` for several sequences with transformers' numbers.
     """
-    if s['seed_like'] is None:
+    if s['seed_like'] != 'transformers':
         seed = seed_of(s)
-        return [Rng(seed + i, lm.device) for i in range(n)]
+        return [rng_class(s)(seed + i, lm.device) for i in range(n)]
     if n > 1:
         words = f"seed_like='transformers' is for one sequence, and there are {n}"
         raise ValueError(f'{words}: transformers draws those of a batch together')
@@ -760,7 +766,7 @@ def check_room(lm: LM, text: PromptRow, budget: int):
     if lm.decoder_start_ids and text.encoder.get('input_ids') is not None:
         encode_prompt(lm, text.encoder['input_ids'], budget)
     n = max(len(prompt), text.n_positions or 0)
-    if lm.max_length and n + budget > lm.max_length:
+    if lm.max_length and n + budget - 1 > lm.max_length:  # the last new token is not read
         words = f'{n} tokens of the decoder and {budget} new ones do not fit in the context'
         raise ValueError(f'{words} of {lm.max_length}: shorten one')
 

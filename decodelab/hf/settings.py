@@ -73,8 +73,8 @@ CALL_NAMES = (
     'custom_generate',
     'trust_remote_code',
     'synced_gpus',
-    # decodelab's own; seed_like='transformers' draws transformers' own tokens, and strict=True
-    # makes an error of each argument that has no effect
+    # decodelab's own; seed_like='transformers' draws transformers' own tokens, seed_like='counter'
+    # those of `CounterRng`, and strict=True makes an error of each argument that has no effect
     'seed',
     'generator',
     'seed_like',
@@ -365,6 +365,7 @@ _CONDITIONS = {
     'another draft': lambda s: len(drafting_arguments(s)) > 1,
     'groups of beams': lambda s: is_diverse(s) and s['num_beams'] > 1,
     'no diversity_penalty': lambda s: not s['diversity_penalty'],
+    "transformers' numbers": lambda s: s['seed_like'] == 'transformers',
 }
 
 # %% ../../nbs/12_hf/01_settings.ipynb #a0ebeecf
@@ -384,7 +385,7 @@ CLASHES = [
     ('assistant_early_exit', 'another draft', 'the early exit drafts by itself: leave one out'),
     ('seed', 'generator', 'both are sources of randomness: give one'),
     (
-        'seed_like',
+        "transformers' numbers",
         'a draft',
         'transformers draws its drafts after applying the processors twice: leave one out',
     ),
@@ -488,7 +489,7 @@ def check_types(s: Settings):
             check_instance('streamer', s['streamer'], method, example)
     name = 'num_assistant_tokens_schedule'
     check_choice(name, s[name], SCHEDULES)
-    check_choice('seed_like', s['seed_like'], (None, 'transformers'))
+    check_choice('seed_like', s['seed_like'], (None, 'transformers', 'counter'))
     check_choice('cache_implementation', s['cache_implementation'], CACHES)
     check_unknown_fields(config)
 

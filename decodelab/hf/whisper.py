@@ -17,10 +17,9 @@ from transformers.generation.utils import (
     GenerateEncoderDecoderOutput,
 )
 
-from ..core.driver import Rng
 from .custom_generate import decode_rows, pack_output, requests_of
 from .custom_generate import stop_from_criteria, token_budget, with_processors
-from .inputs import PromptRow, pad_id, rngs_of
+from .inputs import PromptRow, pad_id, rng_class, rngs_of
 from .lockstep import Lockstep, joint_processors, run_in_step, widen
 from .outputs import OUTPUT_FLAGS, output_fields, search_fields
 from .settings import Settings, drafting_arguments, is_beam_search, is_sampling
@@ -203,7 +202,7 @@ class SegmentDecoder:
         budget, seed = token_budget(criteria, ids.shape[1]), self.rngs[0].seed + len(self.traces)
         requests = []
         for i, prompt in enumerate(prompts):
-            rng = Rng(seed + i, self.lm.device)
+            rng = rng_class(s)(seed + i, self.lm.device)
             requests.append(lockstep.request(self.lm, prompt, budget, rng, stop, ModelInputs({})))
         self.check_randomness(requests, s)
         traces = run_in_step(lockstep, requests, [strategy] * len(requests))

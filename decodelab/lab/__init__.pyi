@@ -21,4 +21,10 @@ from .freshness import stored_freshness as stored_freshness
 from .validate import folder_problems as folder_problems
 from .distributed import launch as launch
 from .distributed import scaling as scaling
+from .shards import ShardCommand as ShardCommand
+from .shards import kubernetes_job as kubernetes_job
+from .shards import merge_runs as merge_runs
+from .shards import shard_command as shard_command
+from .shards import slurm_job as slurm_job
+from .shards import submit_shards as submit_shards
 from .exercise import your_turn as your_turn

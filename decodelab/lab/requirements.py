@@ -7,6 +7,7 @@ __all__ = ['experiments']
 
 # %% ../../nbs/15_lab/04_requirements.ipynb #19012e29
 import ast
+import csv
 import json
 import os
 import re
@@ -16,10 +17,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from .. import __version__
 from ..evaluate.datasets import missing_data
 from .experiment import SCALES, check_needs, locate_model
-from ..models.loading import EMBEDDED, default_device
+from ..models.loading import EMBEDDED, default_device, install_command
 
 # %% ../../nbs/15_lab/04_requirements.ipynb #960fcda6
 def experiments_folder(package: Path | None = None) -> Path:
@@ -281,8 +281,7 @@ def installed(name: str) -> bool:
 def missing_packages(names: list[str]) -> str:
     "A sentence on packages that are not installed, and on what to install."
     verb = 'is' if len(names) == 1 else 'are'
-    command = f'pip install "decodelab[lab]=={__version__}"'
-    return f'{" and ".join(names)}, which {verb} not installed: {command}'
+    return f'{" and ".join(names)}, which {verb} not installed: {install_command("lab")}'
 
 
 def check_installed(
@@ -334,6 +333,43 @@ def existing_parent(path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
+def free_disk(path) -> float:
+    "Free space for a folder, in GB."
+    return shutil.disk_usage(existing_parent(path)).free / 1e9
+
+
+def hub_cache() -> Path:
+    "The folder of models that were fetched from the Hub."
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE)
+
+
+@cache
+def known_facts(
+    table: str,  # 'checkpoints' or 'datasets'
+    folder: Path | None = None,  # of the experiments; None: those of the package
+) -> dict[str, dict]:
+    "Name → what sources/TABLE.csv states; empty without that file."
+    path = Path(folder or experiments_folder()) / 'sources' / f'{table}.csv'
+    if not path.exists():
+        return {}
+    with open(path, newline='', encoding='utf-8') as file:
+        return {row['name']: row for row in csv.DictReader(file)}
+
+
+def checkpoint_gb(name: str) -> float | None:
+    "The GB of a checkpoint at 16 bits a parameter; None where its parameters are not known."
+    billions = known_facts('checkpoints').get(name, {}).get('parameters_b')
+    return 2 * float(billions) if billions else None
+
+
+def to_fetch(need: dict) -> list[str]:
+    "The models of the Hub that are not here, those of further rows included."
+    names = (*need['models'], *need.get('further', ()))
+    return [name for name in names if missing_model(name) and not missing_model(name, True)]
+
+
 def memory_shortages(need: dict, scale: str) -> list[Missing]:
     "Warnings where the memory of the device, or of the machine, is too small."
     device = 'cpu' if scale == 'pico' else str(default_device(None))
@@ -353,24 +389,43 @@ def memory_shortages(need: dict, scale: str) -> list[Missing]:
     return warnings
 
 
+RESULTS_GB = 0.5  # rows, notebooks and traces of a run
+
+
+def disk_shortages(
+    out,  # where results would go
+    fetched: float,  # GB of models to fetch
+) -> list[Missing]:
+    "Warnings where a disk is too small for the results, and for the models to fetch."
+    disks = {}  # number of a disk → a folder on it, and the GB of each part that it must hold
+    for name, path, gb in (
+        ('results', out, RESULTS_GB),
+        ('models to fetch', hub_cache(), fetched),
+    ):
+        folder = existing_parent(path)
+        disks.setdefault(folder.stat().st_dev, (folder, {}))[1][name] = gb
+    warnings = []
+    for folder, parts in disks.values():
+        free = free_disk(folder)
+        if free < sum(parts.values()):
+            words = ', '.join(f'{name} {gb:.1f}' for name, gb in parts.items() if gb)
+            sizes = f'{sum(parts.values()):.1f} GB are needed ({words}) and {free:.1f} are free'
+            advice = f'{sizes}: make room, set HF_HOME to a folder on a larger disk, or --anyway'
+            warnings.append(Missing(f'disk at {folder}', advice, False))
+    return warnings
+
+
 def shortages(
     need: dict,  # of one scale
     scale: str,
     out,  # where results would go
-    fetched: list[str],  # models that would be fetched
 ) -> list[Missing]:
     "Resources that are too small on this machine: device, memory, disk."
-    room = {existing_parent(out): 0.5}  # GB
-    if fetched:
-        cache = existing_parent(os.environ.get('HF_HOME', Path.home() / '.cache'))
-        room[cache] = max(room.get(cache, 0), need['memory_gb'])
-    warnings = memory_shortages(need, scale)
-    for folder, gb in room.items():
-        free = shutil.disk_usage(folder).free / 1e9
-        if free < gb:
-            advice = f'{gb:g} GB are needed and {free:.1f} are free: make room, or --anyway'
-            warnings.append(Missing(f'disk at {folder}', advice, False))
-    return warnings
+    sizes = [checkpoint_gb(name) for name in to_fetch(need)]
+    fetched = sum(gb or 0 for gb in sizes)
+    if None in sizes:  # at least what the device must hold
+        fetched = max(fetched, need['memory_gb'])
+    return [*memory_shortages(need, scale), *disk_shortages(out, fetched)]
 
 # %% ../../nbs/15_lab/04_requirements.ipynb #9c91fa87
 def missing_data_set(name: str, fetch: bool) -> Missing | None:
@@ -381,9 +436,8 @@ def missing_data_set(name: str, fetch: bool) -> Missing | None:
         advice = advice.replace(' with fetch=True or DECODELAB_FETCH=1', ' with --fetch')
         return Missing(f'data {name}', advice)
     if fetch and missing_data(name, fetch=False) and not installed('datasets'):
-        command = f'pip install "decodelab[experiments]=={__version__}"'
         reason = 'it would come through the library datasets, which is not installed'
-        return Missing(f'data {name}', f'{reason}: {command}')
+        return Missing(f'data {name}', f'{reason}: {install_command("experiments")}')
     return None
 
 
@@ -410,6 +464,4 @@ def find_missing(
     absent = [name for name in RUNNER_PACKAGES if not installed(name)]
     if absent:
         missing.append(Missing('what runs a notebook', missing_packages(absent)))
-    names = (*need['models'], *need.get('further', ()))
-    fetched = [name for name in names if missing_model(name)] if fetch else []
-    return [*filter(None, missing), *shortages(need, scale, out, fetched)]
+    return [*filter(None, missing), *shortages(need, scale, out)]

@@ -6,31 +6,20 @@
 __all__ = []
 
 # %% ../../nbs/15_lab/08_run_plan.ipynb #dc6cfd0f
-import csv
+import os
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
+
+import torch
 
 from ..evaluate.datasets import SOURCES, data_file
 from .experiment import locate_model
 from .notebook_runner import format_duration
-from .requirements import cached_folder, experiments_folder, missing_model
-from .requirements import requirements, weight_files
+from .requirements import cached_folder, checkpoint_gb, free_disk, hub_cache
+from .requirements import known_facts, missing_model, requirements, weight_files
+from ..models.loading import default_device, install_command
 
 # %% ../../nbs/15_lab/08_run_plan.ipynb #372d3036
-@cache
-def known_facts(
-    table: str,  # 'checkpoints' or 'datasets'
-    folder: Path | None = None,  # of the experiments; None: those of the package
-) -> dict[str, dict]:
-    "Name → what sources/TABLE.csv states; empty without that file."
-    path = Path(folder or experiments_folder()) / 'sources' / f'{table}.csv'
-    if not path.exists():
-        return {}
-    with open(path, newline='', encoding='utf-8') as file:
-        return {row['name']: row for row in csv.DictReader(file)}
-
-
 @dataclass
 class ModelFacts:
     "A checkpoint: what its weights take, its licence, whether access must be asked for."
@@ -82,7 +71,7 @@ def model_facts(
     "Facts about a checkpoint: from its files if they are local, else from the Hub or from our list."
     known = known_facts('checkpoints').get(name, {})
     licence = known.get('licence') or 'see its card'
-    gate, billions = known.get('gate', ''), float(known.get('parameters_b') or 0)
+    gate = known.get('gate', '')
     if missing_model(name) is None and locate_model(name)[0] != 'embedded':
         kind, where = locate_model(name)
         files = weight_files(cached_folder(where) if kind == 'hub' else Path(where))
@@ -97,8 +86,7 @@ def model_facts(
             origin = f'our list: the Hub did not answer ({type(error).__name__})'
     else:
         origin = 'our list'
-    gb = 2 * billions or None  # 16 bits a parameter
-    return ModelFacts(name, 'missing', '', gb, licence, gate, origin)
+    return ModelFacts(name, 'missing', '', checkpoint_gb(name), licence, gate, origin)
 
 # %% ../../nbs/15_lab/08_run_plan.ipynb #87331dab
 def text_table(headings: list[str], rows: list[list]) -> list[str]:
@@ -142,6 +130,16 @@ def locate_model_kind(name: str) -> str:
         return 'nano'
 
 
+def fetched_gb(models: list[ModelFacts]) -> float:
+    "The GB of the models that are missing."
+    return sum(m.gb or 0 for m in models if m.state == 'missing')
+
+
+def disk_text(gb: float) -> str:
+    "The GB to fetch beside the free ones of the disk that gets them."
+    return f'{gb:.0f} GB to fetch into {hub_cache()}, where {free_disk(hub_cache()):.0f} are free'
+
+
 def model_lines(models: list[ModelFacts]) -> list[str]:
     "The models as a table, and their sum."
     rows = [
@@ -150,10 +148,10 @@ def model_lines(models: list[ModelFacts]) -> list[str]:
     ]
     headings = ['model', 'state', 'GB', 'files', 'licence', 'gate', 'used by']
     absent = [m for m in models if m.state == 'missing']
-    total = sum(m.gb or 0 for m in absent)
+    total = fetched_gb(models)
     origins = ', '.join(sorted({m.origin for m in absent})) or 'files'
     return [
-        f'Models: {len(models)}, {len(absent)} of them missing, {total:.0f} GB to fetch',
+        f'Models: {len(models)}, {len(absent)} of them missing, {disk_text(total)}',
         *text_table(headings, rows),
         f'Facts of the missing ones are from {origins}; sizes from our list are at 16 bits a parameter.',
         'An experiment in brackets leaves the rows of this model out where it is missing.',
@@ -189,8 +187,28 @@ def experiment_lines(paths: list[Path], scale: str, models: list[ModelFacts]) ->
         size = f'{largest} ({sizes.get(largest, 0):.0f} GB)'
         rows.append([path.stem, f'{need["memory_gb"]:g}', time, size, further])
     headings = ['experiment', 'memory GB', 'time', 'largest model', 'left out where missing']
-    total = f'{len(paths)}, {format_duration(60 * minutes)} one after the other'
+    total = f'{len(paths)}, one after the other {time_text(minutes, scale)}'
     return [f'Experiments: {total}', *text_table(headings, rows)]
+
+
+MACHINES = dict(
+    pico='two CPU cores', gpu='one NVIDIA H100', paper='one NVIDIA H100'
+)  # whose minutes the experiments state
+
+
+def device_text(scale: str) -> str:
+    "The device that a run would use here."
+    device = default_device(None)
+    if scale == 'pico' or device.type == 'cpu':
+        return f'a CPU, {os.cpu_count()} cores'
+    return torch.cuda.get_device_name(device) if device.type == 'cuda' else str(device)
+
+
+def time_text(minutes: float, scale: str) -> str:
+    "The time of experiments, the machine on which they take it, and the device here."
+    about = '' if scale == 'pico' else ' (estimated)'
+    here = f'here: {device_text(scale)}'
+    return f'{format_duration(60 * minutes)} on {MACHINES[scale]}{about}; {here}'
 
 
 def gated_lines(models: list[ModelFacts]) -> list[str]:
@@ -204,8 +222,13 @@ def gated_lines(models: list[ModelFacts]) -> list[str]:
 
 def command_lines(scale: str, models: list[ModelFacts], data: list[str]) -> list[str]:
     "The commands to run, in order."
-    lines = ['pip install "decodelab[lab,experiments,quantized]"', *gated_lines(models)]
+    lines = [install_command('lab', 'experiments', 'quantized'), *gated_lines(models)]
     absent = [m.name for m in models if m.state == 'missing']
+    short = fetched_gb(models) - free_disk(hub_cache())
+    if short > 0:
+        lines.append(
+            f'make room for {short:.0f} GB more, or set HF_HOME to a folder on a larger disk'
+        )
     if absent:
         lines.append(
             f'for m in {" ".join(absent)}; do hf download $m; done  # or leave it to --fetch'

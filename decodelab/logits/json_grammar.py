@@ -134,6 +134,16 @@ CACHED_STATES = 256  # sets of allowed tokens
 REQUIRED_CHARACTERS = '"]},:0aelnrsu'  # these finish any text
 
 
+def texts_of_tokens(lm) -> list[str | None]:
+    "`token_texts` of a model's vocabulary; raises `ValueError` without a tokenizer."
+    if lm.tokenizer is None:
+        raise ValueError(
+            f'{lm.name} was wrapped without a tokenizer, so the text of its ids is not '
+            'known: give LM(model, tokenizer)'
+        )
+    return token_texts(lm.tokenizer, lm.vocab_size)
+
+
 class TokenTrie:
     """The tokens of a model as a tree of bytes.
 
@@ -141,12 +151,7 @@ class TokenTrie:
     """
 
     def __init__(self, lm):
-        if lm.tokenizer is None:
-            raise ValueError(
-                f'{lm.name} was wrapped without a tokenizer, so the text of its ids is not '
-                'known: give LM(model, tokenizer)'
-            )
-        self.texts = token_texts(lm.tokenizer, lm.vocab_size)
+        self.texts = texts_of_tokens(lm)
         missing = sorted(set(REQUIRED_CHARACTERS) - set(self.texts))
         if missing:
             raise ValueError(

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from ..core.checks import check_instance
-from .json_grammar import Grammar, Matcher
-from ..models.tokenizer_bytes import TokenizerBytes, token_texts
+from .json_grammar import Grammar, Matcher, texts_of_tokens
+from ..models.loading import install_command
+from ..models.tokenizer_bytes import TokenizerBytes
 
 # %% ../../nbs/03_logits/06_matchers.ipynb #384e19b4
 class Vocabulary:
@@ -26,12 +27,7 @@ class Vocabulary:
     bos_token_id = None
 
     def __init__(self, lm):
-        if lm.tokenizer is None:
-            raise ValueError(
-                f'{lm.name} was wrapped without a tokenizer, so the text of its ids is not '
-                'known: give LM(model, tokenizer)'
-            )
-        self.texts = token_texts(lm.tokenizer, lm.vocab_size)
+        self.texts = texts_of_tokens(lm)
         self.tokens = [(text or '').encode('latin-1') for text in self.texts] + [b'']
         self.eos_token_id = len(self.texts)
         self.special_token_ids = [i for i, token in enumerate(self.tokens) if not token]
@@ -48,7 +44,7 @@ def import_matcher(package: str):
         return import_module(package)
     except ImportError as error:
         raise ImportError(
-            f'this grammar needs the package {package}: pip install "decodelab[{package}]"'
+            f'this grammar needs the package {package}: {install_command(package)}'
         ) from error
 
 # %% ../../nbs/03_logits/06_matchers.ipynb #6878add5
@@ -70,23 +66,35 @@ def vocabulary(lm) -> Vocabulary:
     "The vocabulary of a model, read once."
     return compiled(lm, 'vocabulary', lambda: Vocabulary(lm))
 
-# %% ../../nbs/03_logits/06_matchers.ipynb #d5b3a845
-class LLGuidanceMatcher(Matcher):
-    "A matcher of llguidance."
+
+class PackageMatcher(Matcher):
+    "The matcher of a package, which is never asked about tokens without bytes."
 
     def __init__(self, matcher, vocabulary: Vocabulary):
         self.matcher = matcher
         self.vocabulary = vocabulary
         self.texts = vocabulary.texts
 
+    def read(self, token: int) -> bool:
+        "Read one more token of the vocabulary; False, with nothing read, if it is not allowed."
+        raise NotImplementedError(f'{type(self).__name__} has no method read')
+
     def accept(self, token: int) -> bool:
         "Read one more token; False, with nothing read, if the grammar does not allow it."
         known = token < len(self.texts) and bool(self.texts[token])
-        return known and self.matcher.try_consume_tokens([token]) == 1
+        return known and self.read(token)
 
     def rollback(self, n: int):
         "Forget the last `n` tokens."
         self.matcher.rollback(n)
+
+# %% ../../nbs/03_logits/06_matchers.ipynb #d5b3a845
+class LLGuidanceMatcher(PackageMatcher):
+    "A matcher of llguidance."
+
+    def read(self, token: int) -> bool:
+        "Read one more token of the vocabulary; False, with nothing read, if it is not allowed."
+        return self.matcher.try_consume_tokens([token]) == 1
 
     def fork(self) -> 'LLGuidanceMatcher':
         "A deep copy."
@@ -147,26 +155,21 @@ def wrap_vocabulary(package, words: Vocabulary):
     return package.LLTokenizer(package.TokenizerWrapper(words))
 
 # %% ../../nbs/03_logits/06_matchers.ipynb #0353ceae
-class XGrammarMatcher(Matcher):
+class XGrammarMatcher(PackageMatcher):
     "A matcher of xgrammar, with a mask of one bit a token."
 
-    def __init__(self, matcher, texts: list):
-        self.matcher = matcher
-        self.texts = texts
-        self.bits = torch.zeros(1, len(texts) // 32 + 1, dtype=torch.int32)  # V + 1 bits at least
+    def __init__(self, matcher, vocabulary: Vocabulary):
+        super().__init__(matcher, vocabulary)
+        n_words = len(self.texts) // 32 + 1  # V + 1 bits at least
+        self.bits = torch.zeros(1, n_words, dtype=torch.int32)
 
-    def accept(self, token: int) -> bool:
-        "Read one more token; False, with nothing read, if the grammar does not allow it."
-        known = token < len(self.texts) and bool(self.texts[token])
-        return known and self.matcher.accept_token(token)
-
-    def rollback(self, n: int):
-        "Forget the last `n` tokens."
-        self.matcher.rollback(n)
+    def read(self, token: int) -> bool:
+        "Read one more token of the vocabulary; False, with nothing read, if it is not allowed."
+        return self.matcher.accept_token(token)
 
     def fork(self) -> 'XGrammarMatcher':
         "A copy with a state of its own."
-        return XGrammarMatcher(self.matcher.fork(), self.texts)
+        return XGrammarMatcher(self.matcher.fork(), self.vocabulary)
 
     def allowed(self) -> torch.Tensor:
         "Which tokens may follow, `(V,)` booleans."
@@ -211,7 +214,7 @@ class XGrammar:
             grammar = compile_grammar(compiler)
         except RuntimeError as error:
             raise ValueError(f'xgrammar cannot compile the grammar: {error}') from error
-        return XGrammarMatcher(package.GrammarMatcher(grammar), vocabulary(lm).texts)
+        return XGrammarMatcher(package.GrammarMatcher(grammar), vocabulary(lm))
 
 # %% ../../nbs/03_logits/06_matchers.ipynb #38e79905
 def xgrammar_compiler(package, words: Vocabulary):

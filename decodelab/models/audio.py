@@ -58,7 +58,7 @@ def read_sound(
     except ImportError:
         raise ValueError(
             'this sound is in no WAV file of 16 bits, and soundfile, which reads others, is not '
-            'installed: pip install "decodelab[experiments]"'
+            'installed: pip install soundfile'
         ) from None
     if isinstance(source, io.BytesIO):
         source.seek(0)

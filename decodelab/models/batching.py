@@ -652,14 +652,14 @@ def failed_trace(prompt, error: Exception) -> Trace:
 
 
 def fill_queue(
-    queue: Queue, lm: LM, prompts: Sequence, seed: int, options: dict, on_error: str
+    queue: Queue, lm: LM, prompts: Sequence, rngs: Callable, options: dict, on_error: str
 ) -> dict[int, Trace]:
     "Add a request for each prompt; returns the traces of those that make none, by number."
     failed = {}
     for i, prompt in enumerate(prompts):
         try:
             ids = encode_prompt(lm, prompt, options['max_new_tokens'])
-            request = Request(lm, ids, rng=Rng(seed + i, lm.device), **options)
+            request = Request(lm, ids, rng=rngs(i), **options)
             if on_error == 'keep':
                 queue.check_room(request)
             queue.requests.append(request)
@@ -707,6 +707,7 @@ def decode_batch(
     stop=None,  # as for `decode`
     cache_tokens: int | None = None,  # positions in the target's cache, beams and draws aside
     on_error: str = 'raise',  # 'keep': a prompt that fails has its error in its trace
+    rng: Callable[[int, str], Rng] = Rng,  # makes the random numbers of a seed on a device
 ) -> Batch:
     """Decode many prompts with joined passes.
 
@@ -720,7 +721,7 @@ def decode_batch(
     batcher = Batcher()
     options = dict(max_new_tokens=max_new_tokens, stop=to_stop(stop), batcher=batcher)
     queue = Queue([], batch_size, cache_tokens)
-    failed = fill_queue(queue, lm, prompts, seed, options, on_error)
+    failed = fill_queue(queue, lm, prompts, lambda i: rng(seed + i, lm.device), options, on_error)
     clock = Request(lm, [0], 1, Rng()).clock
     start = clock()
     with torch.inference_mode():

@@ -125,6 +125,21 @@ def is_cached(name: str, revision: str | None) -> bool:
     except (OSError, ValueError):  # it is not, or nothing on the Hub can have this name
         return False
 
+# %% ../../nbs/02_models/01_loading.ipynb #582f4741
+REPOSITORY = 'https://github.com/decodelab/decodelab'
+
+
+def install_command(
+    *extras: str,
+    package: Path | None = None,  # the folder of the package; None: this one
+) -> str:
+    "The command that installs extras: in the clone, or from the repository."
+    names = ','.join(extras)
+    package = package or PACKAGE
+    if (package.parent / 'pyproject.toml').exists():
+        return f'pip install -e ".[{names}]" # in the clone'
+    return f'pip install "decodelab[{names}] @ git+{REPOSITORY}"'
+
 # %% ../../nbs/02_models/01_loading.ipynb #cf9e52fe
 MODEL_USES = {  # name → kind and purpose
     'pico': ('language model', 'the target of most examples: Python source, with early exits'),
@@ -355,13 +370,32 @@ def no_progress_bars(disable: bool) -> Iterator[None]:
             logging.enable_progress_bar()
 
 # %% ../../nbs/02_models/01_loading.ipynb #8e457e31
+def shard() -> tuple[int, int] | None:
+    """`(i, n)`, if this process is shard `i` of `n` (DECODELAB_SHARD=i/n), which come and go by themselves.
+
+    Raises `ValueError` for anything else, and in a process of a launcher.
+    """
+    text = os.environ.get('DECODELAB_SHARD')
+    if not text:
+        return None
+    match = re.fullmatch(r'(\d+)/(\d+)', text)
+    if not match or int(match[1]) >= int(match[2]):
+        raise ValueError(f'the shard is {text!r}: give one of 0/4, 1/4, 2/4, 3/4, for four of them')
+    if int(os.environ.get('WORLD_SIZE', 1)) > 1:
+        raise ValueError('torchrun and accelerate share the jobs by themselves: leave --shard out')
+    return int(match[1]), int(match[2])
+
+
 def process_rank() -> tuple[int, int, int]:
     """`(rank, size, local rank)` of this process among those started together.
 
-    That is `(0, 1, 0)` for a single process. Raises `ValueError` if accelerate started one
-    process instead of several.
+    That is `(0, 1, 0)` for a single process, and the numbers of a shard for one of those that were
+    not started together. Raises `ValueError` if accelerate started one process instead of several.
     """
     env = os.environ
+    if shard() is not None:
+        i, n = shard()
+        return i, n, i
     rank, local = int(env.get('RANK', 0)), int(env.get('LOCAL_RANK', 0))
     size = int(env.get('WORLD_SIZE', 1))
     by_accelerate = {'ACCELERATE_USE_CPU', 'MASTER_PORT'} <= env.keys()
@@ -434,7 +468,7 @@ def resolve_placement(
                 'start one process on a machine, or leave device_map out'
             )
         return None, dict(device_map=device_map)
-    if process_rank()[1] == 1:
+    if process_rank()[1] == 1 or shard() is not None:
         raise ValueError(
             'tp_plan cuts a model over several processes, and this one is alone: '
             'start it with torchrun --nproc_per_node N'

@@ -104,7 +104,10 @@ class DeviceSequence(SpeculativeSequence):
         super().__init__(strategy, request)
         self.end_ids = torch.tensor(sorted(self.eos), dtype=torch.long, device=request.lm.device)
         self.judges = self.verifier.judges_on_device and self.rng.draws_on_device
-        self.queues_drafts = self.judges and self.draft_rng is self.rng
+        self.own_draws = (
+            self.draft_rng is not self.rng
+        )  # does the drafter draw from a source of its own?
+        self.queues_drafts = self.judges and (self.rng.has_positions or not self.own_draws)
 
     def step(self) -> Step:
         "One round, queued as a whole, or with a draft that the host reads token by token."
@@ -117,9 +120,11 @@ class DeviceSequence(SpeculativeSequence):
         if k < 1 or not self.target.reads_pending():
             return None
         start = self.request.now()
-        queued = self.draft_state.draft_on_device(self.ids, k, self.rng)
+        queued = self.draft_state.draft_on_device(self.ids, k, self.draft_rng)
         if queued is None:
             return None
+        if self.own_draws:
+            queued.draws = 0
         drafted = self.request.now()
         p = self.target.pending_scores(self.ids, queued.tokens, len(queued.tokens) + 1)  # (k+1, V)
         result = self.judge(queued, judged_length(queued.tokens, self.end_ids), p)

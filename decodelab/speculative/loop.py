@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from ..core.checks import check_bool, check_instance
-from ..core.driver import Request, Rng, SequenceEnds, Strategy, elapsed
+from ..core.driver import RandomSource, Request, Rng, SequenceEnds, Strategy, elapsed
 from ..core.trace import Step
 from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
 from .protocol import LookaheadRule, Verification, Verifier
@@ -48,6 +48,7 @@ class Speculative(Strategy):
         """
         sequence = sequence_class(request.lm.device)(self, request)
         while sequence.room > 0:
+            sequence.seek()
             yield sequence.step()
 
 # %% ../../nbs/07_speculative/04_loop.ipynb #b5191088
@@ -61,8 +62,8 @@ class SpeculativeSequence:
         self.ends = SequenceEnds(request, ids_only=not reads_ids)
         self.request = request = replace(request, ends=self.ends)
         self.lookahead = strategy.lookahead.start(request)
-        self.rng = base.sampler(request.rng)
-        self.draft_rng = drafting_rng(strategy, self.rng, request.lm.device)
+        rng = base.sampler(request.rng)
+        self.rng, self.draft_rng = round_rngs(strategy, self.verifier, rng, request.lm.device)
         scorer = (
             DeterministicScorer(base, request) if strategy.deterministic else base.bind(request)
         )
@@ -76,6 +77,11 @@ class SpeculativeSequence:
     def room(self) -> int:
         "Number of tokens that the budget leaves."
         return len(self.request.prompt) + self.request.max_new_tokens - len(self.ids)
+
+    def seek(self):
+        "The random numbers of the round are those of its position, where they have positions."
+        self.rng.seek(len(self.ids))
+        self.draft_rng.seek(len(self.ids))
 
     def keep_drafting(self, n: int, probs, token: int | None) -> bool:
         "The lookahead rule's answer, within the budget and not after a token that ends the sequence."
@@ -246,8 +252,14 @@ def verifier_of_any_draft(strategy: Speculative) -> Verifier:
     )
 
 
-def drafting_rng(strategy: Speculative, rng, device):
-    "The random numbers of the drafter: the target's own, or for drafts that vary a stream of their own."
+def round_rngs(strategy: Speculative, verifier: Verifier, rng: RandomSource, device) -> tuple:
+    """The random numbers of the target, and of the drafter: the same, as a rule.
+
+    Drafts that vary have a stream of their own. Under exact match numbers with positions are drawn by each
+    along the sequence, so that the drafter guesses by the number that will choose the token.
+    """
+    if rng.has_positions and verifier.exact_match:
+        return rng.along(), rng.along()
     if not strategy.lookahead.is_repeatable and isinstance(rng, Rng):
-        return Rng(rng.seed + 1, device)
-    return rng
+        return rng, Rng(rng.seed + 1, device)
+    return rng, rng

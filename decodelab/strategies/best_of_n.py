@@ -148,7 +148,7 @@ class Draws:
         for number in range(n):
             rng = request.rng  # an enumerator, from which one sequence after the other draws
             if isinstance(rng, Rng):
-                rng = Rng(int(rng.uniform() * 2**32), request.lm.device)
+                rng = rng.spawn(request.lm.device)
             child = replace(request, rng=rng, batcher=self.shared)
             self.candidates.append(Candidate(number, child, Trace(child.prompt, [])))
 

@@ -127,7 +127,7 @@ def bind(self: ContrastiveProcessor, request: Request) -> BoundContrast:
             )
         self.agreed_.add(lm)
     n_prompt = 1 if self.ignore_prefix else len(request.prompt)
-    n = n_prompt + request.max_new_tokens
+    n = n_prompt + request.max_new_tokens - 1  # the last new token is not read
     if amateur.max_length and n > amateur.max_length:
         raise ValueError(
             f'{amateur.name} reads at most {amateur.max_length} tokens and would have to read {n}: '

@@ -102,13 +102,20 @@ class ContrastiveSearch(Strategy, Component):
     def decode(self, request: Request) -> Iterator[Step]:
         """One token a step; `info`: the candidates, best first, with probability, penalty and score.
 
-        Raises `ValueError` for more candidates than there are tokens.
+        Raises `ValueError` for more candidates than there are tokens, and for a sequence whose last
+        token, which is read as a candidate, has no position.
         """
-        vocab_size = request.lm.vocab_size
-        if self.top_k > vocab_size:
+        lm = request.lm
+        if self.top_k > lm.vocab_size:
             raise ValueError(
-                f'top_k is {self.top_k} and {request.lm.name} has {vocab_size} tokens: '
+                f'top_k is {self.top_k} and {lm.name} has {lm.vocab_size} tokens: '
                 'give fewer candidates'
+            )
+        n = len(request.prompt) + request.max_new_tokens
+        if lm.max_length and n > lm.max_length:
+            raise ValueError(
+                f'contrastive search reads its last token, and {n} do not fit in the context of '
+                f'{lm.max_length}: shorten the prompt or the budget'
             )
         scorer = CandidateScorer(request)
         if request.record is not None:

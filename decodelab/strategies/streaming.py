@@ -166,7 +166,15 @@ def stream_steps(stream: Stream, request: Request, strategy) -> Iterator[list[st
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #a355cdc7
 def make_request(
-    lm, prompt, strategy, max_new_tokens: int, seed: int, stop, agreed_only: bool, batcher=None
+    lm,
+    prompt,
+    strategy,
+    max_new_tokens: int,
+    seed: int,
+    stop,
+    agreed_only: bool,
+    batcher=None,
+    rng: Callable[[int, str], Rng] = Rng,
 ) -> Request:
     "The request for one sequence; raises `ValueError` for a search, unless `agreed_only`."
     if isinstance(strategy, BeamSearch) and not agreed_only:
@@ -177,8 +185,7 @@ def make_request(
     check_lm('lm', lm)
     check_instance('strategy', strategy, 'decode', 'Greedy()')
     ids = encode_prompt(lm, prompt, max_new_tokens)
-    rng = Rng(seed, lm.device)
-    return Request(lm, ids, max_new_tokens, rng, to_stop(stop), batcher=batcher)
+    return Request(lm, ids, max_new_tokens, rng(seed, lm.device), to_stop(stop), batcher=batcher)
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #5e12c05f
 def stream(
@@ -189,10 +196,11 @@ def stream(
     seed: int = 0,
     stop=None,  # as for `decode`; a stop string is never shown in halves
     agreed_only: bool = False,  # of a beam search, what all beams share
+    rng: Callable[[int, str], Rng] = Rng,  # as for `decode`
 ) -> Stream:
     "Decode one sequence piece by piece; the pieces joined are the text of `decode`'s trace."
-    request = make_request(lm, prompt, strategy, max_new_tokens, seed, stop, agreed_only)
-    return Stream(request, strategy)
+    sizes = (max_new_tokens, seed, stop, agreed_only)
+    return Stream(make_request(lm, prompt, strategy, *sizes, rng=rng), strategy)
 
 # %% ../../nbs/04_strategies/13_streaming.ipynb #087da997
 class AsyncStream:

@@ -13,32 +13,7 @@ import numpy as np
 import torch
 
 from ..core.checks import check_int
-
-# %% ../../nbs/10_watermark/01_philox.ipynb #bae54e67
-WORD_MASK = 2**32 - 1
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
-
-
-def fold_product(product, word, key):
-    "The upper half of a 64-bit product, mixed with a word and a key, as 32 bits."
-    return ((product >> 32) ^ word ^ key) & WORD_MASK
-
-
-def philox(
-    counter,  # four words: numbers, uint64 arrays or int64 tensors, of shapes that go together
-    key,  # two words
-) -> tuple:
-    "Four words of 32 bits by Philox4x32-10 (Salmon et al. 2011)."
-    (a, b, c, d), (k0, k1) = counter, key
-    for _ in range(10):
-        p, q = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
-        a = fold_product(q, b, k0)
-        b = q
-        c = fold_product(p, d, k1)
-        d = p
-        k0, k1 = (k0 + KEY_STEPS[0]) & WORD_MASK, (k1 + KEY_STEPS[1]) & WORD_MASK
-    return a, b & WORD_MASK, c, d & WORD_MASK
+from ..core.counter import KEY_STEPS, MULTIPLIERS, WORD_MASK, fold_product, philox
 
 # %% ../../nbs/10_watermark/01_philox.ipynb #4ba96a69
 # Three kinds of call that never coincide: vLLM's two, and the lists of this package.

@@ -440,15 +440,15 @@ def n_objects():
 
 
 @pytest.mark.parametrize('name', STRATEGIES)
-def test_200_decodes_leave_nothing_behind(name, frozen):
+def test_100_decodes_leave_nothing_behind(name, frozen):
     strategy = STRATEGIES[name]
     decodes = lambda n: [decode(LM, PROMPTS[i % 4], strategy, 4, seed=i).tokens for i in range(n)]
     first = decodes(20)
     before, (tensors, objects) = state(), n_objects()
-    assert decodes(180)[:20] == first
+    assert decodes(80)[:20] == first
     more_tensors, more_objects = n_objects()
     assert more_tensors == tensors
-    assert more_objects - objects < 45  # less than one in four decodes
+    assert more_objects - objects < 20  # less than one in four decodes
     assert state() == before
 
 

@@ -141,7 +141,7 @@ def test_a_missing_extra_is_named(name, line, command, monkeypatch):
     status, out, err = command(f'{line} --engine {name} --prompts two.txt --max-new-tokens 4')
     assert status == 2
     assert 'pip install' in err
-    assert 'decodelab[' in err
+    assert '".[' in err
 
 
 def test_engines_are_compared_by_their_names(command):

@@ -143,7 +143,7 @@ def test_asked_for_the_library_is_called_with_the_arguments_of_the_source(monkey
     with pytest.raises(ValueError, match='abisee/cnn_dailymail .test. has 3 records: give n=3'):
         read_dataset('cnn_dailymail', split='test', n=4, seed=None)
     monkeypatch.setitem(sys.modules, 'datasets', None)
-    with pytest.raises(ImportError, match=r'decodelab\[experiments\]'):
+    with pytest.raises(ImportError, match='need the library datasets: pip install datasets'):
         read_dataset('cnn_dailymail')
 
 

@@ -25,9 +25,12 @@ from transformers.utils import logging
 
 from decodelab import generate
 from decodelab.evaluate.certify import random_lm
+from decodelab.lab.requirements import assigned_literal
 from decodelab.strategies.sampling import Scorer
+from repo import ROOT
+from tests.hf.test_encoder_decoders import SIZES
 from tests.hf.test_generate import BATCH, IDS, MASK, PAD, seq2seq
-from tests.hf.test_prepared_inputs import I, inputs, llava, qwen
+from tests.hf.test_prepared_inputs import I, inputs, llava, qwen, seeded
 
 logging.set_verbosity_error()
 ONE = dict(input_ids=IDS[1:2], pad_token_id=PAD, max_new_tokens=8)
@@ -285,8 +288,7 @@ def test_states_without_a_cache_are_whole_squares(call):
 
 def test_segments_of_zeros_are_read():
     config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3)
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(config).double().eval()
+    model = seeded(lambda: GPT2LMHeadModel(config))
     zeros = check_same(model, **BATCH, token_type_ids=torch.zeros_like(IDS))
     assert not torch.equal(zeros, generate(model, **BATCH))
 
@@ -298,6 +300,7 @@ def test_a_pad_id_inside_a_prompt(llama):
     check_same(llama, input_ids=ids, attention_mask=hole, pad_token_id=PAD, max_new_tokens=6)
 
 
+@pytest.mark.filterwarnings('ignore')  # PEFT's own
 def test_a_trained_prompt():
     peft = pytest.importorskip('peft')
     base = copy.deepcopy(random_lm('llama', 3, layers=2, scale=0.3).model)
@@ -319,19 +322,8 @@ def test_linear_layers_quantized_by_torch(llama):
 
 
 def test_the_decoder_of_whisper_alone():
-    config = WhisperConfig(
-        vocab_size=64,
-        d_model=32,
-        decoder_layers=2,
-        decoder_attention_heads=4,
-        decoder_ffn_dim=48,
-        pad_token_id=PAD,
-        eos_token_id=2,
-        bos_token_id=1,
-        init_std=0.3,
-    )
-    torch.manual_seed(0)
-    model = WhisperForCausalLM(config).double().eval()
+    config = WhisperConfig(**SIZES | dict(decoder_layers=2, pad_token_id=PAD, bos_token_id=1))
+    model = seeded(lambda: WhisperForCausalLM(config))
     ours = check_same(model, **ONE)
     assert ours[:, :7].equal(ONE['input_ids'])
 
@@ -365,8 +357,7 @@ def test_sound_by_position():
     config = SpeechEncoderDecoderConfig.from_encoder_decoder_configs(sound, words)
     config.decoder_start_token_id = 1
     config.pad_token_id = 0
-    torch.manual_seed(0)
-    model = SpeechEncoderDecoderModel(config=config).double().eval()
+    model = seeded(lambda: SpeechEncoderDecoderModel(config=config))
     wave = torch.randn(2, 400, dtype=torch.float64)
     call = dict(decoder_start_token_id=1, pad_token_id=0, max_new_tokens=5)
     ours = generate(model, wave, **call)
@@ -392,28 +383,14 @@ def test_scores_cost_nothing_where_none_are_returned(llama, monkeypatch):
     assert None not in records
 
 
-PRINTED = '''
-import torch
-
-
-def generate(model, input_ids, generation_config, left_padding=None, **kwargs):
-    generation_config = generation_config or model.generation_config
-    cur_length = input_ids.shape[1]
-    max_length = generation_config.max_length or cur_length + generation_config.max_new_tokens
-    while cur_length < max_length:
-        logits = model(input_ids).logits
-        next_tokens = torch.argmax(logits[:, -1, :], dim=-1)
-        input_ids = torch.cat((input_ids, next_tokens[:, None]), dim=-1)
-        cur_length += 1
-    return input_ids
-'''
-
-
 def test_the_recipe_that_the_guide_prints(llama, tmp_path):
     "It reads its length from a configuration, which gets a call's max_new_tokens."
     folder = tmp_path / 'custom_generate'
     folder.mkdir()
-    (folder / 'generate.py').write_text(PRINTED)
+    printed = assigned_literal(ROOT / 'experiments' / '21_guides.ipynb', 'RECIPE')
+    (folder / 'generate.py').write_text(printed)
     call = dict(input_ids=IDS[1:2], custom_generate=str(tmp_path), trust_remote_code=True)
     plain = generate(llama, IDS[1:2], max_new_tokens=6, eos_token_id=-1)
     assert torch.equal(generate(llama, **call, max_new_tokens=6), plain)
+    padded = generate(llama, **call, max_new_tokens=6, left_padding=2, pad_token=PAD)
+    assert padded[0, :2].tolist() == [PAD, PAD]

@@ -27,6 +27,7 @@ from decodelab.logits import TopNSigma
 from decodelab.hf import explain_config
 from decodelab import generate, load
 from decodelab.evaluate.certify import random_lm
+from tests.hf.test_encoder_decoders import SIZES
 
 logging.set_verbosity_error()
 pytestmark = pytest.mark.filterwarnings(
@@ -319,21 +320,7 @@ def seq2seq(kind, seed=0):
         if kind == 'bart':
             model = BartForConditionalGeneration(
                 BartConfig(
-                    vocab_size=64,
-                    d_model=32,
-                    encoder_layers=2,
-                    decoder_layers=2,
-                    encoder_attention_heads=4,
-                    decoder_attention_heads=4,
-                    encoder_ffn_dim=48,
-                    decoder_ffn_dim=48,
-                    max_position_embeddings=64,
-                    pad_token_id=1,
-                    bos_token_id=0,
-                    eos_token_id=2,
-                    decoder_start_token_id=2,
-                    forced_eos_token_id=2,
-                    init_std=0.3,
+                    **SIZES, decoder_layers=2, decoder_start_token_id=2, forced_eos_token_id=2
                 )
             )
         else:
@@ -955,7 +942,7 @@ WRONG = [
     (dict(max_length=7, max_new_tokens=None), ValueError, 'raise it'),
     (dict(max_new_tokens=4, min_new_tokens=5, strict=True), ValueError, 'must have 5'),
     (dict(max_new_tokens=2.5), ValueError, 'integer'),
-    (dict(max_new_tokens=250), ValueError, 'do not fit'),
+    (dict(max_new_tokens=251), ValueError, 'do not fit'),
     (dict(temperature=0.7, strict=True), ValueError, 'do_sample=True'),
     (dict(temperature=-1.0, do_sample=True), ValueError, 'temperature'),
     (dict(top_p=3.0, do_sample=True), ValueError, 'top_p'),

@@ -25,10 +25,14 @@ from tests.hf.test_prepared_inputs import llava, qwen
 logging.set_verbosity_error()
 pytestmark = pytest.mark.filterwarnings('ignore')
 PAD, END = 0, 2
+STOPS = 20, 30, 40, 50  # ids at which a caller's criteria end a sequence
 ROWS = torch.tensor([[PAD, PAD, 5, 6, 7, 5], [8, 9, 10, 11, 12, 13]])
 TEXT = dict(input_ids=ROWS[1:], attention_mask=torch.ones(1, 6).long())
 BATCH = dict(input_ids=ROWS, attention_mask=(ROWS != PAD).long())
+PROMPT = dict(input_ids=ROWS[1:])
+INPUTS = dict(inputs=ROWS[1:])  # by the name of `generate`'s first argument
 SOURCE = dict(input_ids=torch.tensor([[5, 6, 7, 8, 9]]), attention_mask=torch.ones(1, 5).long())
+SOURCE_IDS = dict(input_ids=SOURCE['input_ids'])
 SOURCES = dict(
     input_ids=torch.tensor([[5, 6, 7, 8, 9], [10, 11, 12, 1, 1]]),
     attention_mask=torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
@@ -96,16 +100,11 @@ class Call:
         return next((s['do_sample'] for s in sources if s.get('do_sample') is not None), False)
 
 
-def made_new(value):
-    "The value of an argument, a new one where it has a state."
-    return value() if isinstance(value, type) or callable(value) else value
-
-
 class StopOnEnds(StoppingCriteria):
     "StableLM's card: stop when row 0 ends with one of some ids; one truth value for the batch."
 
     def __call__(self, input_ids, scores, **kwargs):
-        return any(input_ids[0][-1] == i for i in (20, 30, 40, 50))
+        return any(input_ids[0][-1] == i for i in STOPS)
 
 
 class LmEvalStop(StoppingCriteria):
@@ -117,7 +116,7 @@ class LmEvalStop(StoppingCriteria):
     def __call__(self, input_ids, scores, **kwargs):
         self.done = self.done or [False] * len(input_ids)
         for i, row in enumerate(input_ids[:, 6:].tolist()):
-            self.done[i] = self.done[i] or bool({*row[-3:]} & {20, 30, 40, 50})
+            self.done[i] = self.done[i] or bool({*row[-3:]} & {*STOPS})
         return False not in self.done
 
 
@@ -129,7 +128,7 @@ class SmolStop(StoppingCriteria):
 
     def __call__(self, input_ids, scores, **kwargs):
         self.stream += f'<{input_ids[0][-1]}>'
-        return any(self.stream.endswith(f'<{i}>') for i in (20, 30, 40, 50))
+        return any(self.stream.endswith(f'<{i}>') for i in STOPS)
 
 
 class RepetitionStop(StoppingCriteria):
@@ -182,15 +181,16 @@ GRPO = dict(
 BART = dict(num_beams=4, length_penalty=2.0, early_stopping=True, no_repeat_ngram_size=3)
 PICTURE = dict(pixel_values=torch.ones(1, 3, 8, 8, dtype=torch.float64))
 STOP = lambda kind: dict(stopping_criteria=lambda: StoppingCriteriaList([kind()]))
+LM_EVAL = dict(max_length=14, pad_token_id=PAD, use_cache=True, do_sample=False, **STOP(LmEvalStop))
 
 MODEL_CARDS = [
     Call('gpt2', 'gpt2', TEXT, dict(max_length=12, num_return_sequences=5, do_sample=True)),
     Call('openai-community/gpt2-large', 'gpt2', TEXT, dict(max_new_tokens=8)),
-    Call('DialoGPT', 'gpt2', dict(input_ids=ROWS[1:]), dict(max_length=20, pad_token_id=END)),
+    Call('DialoGPT', 'gpt2', PROMPT, dict(max_length=20, pad_token_id=END)),
     Call(
         'DialoGPT-large',
         'gpt2',
-        dict(input_ids=ROWS[1:]),
+        PROMPT,
         dict(
             max_length=20,
             pad_token_id=END,
@@ -205,7 +205,7 @@ MODEL_CARDS = [
     Call(
         'GPT-J',
         'gpt2',
-        dict(input_ids=ROWS[1:]),
+        PROMPT,
         dict(do_sample=True, temperature=0.9, max_length=14),
     ),
     Call(
@@ -215,7 +215,7 @@ MODEL_CARDS = [
         dict(num_beams=5, max_new_tokens=8, early_stopping=True, no_repeat_ngram_size=2),
     ),
     Call('OPT', 'opt', TEXT, dict(do_sample=True, num_return_sequences=5, max_length=10)),
-    Call('OPT-30b', 'opt', dict(input_ids=ROWS[1:])),
+    Call('OPT-30b', 'opt', PROMPT),
     Call('GPT-NeoX', 'gpt_neox', TEXT, dict(do_sample=True, temperature=0.9, max_length=12)),
     Call('Pythia', 'gpt_neox', TEXT),
     Call('Dolly', 'gpt_neox', TEXT, dict(do_sample=True, max_new_tokens=8, top_p=0.92, top_k=0)),
@@ -238,7 +238,7 @@ MODEL_CARDS = [
         dict(max_new_tokens=8, temperature=0.7, do_sample=True, **STOP(StopOnEnds)),
     ),
     Call('StableLM, greedy', 'gpt_neox', BATCH, dict(max_new_tokens=8, **STOP(StopOnEnds))),
-    Call('Llama 2', 'llama', dict(input_ids=ROWS[1:]), dict(max_length=14), LLAMA2),
+    Call('Llama 2', 'llama', PROMPT, dict(max_length=14), LLAMA2),
     Call(
         'Llama 2, greedy by the call',
         'llama',
@@ -249,7 +249,7 @@ MODEL_CARDS = [
     Call(
         'Llama 3',
         'llama',
-        dict(input_ids=ROWS[1:]),
+        PROMPT,
         LLAMA2 | dict(max_new_tokens=8, eos_token_id=[END, 9]),
     ),
     Call(
@@ -282,7 +282,7 @@ MODEL_CARDS = [
     Call(
         'Alpaca-LoRA',
         'llama',
-        dict(input_ids=ROWS[1:]),
+        PROMPT,
         SCORES
         | dict(
             generation_config=GenerationConfig(temperature=0.1, top_p=0.75, top_k=40, num_beams=4),
@@ -292,7 +292,7 @@ MODEL_CARDS = [
     Call(
         'OpenHermes',
         'llama',
-        dict(input_ids=ROWS[1:]),
+        PROMPT,
         dict(
             max_new_tokens=8,
             temperature=0.8,
@@ -310,14 +310,14 @@ MODEL_CARDS = [
     Call(
         'SmolLM2',
         'llama',
-        dict(inputs=ROWS[1:]),
+        INPUTS,
         dict(max_new_tokens=8, temperature=0.2, top_p=0.9, do_sample=True),
     ),
-    Call('Yi', 'llama', dict(input_ids=ROWS[1:]), dict(eos_token_id=END)),
+    Call('Yi', 'llama', PROMPT, dict(eos_token_id=END)),
     Call(
         'DeepSeek-Coder',
         'llama',
-        dict(inputs=ROWS[1:]),
+        INPUTS,
         dict(
             max_new_tokens=8,
             do_sample=False,
@@ -335,12 +335,12 @@ MODEL_CARDS = [
         TEXT,
         dict(max_length=14, do_sample=True, top_k=10, num_return_sequences=1, eos_token_id=END),
     ),
-    Call('Phi-2', 'llama', dict(input_ids=ROWS[1:]), dict(max_length=14)),
+    Call('Phi-2', 'llama', PROMPT, dict(max_length=14)),
     Call('Phi-3', 'llama', TEXT, dict(max_new_tokens=8, temperature=0.0, do_sample=False)),
     Call('Gemma', 'llama', TEXT, dict(max_new_tokens=8)),
     Call('Gemma 2', 'llama', TEXT, dict(max_new_tokens=8, cache_implementation='static')),
-    Call('Gemma 3', 'llama', dict(inputs=ROWS[1:]), dict(max_new_tokens=8, do_sample=False)),
-    Call('Mistral', 'mistral', dict(inputs=ROWS[1:]), dict(max_new_tokens=8, do_sample=True)),
+    Call('Gemma 3', 'llama', INPUTS, dict(max_new_tokens=8, do_sample=False)),
+    Call('Mistral', 'mistral', INPUTS, dict(max_new_tokens=8, do_sample=True)),
     Call('Mixtral', 'mistral', TEXT, dict(max_new_tokens=8)),
     Call(
         'Zephyr',
@@ -348,7 +348,7 @@ MODEL_CARDS = [
         TEXT,
         dict(max_new_tokens=8, do_sample=True, temperature=0.7, top_k=50, top_p=0.95),
     ),
-    Call('Qwen 1.5', 'llama', dict(inputs=ROWS[1:]), dict(max_new_tokens=8)),
+    Call('Qwen 1.5', 'llama', INPUTS, dict(max_new_tokens=8)),
     Call('Qwen 2.5', 'llama', TEXT, dict(max_new_tokens=8), QWEN),
     Call(
         'Qwen 2.5, a batch',
@@ -365,7 +365,7 @@ MODEL_CARDS = [
         dict(max_new_tokens=8, do_sample=False, temperature=None, top_p=None, top_k=None),
         QWEN,
     ),
-    Call('T5', 't5', dict(input_ids=SOURCE['input_ids'])),
+    Call('T5', 't5', SOURCE_IDS),
     Call('Flan-T5', 't5', dict(inputs=SOURCE['input_ids']), dict(max_length=12)),
     Call('T5, summaries', 't5', SOURCE, BART | dict(min_length=4, max_length=12)),
     Call(
@@ -374,15 +374,15 @@ MODEL_CARDS = [
         dict(input_ids=SOURCES['input_ids']),
         dict(max_length=12, no_repeat_ngram_size=2, num_beams=4),
     ),
-    Call('CodeT5', 't5', dict(input_ids=SOURCE['input_ids']), dict(max_length=8)),
+    Call('CodeT5', 't5', SOURCE_IDS, dict(max_length=8)),
     Call(
         'BART',
         'bart',
-        dict(input_ids=SOURCE['input_ids']),
+        SOURCE_IDS,
         dict(num_beams=4, min_length=0, max_length=10),
     ),
     Call('BART-CNN', 'bart', SOURCES, dict(max_length=14, min_length=6, do_sample=False), BART),
-    Call('BART, masks', 'bart', dict(input_ids=SOURCE['input_ids']), dict(forced_bos_token_id=0)),
+    Call('BART, masks', 'bart', SOURCE_IDS, dict(forced_bos_token_id=0)),
     Call('Pegasus', 'pegasus', SOURCES, dict(max_new_tokens=8)),
     Call(
         'Pegasus, paraphrases',
@@ -481,7 +481,7 @@ LIBRARIES = [
         SCORES
         | dict(
             generation_config=GenerationConfig(
-                max_new_tokens=8, temperature=0.7 + 1e-7, top_k=0.0 or 0, top_p=1.0, do_sample=True
+                max_new_tokens=8, temperature=0.7 + 1e-7, top_k=0, top_p=1.0, do_sample=True
             )
         ),
     ),
@@ -497,46 +497,37 @@ LIBRARIES = [
     Call(
         'lm-eval: generate_until',
         'llama',
-        dict(input_ids=ROWS),
-        dict(max_length=14, pad_token_id=PAD, use_cache=True, do_sample=False, **STOP(LmEvalStop))
-        | dict(attention_mask=BATCH['attention_mask']),
+        BATCH,
+        LM_EVAL,
     ),
     Call(
         'lm-eval: without a mask',
         'llama',
         dict(input_ids=ROWS),
-        dict(max_length=14, pad_token_id=PAD, use_cache=True, do_sample=False, **STOP(LmEvalStop)),
+        LM_EVAL,
     ),
     Call(
         'lm-eval: sampled',
         'llama',
-        dict(input_ids=ROWS[1:]),
-        dict(
-            max_length=14,
-            pad_token_id=PAD,
-            use_cache=True,
-            do_sample=True,
-            temperature=0.8,
-            top_p=0.95,
-            **STOP(LmEvalStop),
-        ),
+        PROMPT,
+        LM_EVAL | dict(do_sample=True, temperature=0.8, top_p=0.95),
     ),
     Call(
         'lm-eval: an encoder–decoder',
         't5',
         SOURCES,
-        dict(max_length=10, pad_token_id=1, use_cache=True, do_sample=False, **STOP(LmEvalStop)),
+        LM_EVAL | dict(max_length=10, pad_token_id=1),
     ),
     Call(
         'smolagents: chat',
         'llama',
-        dict(inputs=ROWS[1:]),
+        INPUTS,
         dict(use_cache=True, max_new_tokens=8, stopping_criteria=None),
     ),
     Call(
         'smolagents: stop sequences',
         'llama',
-        dict(inputs=ROWS[1:]),
+        INPUTS,
         dict(use_cache=True, max_new_tokens=8, **STOP(SmolStop)),
     ),
     Call(

@@ -402,7 +402,7 @@ def test_embeddings_and_streams_and_states(reader):
     with pytest.raises(ValueError, match='input_ids alone'):
         generate(mamba, **ones, prompt_lookup_num_tokens=3)
     with pytest.raises(ValueError, match='do not fit'):
-        generate(reader, inputs_embeds=vectors, max_new_tokens=250)
+        generate(reader, inputs_embeds=vectors, max_new_tokens=260)
     with pytest.raises(ValueError, match='usable logits'):
         generate(reader, inputs_embeds=vectors * float('nan'), max_new_tokens=3)
 

@@ -12,10 +12,12 @@ import time
 
 import nbformat
 import pytest
+from huggingface_hub.constants import HF_HUB_CACHE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 import preloaded
 from decodelab.core.files import may_be_alive
+from decodelab.lab.requirements import free_disk
 from repo import ROOT, notebooks
 
 pytest.importorskip('nbclient')
@@ -189,11 +191,29 @@ def test_what_is_missing_is_reported_before_anything_runs(tmp_path):
         *args, '--check', cwd=tmp_path, HF_HOME=str(tmp_path / 'hub'), DECODELAB_DATA=str(tmp_path)
     )
     assert status == 1
-    assert sum(not line.startswith(' ' * 8) for line in out.splitlines()) == 4  # others go on
+    assert sum(not line.startswith(' ' * 8) for line in out.splitlines()) == 6  # others go on
     out = ' '.join(out.split())
+    assert 'perhaps disk at' in out
+    assert 'time: 10.0 h on one NVIDIA H100 (estimated); here: ' in out
     assert 'cnn_dailymail' not in out
     assert '--fetch' in out
     assert 'zoo train nano' in out
+
+
+def test_a_check_of_all_is_a_page_to_act_on(tmp_path):
+    "It installs from the clone, since a name on PyPI may belong to others; and it knows disk and device."
+    args = 'experiment', 'all', '--scale', 'paper', '--check'
+    status, out, err = run(*args, cwd=tmp_path)
+    assert status == 1, err
+    assert out.startswith('Experiments: ')
+    to_do = out[out.index('To do:') :].splitlines()[1]
+    assert to_do == '1. pip install -e ".[lab,experiments,quantized]" # in the clone'
+    assert 'install "decodelab[' not in out
+    assert re.search(r' h on one NVIDIA H100 \(estimated\); here: ', out.splitlines()[0])
+    disk = re.search(r'(\d+) GB to fetch into (\S+), where (\d+) are free', out)
+    assert disk[2] == HF_HUB_CACHE
+    assert abs(int(disk[3]) - free_disk(HF_HUB_CACHE)) < 20
+    assert ('make room for ' in out) == (int(disk[1]) > int(disk[3]))
 
 
 @pytest.mark.parametrize('path', notebooks('experiments'), ids=lambda p: p.stem)

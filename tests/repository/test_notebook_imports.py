@@ -20,6 +20,7 @@ OPTIONAL = dict(
     torchao='quantized',
     ctranslate2='bench',
     lm_eval='lm-eval',
+    submitit='submitit',
 )
 OF_A_CHECKOUT = {p.stem for p in (ROOT / 'tests' / 'golden').glob('*.py')}  # where there is one
 PROVIDERS = packages_distributions()

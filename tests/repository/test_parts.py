@@ -217,7 +217,7 @@ def test_the_first_cell_names_the_module(path):
 
 def test_a_page_exports_nothing():
     "A notebook that makes no module has no cell for one, and no file in the package."
-    assert [p.stem for p in pages()] == ['10_glossary', '10_explorers', '13_write_your_own']
+    assert [p.stem for p in pages()] == ['12_glossary', '10_explorers', '14_write_your_own']
     exported = [(p.stem, s) for p in pages() for s in cells(p) if is_exported(s)]
     assert exported == []
     assert [p for p in pages() if module_path(module_name(p)).exists()] == []
@@ -244,7 +244,7 @@ def test_what_is_imported_is_declared():
     meta = project()['project']
     extras = [
         d
-        for extra in ('quantized', 'experiments', 'lm-eval', 'lab')
+        for extra in ('quantized', 'experiments', 'lm-eval', 'submitit', 'lab')
         for d in meta['optional-dependencies'][extra]
     ]
     declared = {

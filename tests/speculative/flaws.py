@@ -42,8 +42,8 @@ def accept_all(p, draft, rng):
     return Verification(k, rng.categorical(p[k]))
 
 
-class Lax(TokenVerifier):
-    "Token verification that accepts everything where `when(draft)` is true."
+class AcceptsAllWhere:
+    "Accepts everything where `when(draft)` is true; its heirs are verifiers as well."
 
     def __init__(self, when):
         self.when = when
@@ -52,20 +52,22 @@ class Lax(TokenVerifier):
         return accept_all(p, draft, rng) if self.when(draft) else super().verify(p, draft, rng)
 
 
-class LaxGreedy(ExactMatchVerifier):
-    "Exact match that accepts everything where `when(draft)` is true."
+class Lax(AcceptsAllWhere, TokenVerifier):
+    "Token verification that is lax at times."
 
-    def __init__(self, when):
-        self.when = when
 
-    def verify(self, p, draft, rng):
-        return accept_all(p, draft, rng) if self.when(draft) else super().verify(p, draft, rng)
+class LaxGreedy(AcceptsAllWhere, ExactMatchVerifier):
+    "Exact match that is lax at times."
+
+
+def ends_of(draft):
+    "The ids that end the sequence of a draft."
+    return draft.request.stop.eos or draft.request.lm.eos
 
 
 def ends_before(draft):
     "Does an id that ends a sequence stand in the committed ids?"
-    ends = draft.request.stop.eos or draft.request.lm.eos
-    return any(x in ends for x in draft.committed)
+    return any(x in ends_of(draft) for x in draft.committed)
 
 
 def every_third_round(draft):
@@ -107,31 +109,38 @@ class Wrong(TokenVerifier):
     "Token verification; a subclass replaces a step of it."
 
     def verify(self, p, draft, rng):
-        for i, x in enumerate(draft.tokens):
-            q = None if draft.q is None else draft.q[i]
-            if not self.accepts(p[i], q, x, rng, draft):
-                return Verification(i, rng.categorical(self.rest(p, q, x, i, draft)))
+        for i in range(len(draft.tokens)):
+            if not self.accepts(p, draft, i, rng):
+                return Verification(i, self.correction(p, draft, i, rng))
         return Verification(len(draft.tokens), self.bonus(p, draft, rng))
 
-    def accepts(self, p, q, x, rng, draft):
-        return rng.uniform() < self.ratio(p, q, x)
+    def accepts(self, p, draft, i, rng):
+        return rng.uniform() < self.ratio(p, draft, i)
 
-    def ratio(self, p, q, x):
-        return p[x] if q is None else p[x] / q[x]
+    def ratio(self, p, draft, i):
+        x = draft.tokens[i]
+        return p[i][x] if draft.q is None else p[i][x] / draft.q[i][x]
 
-    def rest(self, p, q, x, i, draft):
-        return residual(p[i], q, x)
+    def correction(self, p, draft, i, rng):
+        return rng.categorical(self.rest(p, draft, i))
+
+    def rest(self, p, draft, i):
+        q = None if draft.q is None else draft.q[i]
+        return residual(p[i], q, draft.tokens[i])
 
     def bonus(self, p, draft, rng):
         return rng.categorical(p[len(draft.tokens)])
 
 
 class BonusOfTheRowBefore(Wrong):
-    "After four accepted tokens, the bonus token is of the row before the last."
+    "After `n` accepted tokens or more, the bonus token is of the row before the last."
+
+    def __init__(self, n):
+        self.n = n
 
     def bonus(self, p, draft, rng):
         k = len(draft.tokens)
-        return rng.categorical(p[k - 1 if k > 3 else k])
+        return rng.categorical(p[k - 1 if k >= self.n else k])
 
 
 class BonusOfTheDraft(Wrong):
@@ -145,9 +154,9 @@ class BonusOfTheDraft(Wrong):
 class UniformOfTheLastRejection(Wrong):
     "The uniform number that rejected a token is used once more, in the next round."
 
-    def accepts(self, p, q, x, rng, draft):
+    def accepts(self, p, draft, i, rng):
         u = vars(draft.request).pop('u', None) or rng.uniform()
-        accepted = u < self.ratio(p, q, x)
+        accepted = u < self.ratio(p, draft, i)
         if not accepted:
             draft.request.u = u
         return accepted
@@ -159,38 +168,41 @@ class RareId(Wrong):
     def __init__(self, token):
         self.token = token
 
-    def accepts(self, p, q, x, rng, draft):
-        return x == self.token or super().accepts(p, q, x, rng, draft)
+    def accepts(self, p, draft, i, rng):
+        return draft.tokens[i] == self.token or super().accepts(p, draft, i, rng)
 
 
 class LowProbability(Wrong):
-    "Rejects tokens to which the target gives less than 1 %."
+    "Rejects tokens to which the target gives less than one in `n`."
 
-    def accepts(self, p, q, x, rng, draft):
-        return p[x] * 100 >= 1 and super().accepts(p, q, x, rng, draft)
+    def __init__(self, n=100):
+        self.n = n
+
+    def accepts(self, p, draft, i, rng):
+        return p[i][draft.tokens[i]] * self.n >= 1 and super().accepts(p, draft, i, rng)
 
 
 class AbsoluteResidual(Wrong):
     "The residual is |p − q|, not clipped."
 
-    def rest(self, p, q, x, i, draft):
-        rest = residual(p[i], q, x) if q is None else abs(p[i] - q)
+    def rest(self, p, draft, i):
+        rest = super().rest(p, draft, i) if draft.q is None else abs(p[i] - draft.q[i])
         return rest if rest.sum() > 0 else p[i]
 
 
 class RoundedRatio(Wrong):
     "The ratio is rounded up to a tenth."
 
-    def ratio(self, p, q, x):
-        ratio = float(super().ratio(p, q, x))
+    def ratio(self, p, draft, i):
+        ratio = float(super().ratio(p, draft, i))
         return -(-ratio * 10 // 1) / 10
 
 
 class Snaps(Wrong):
     "A token of probability over 0.6 is accepted without a test."
 
-    def accepts(self, p, q, x, rng, draft):
-        return p[x] * 10 > 6 or super().accepts(p, q, x, rng, draft)
+    def accepts(self, p, draft, i, rng):
+        return p[i][draft.tokens[i]] * 10 > 6 or super().accepts(p, draft, i, rng)
 
 
 class JudgedContexts(Wrong):
@@ -199,10 +211,10 @@ class JudgedContexts(Wrong):
     def __init__(self):
         self.cache = {}
 
-    def accepts(self, p, q, x, rng, draft):
-        key = (*draft.committed[-2:], x)
+    def accepts(self, p, draft, i, rng):
+        key = (*draft.committed[-2:], draft.tokens[i])
         if key not in self.cache:
-            self.cache[key] = bool(super().accepts(p, q, x, rng, draft))
+            self.cache[key] = bool(super().accepts(p, draft, i, rng))
         return self.cache[key]
 
 
@@ -213,8 +225,8 @@ class OneUniform(Wrong):
         self.u = rng.uniform()
         return super().verify(p, draft, rng)
 
-    def accepts(self, p, q, x, rng, draft):
-        return self.u < self.ratio(p, q, x)
+    def accepts(self, p, draft, i, rng):
+        return self.u < self.ratio(p, draft, i)
 
 
 class SharedUniforms(Wrong):
@@ -223,15 +235,15 @@ class SharedUniforms(Wrong):
     def __init__(self):
         self.numbers = {}
 
-    def accepts(self, p, q, x, rng, draft):
+    def accepts(self, p, draft, i, rng):
         request = draft.request
         if request.batcher is None:
-            return super().accepts(p, q, x, rng, draft)
+            return super().accepts(p, draft, i, rng)
         request.tests = vars(request).get('tests', 0) + 1
         key = id(request.batcher), request.tests
         if key not in self.numbers:
             self.numbers[key] = rng.uniform()
-        return self.numbers[key] < self.ratio(p, q, x)
+        return self.numbers[key] < self.ratio(p, draft, i)
 
 
 class FirstFailure(BlockVerifier):
@@ -270,46 +282,50 @@ class SiblingsOnTheSameRow(MultiDraftVerifier):
         return None, rest
 
 
-class ChildrenTwice(TreeDrafter):
-    "The first child of each node stands in the tree twice, with the row of a second draw."
-
-    def start(self, request, base, target):
-        state = super().start(request, base, target)
-        grown = state.draft
-
-        def draft(ids, keep_drafting, rng):
-            tree = grown(ids, keep_drafting, rng)
-            roots = [j for j, parent in enumerate(tree.parents) if parent < 0]
-            if len(roots) > 1:
-                tree.tokens[roots[1]] = tree.tokens[roots[0]]
-                tree.q[roots[1]] = tree.q[roots[0]]
-            return tree
-
-        state.draft = draft
-        return state
-
-
 # Drafters
 
 
-class Changed(AssistantDrafter):
-    "An assistant whose drafts pass through `change(draft, ids, rng)`."
+class Changes:
+    "Drafts pass through `change`, and are drawn from a `source`; its heirs are drafters as well."
 
     def start(self, request, base, target):
         state = super().start(request, base, target)
-        drafted = state.draft
+        drafted, source = state.draft, self.source(request)
 
         def draft(ids, keep_drafting, rng):
-            return self.change(drafted(ids, keep_drafting, rng), ids, rng)
+            return self.change(drafted(ids, keep_drafting, source(rng)), ids, request, rng)
 
         state.draft = draft
         return state
+
+    def source(self, request):
+        "From the random numbers of a round, those with which its draft is drawn."
+        return lambda rng: rng
+
+    def change(self, draft, ids, request, rng):
+        "The draft of a round after the committed `ids`."
+        return draft
+
+
+class Changed(Changes, AssistantDrafter):
+    "An assistant with other drafts."
+
+
+class ChildrenTwice(Changes, TreeDrafter):
+    "The first child of each node stands in the tree twice, with the row of a second draw."
+
+    def change(self, draft, ids, request, rng):
+        roots = [j for j, parent in enumerate(draft.parents) if parent < 0]
+        if len(roots) > 1:
+            draft.tokens[roots[1]] = draft.tokens[roots[0]]
+            draft.q[roots[1]] = draft.q[roots[0]]
+        return draft
 
 
 class RowsNotDrawnFrom(Changed):
     "Reports its row before for every token but the first."
 
-    def change(self, draft, ids, rng):
+    def change(self, draft, ids, request, rng):
         draft.q = draft.q[:1] + draft.q[:-1] if draft.q else draft.q
         for j, x in enumerate(draft.tokens):
             draft.q[j] = (
@@ -327,59 +343,43 @@ def uniform_row(row):
 class OwnTemperature(Changed):
     "Draws at temperature 1 and reports the rows of its base."
 
-    def change(self, draft, ids, rng):
+    def change(self, draft, ids, request, rng):
         squared = [row**2 for row in draft.q]
         draft.q = [row / row.sum() for row in squared]
         return draft
 
 
-class RowOfTheRequestBefore(AssistantDrafter):
+class RowOfTheRequestBefore(Changed):
     "Reports for the first token of a request the row of the request before."
 
     before = None
 
-    def start(self, request, base, target):
-        state = super().start(request, base, target)
-        drafted = state.draft
-
-        def draft(ids, keep_drafting, rng):
-            result = drafted(ids, keep_drafting, rng)
-            if result.tokens and len(ids) == len(request.prompt):
-                row, self.before = self.before, result.q[0]
-                fits = row is not None and len(row) == len(self.before)
-                if fits and row[result.tokens[0]] > 0:
-                    result.q = [row, *result.q[1:]]
-            return result
-
-        state.draft = draft
-        return state
+    def change(self, draft, ids, request, rng):
+        if draft.tokens and len(ids) == len(request.prompt):
+            row, self.before = self.before, draft.q[0]
+            fits = row is not None and len(row) == len(self.before)
+            if fits and row[draft.tokens[0]] > 0:
+                draft.q = [row, *draft.q[1:]]
+        return draft
 
 
 class DropsTheUnlikely(Changed):
     "Drops the last token where its probability is below 0.3."
 
-    def change(self, draft, ids, rng):
+    def change(self, draft, ids, request, rng):
         while draft.tokens and draft.q[-1][draft.tokens[-1]] * 10 < 3:
             draft.tokens.pop()
             draft.q.pop()
         return draft
 
 
-class CoolsDown(AssistantDrafter):
+class CoolsDown(Changed):
     "From the second round on its tokens are drawn from sharper rows than it reports."
 
-    def start(self, request, base, target):
-        state = super().start(request, base, target)
-        drafted = state.draft
-
-        def draft(ids, keep_drafting, rng):
-            result = drafted(ids, keep_drafting, rng)
-            if len(ids) > len(request.prompt):
-                result.tokens = [rng.categorical(row**2) for row in result.q]
-            return result
-
-        state.draft = draft
-        return state
+    def change(self, draft, ids, request, rng):
+        if len(ids) > len(request.prompt):
+            draft.tokens = [rng.categorical(row**2) for row in draft.q]
+        return draft
 
 
 class FutureNumbers:
@@ -401,30 +401,19 @@ class FutureNumbers:
         return torch.searchsorted(cumulative, at, right=True).item()
 
 
-class PeekingDrafter(AssistantDrafter):
+class PeekingDrafter(Changed):
     "Draws with the numbers that will judge its tokens."
 
-    def start(self, request, base, target):
-        state = super().start(request, base, target)
-        drafted = state.draft
-
-        def draft(ids, keep_drafting, rng):
-            source = FutureNumbers(rng) if hasattr(rng, 'generator') else rng
-            return drafted(ids, keep_drafting, source)
-
-        state.draft = draft
-        return state
+    def source(self, request):
+        return lambda rng: FutureNumbers(rng) if hasattr(rng, 'generator') else rng
 
 
-class SameSeed(AssistantDrafter):
+class SameSeed(Changed):
     "Draws with a generator of its own that has the seed of the request."
 
-    def start(self, request, base, target):
-        state = super().start(request, base, target)
-        drafted = state.draft
+    def source(self, request):
         own = Rng(request.rng.seed) if hasattr(request.rng, 'seed') else None
-        state.draft = lambda ids, keep_drafting, rng: drafted(ids, keep_drafting, own or rng)
-        return state
+        return lambda rng: own or rng
 
 
 # Lookahead rules
@@ -461,51 +450,55 @@ class CountsItsAnswers(LookaheadRule):
 # Bases and loops
 
 
-class UnprocessedBonus(Sample):
+class Rescored:
+    "Scores with a `scorer` of its own; its heirs are bases as well."
+
+    def bind(self, request):
+        scorer = super().bind(request)
+        scorer.__class__ = self.scorer
+        return scorer
+
+
+class UnprocessedBonusScorer(Scorer):
     "The last row of a block is not processed."
 
-    def bind(self, request):
-        scorer = super().bind(request)
-        plain = Sample().bind(request)
-        processed = scorer.scores
-
-        def scores(ids, last):
-            rows = processed(ids, last)
-            if last > 1:
-                rows = torch.cat([rows[:-1], plain.scores(ids, 1)])
-            return rows
-
-        scorer.scores = scores
-        return scorer
+    def scores(self, ids, last):
+        rows = super().scores(ids, last)
+        if last > 1:
+            rows = torch.cat([rows[:-1], self.finalize(self.session.logits(ids, 1))])
+        return rows
 
 
-class TopTwenty(Sample):
+class UnprocessedBonus(Rescored, Sample):
+    scorer = UnprocessedBonusScorer
+
+
+class TopTwentyScorer(Scorer):
     "Blocks of rows are cut to their twenty likeliest tokens."
 
-    def bind(self, request):
-        scorer = super().bind(request)
-        whole = scorer.scores
-
-        def scores(ids, last):
-            rows = whole(ids, last)
-            if last == 1:
-                return rows
-            least = rows.topk(min(20, rows.shape[-1])).values[:, -1:]
-            rows = rows.where(rows >= least, torch.zeros_like(rows))
-            return rows / rows.sum(-1, keepdim=True)
-
-        scorer.scores = scores
-        return scorer
+    def scores(self, ids, last):
+        rows = super().scores(ids, last)
+        if last == 1:
+            return rows
+        least = rows.topk(min(20, rows.shape[-1])).values[:, -1:]
+        rows = rows.where(rows >= least, torch.zeros_like(rows))
+        return rows / rows.sum(-1, keepdim=True)
 
 
-class StaleAfterThree(Scorer):
-    "After a rollback over three ids or more, the row at the cut is the one from before."
+class TopTwenty(Rescored, Sample):
+    scorer = TopTwentyScorer
+
+
+class StaleScorer(Scorer):
+    "After a rollback over `n` ids or more, the row at the cut is the one from before."
+
+    n = 3
 
     def scores(self, ids, last):
         first = len(ids) - last + 1
         stored = self.__dict__.setdefault('stored', {})
         rows = super().scores(ids, last)
-        if len(self.__dict__.get('ids', [])) - first > 2 and first in stored:
+        if len(self.__dict__.get('ids', [])) - first >= self.n and first in stored:
             rows = torch.cat([stored[first][None], rows[1:]])
         for i, row in enumerate(rows):
             stored[first + i] = row
@@ -513,13 +506,8 @@ class StaleAfterThree(Scorer):
         return rows
 
 
-class StaleRows(Sample):
-    "Samples with the stale scorer."
-
-    def bind(self, request):
-        scorer = super().bind(request)
-        scorer.__class__ = StaleAfterThree
-        return scorer
+class StaleRows(Rescored, Sample):
+    scorer = StaleScorer
 
 
 class LateProcessors(Speculative):
@@ -543,16 +531,16 @@ class NearTies(ExactMatchVerifier):
         return accept_all(p, draft, rng)
 
 
-class GreedyBonusAfterTwelve(ExactMatchVerifier):
-    "After twelve committed ids the bonus token is of the row before."
+class GreedyBonusOfTheRowBefore(ExactMatchVerifier):
+    "After more than `n` committed ids the bonus token of a chain is of the row before."
+
+    def __init__(self, n=0):
+        self.n = n
 
     def verify(self, p, draft, rng):
         result = super().verify(p, draft, rng)
-        if (
-            draft.parents is None
-            and 0 < len(draft.tokens) == result.accepted
-            and len(draft.committed) > 12
-        ):
+        whole = 0 < len(draft.tokens) == result.accepted
+        if draft.parents is None and whole and len(draft.committed) > self.n:
             result.token = rng.categorical(p[result.accepted - 1])
         return result
 
@@ -575,7 +563,7 @@ def tree(verifier=None, shape=(2, 2, 2)):
 
 AUDIT = {
     **{name: lambda when=when: sampled(Lax(when)) for name, when in list(TRIGGERS.items())[:5]},
-    'bonus of the row before, after four': lambda: sampled(BonusOfTheRowBefore()),
+    'bonus of the row before, after four': lambda: sampled(BonusOfTheRowBefore(4)),
     'uniform kept for the next round': lambda: sampled(UniformOfTheLastRejection()),
     'drafter peeks': lambda: sampled(None, PeekingDrafter(DRAFT)),
     'lookahead rule peeks': lambda: sampled(lookahead=PeekingRule(5)),
@@ -615,7 +603,7 @@ GREEDY = {
     'accepts all after an end of text, greedy': lambda: greedy(LaxGreedy(ends_before)),
     'accepts all in a batch, greedy': lambda: greedy(LaxGreedy(TRIGGERS['accepts all in a batch'])),
     'near ties': lambda: greedy(NearTies()),
-    'bonus of the row before after twelve, greedy': lambda: greedy(GreedyBonusAfterTwelve()),
+    'bonus of the row before after twelve, greedy': lambda: greedy(GreedyBonusOfTheRowBefore(12)),
     'accepts all from the second request on, greedy': lambda: greedy(
         LaxGreedy(AfterTheFirstRequest())
     ),

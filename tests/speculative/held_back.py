@@ -12,9 +12,8 @@ from decodelab import (
     Sample,
     TokenVerifier,
 )
-from decodelab.speculative.protocol import Verification
-from decodelab.speculative.verifiers import residual
-from tests.speculative.flaws import DRAFT, Changed, Lax, Wrong, sampled, tree
+from decodelab.strategies.sampling import Scorer
+from tests.speculative.flaws import DRAFT, Changed, Lax, Rescored, Wrong, ends_of, sampled, tree
 
 PAGE = 16  # positions of a block of a paged cache
 
@@ -65,8 +64,8 @@ class JoinsLate:
 class DropsSmallResiduals(Wrong):
     "Entries of a residual below 0.01 are dropped, unless nothing is left."
 
-    def rest(self, p, q, x, i, draft):
-        rest = residual(p[i], q, x)
+    def rest(self, p, draft, i):
+        rest = super().rest(p, draft, i)
         large = rest * (rest * 100 >= 1)
         return large if large.sum() > 0 else rest
 
@@ -74,19 +73,13 @@ class DropsSmallResiduals(Wrong):
 class OneNumberForBoth(Wrong):
     "The uniform number that rejects a token draws the correction, too."
 
-    def accepts(self, p, q, x, rng, draft):
+    def accepts(self, p, draft, i, rng):
         self.u = rng.uniform()
-        return self.u < self.ratio(p, q, x)
+        return self.u < self.ratio(p, draft, i)
 
-    def verify(self, p, draft, rng):
-        for i, x in enumerate(draft.tokens):
-            q = None if draft.q is None else draft.q[i]
-            if not self.accepts(p[i], q, x, rng, draft):
-                return Verification(i, self.correction(residual(p[i], q, x)))
-        return Verification(len(draft.tokens), self.bonus(p, draft, rng))
-
-    def correction(self, rest):
+    def correction(self, p, draft, i, rng):
         "The id at which the cumulative residual passes the number."
+        rest = self.rest(p, draft, i)
         total, below = rest.sum(), 0
         for token, weight in enumerate(rest):
             below = below + weight
@@ -98,7 +91,7 @@ class OneNumberForBoth(Wrong):
 class NeverRepeats(Changed):
     "A draft in which a token that equals the one before it is replaced by the likeliest other token."
 
-    def change(self, draft, ids, rng):
+    def change(self, draft, ids, request, rng):
         before = ids[-1]
         for j, x in enumerate(draft.tokens):
             if x == before:
@@ -113,25 +106,21 @@ class NeverRepeats(Changed):
 class NeverEnds(Wrong):
     "A drafted id that ends a text is never accepted."
 
-    def accepts(self, p, q, x, rng, draft):
-        ends = draft.request.stop.eos or draft.request.lm.eos
-        return x not in ends and super().accepts(p, q, x, rng, draft)
+    def accepts(self, p, draft, i, rng):
+        return draft.tokens[i] not in ends_of(draft) and super().accepts(p, draft, i, rng)
 
 
-class BlindToTheDraft(Sample):
+class BlindScorer(Scorer):
     "In a block of rows the processors see the ids before the block alone."
 
-    def bind(self, request):
-        scorer = super().bind(request)
-        processors = scorer.processors
+    def processed(self, ids, logits):
+        n = len(ids) - len(logits) + 1
+        rows = [self.processors(ids[:n], row[None]) for row in logits]
+        return torch.cat(rows)
 
-        def processed(ids, logits):
-            n = len(ids) - len(logits) + 1
-            rows = [processors(ids[:n], row[None]) for row in logits]
-            return torch.cat(rows)
 
-        scorer.processed = processed
-        return scorer
+class BlindToTheDraft(Rescored, Sample):
+    scorer = BlindScorer
 
 
 class BonusOfTheNodeBefore(MultiDraftVerifier):

@@ -52,7 +52,7 @@ def test_tables_show_a_flaw(flaw):
 
 @pytest.mark.parametrize('flaw', ON_MODELS)
 def test_tokens_of_random_models_show_a_flaw(flaw):
-    *_, tokens = certify(flaws.SAMPLED[flaw](), samples=1500, progress=False).checks
+    *_, tokens = certify(flaws.SAMPLED[flaw](), samples=2500, progress=False).checks
     assert tokens.kind == 'every token'
     assert not tokens.passed, tokens.message
 

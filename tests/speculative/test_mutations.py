@@ -7,7 +7,6 @@ parts as they are, so that it is the flaw that is caught.
 from dataclasses import dataclass
 
 import pytest
-import torch
 
 from decodelab import (
     AssistantDrafter,
@@ -38,64 +37,64 @@ from decodelab.speculative.protocol import (
     LookaheadRule,
     Verification,
     Verifier,
-    draft_chain,
 )
 from decodelab.speculative.verifiers import MultiDraftVerifier, residual
 from decodelab.strategies.sampling import Scorer
+from tests.speculative import flaws
+from tests.speculative.flaws import DRAFT
 
-# Verifiers of chains
-
-
-class AcceptAll(Verifier):
-    "Accepts every draft token."
-
-    def verify(self, p, draft, rng):
-        return Verification(len(draft.tokens), rng.categorical(p[len(draft.tokens)]))
+# Verifiers: more of them in `flaws`
 
 
-class FlawedToken(Verifier):
-    "Token verification with one flaw."
+class StaleRow(flaws.Wrong):
+    "The ratio has the draft's row of the token before."
 
-    greedy = False
+    def ratio(self, p, draft, i):
+        if draft.q is None or i == 0:
+            return super().ratio(p, draft, i)
+        x = draft.tokens[i]
+        return p[i][x] / max(draft.q[i - 1][x], draft.q[i][x] / 100)
 
-    def __init__(self, flaw):
-        self.flaw = flaw
 
-    def verify(self, p, draft, rng):
-        k = len(draft.tokens)
-        u = rng.uniform()
-        for i, x in enumerate(draft.tokens):
-            q = draft.q[i] if draft.q is not None else None
-            if not self.accepts(p, draft.q, i, x, u, rng):
-                return Verification(i, self.corrected(p, q, i, x, rng))
-            if self.flaw != 'one uniform for all positions':
-                u = rng.uniform()
-        return Verification(k, rng.categorical(p[max(k - 1, 0) if self.flaw == 'bonus row' else k]))
+class InverseRatio(flaws.Wrong):
+    "The ratio upside down."
 
-    def accepts(self, p, q, i, x, u, rng):
-        if q is None:
-            return u < p[i][x]
-        target, proposed = p[i][x], q[i][x]
-        if self.flaw == 'stale q row':
-            proposed = max(q[max(i - 1, 0)][x], proposed * 0 + proposed / 100)
-        if self.flaw == 'inverse ratio':
-            return u < (proposed / target if target else 0)
-        if self.flaw == 'low probability dropped' and target * 4 < 1:
-            return False
-        if self.flaw == 'probability in place of the ratio':
-            return u < target
-        return u < target / proposed
+    def ratio(self, p, draft, i):
+        ratio = super().ratio(p, draft, i)
+        return 1 / ratio if ratio else ratio
 
-    def corrected(self, p, q, i, x, rng):
-        if self.flaw == 'residual of the next position':
-            return rng.categorical(residual(p[i + 1], q, x))
-        if self.flaw == 'no residual':
-            return rng.categorical(p[i])
-        if self.flaw == 'rejected token may return' and q is not None:
-            rest = residual(p[i], q, x)
+
+class NoRatio(flaws.Wrong):
+    "The target's probability in place of the ratio."
+
+    def ratio(self, p, draft, i):
+        return p[i][draft.tokens[i]]
+
+
+class ResidualOfTheNext(flaws.Wrong):
+    "The residual of the position after."
+
+    def rest(self, p, draft, i):
+        q = None if draft.q is None else draft.q[i]
+        return residual(p[i + 1], q, draft.tokens[i])
+
+
+class NoResidual(flaws.Wrong):
+    "A correction from the target's row itself."
+
+    def rest(self, p, draft, i):
+        return p[i]
+
+
+class RejectedMayReturn(flaws.Wrong):
+    "The rejected token keeps half of its probability in the residual."
+
+    def rest(self, p, draft, i):
+        rest = super().rest(p, draft, i)
+        x = draft.tokens[i]
+        if draft.q is not None:
             rest[x] = rest[x] + p[i][x] / 2
-            return rng.categorical(rest)
-        return rng.categorical(residual(p[i], q, x))
+        return rest
 
 
 class FirstUnseen(Verifier):
@@ -106,67 +105,17 @@ class FirstUnseen(Verifier):
         return Verification(n, rng.categorical(p[n]))
 
 
-class BonusOfTheRowBefore(ExactMatchVerifier):
-    "Greedy: after a draft that is accepted whole, the token of the row before the last."
-
-    def verify(self, p, draft, rng):
-        result = super().verify(p, draft, rng)
-        if draft.tokens and result.accepted == len(draft.tokens):
-            result.token = rng.categorical(p[len(draft.tokens) - 1])
-        return result
-
-
-# Verifiers of trees
-
-
-class SiblingsOnTheSameRow(MultiDraftVerifier):
-    "Judges each sibling by the target's own distribution, not by the residual of those before."
-
-    def choose(self, p, draft, children, rng):
-        rest = p
-        for j in children:
-            x = draft.tokens[j]
-            q = None if draft.q is None else draft.q[j]
-            if rng.uniform() < (p[x] if q is None else p[x] / q[x]):
-                return j, None
-            rest = residual(rest, q, x)
-        return None, rest
-
-
 # Drafters
 
 
-class FlawedDrafter(Drafter, DraftState):
-    "Drafts from a model with one flaw."
+class BetterOfTwo(flaws.Changed):
+    "The likelier of two draws."
 
-    def __init__(self, lm, flaw):
-        self.lm = lm
-        self.flaw = flaw
-
-    def start(self, request, base, target):
-        self.base_scorer = base.bind(driver.Request(self.lm, request.prompt, 1, request.rng))
-        return self
-
-    def draft(self, ids, keep_drafting, rng):
-        row = lambda sequence: self.base_scorer.scores(sequence, 1)[0]
-        rule = keep_drafting
-        if self.flaw == 'unlikely last token dropped':
-            rule = lambda n, probs, token: (
-                keep_drafting(n, probs, token) and (probs is None or probs.prob(token) > 0.3)
-            )
-        tokens, rows = draft_chain(row, ids, rule, rng)
-        if self.flaw == 'unlikely last token dropped' and tokens and rows[-1][tokens[-1]] <= 0.3:
-            tokens.pop()
-            rows.pop()
-        if self.flaw == 'better of two draws':
-            for i, q in enumerate(rows):
-                other = rng.categorical(q)
-                tokens[i] = max(tokens[i], other, key=lambda t, q=q: q[t])
-        if self.flaw == 'rows of another temperature':
-            rows = [q**2 / (q**2).sum() for q in rows]
-        if self.flaw == 'rows one late':
-            rows = rows[:1] + rows[:-1]
-        return Draft(tokens, rows)
+    def change(self, draft, ids, request, rng):
+        for i, q in enumerate(draft.q):
+            other = rng.categorical(q)
+            draft.tokens[i] = max(draft.tokens[i], other, key=lambda t, q=q: q[t])
+        return draft
 
 
 class Never(Drafter, DraftState):
@@ -192,41 +141,26 @@ class TooMany(Drafter, DraftState):
 # Scorers and processors
 
 
-class StaleScorer(Scorer):
-    "Forgets the rollback: rows of rejected tokens stay in a cache that is read by length alone."
+class StaleScorer(flaws.StaleScorer):
+    "The row at the cut is stale after every rollback."
 
-    def scores(self, ids, last):
-        if not hasattr(self, 'cache'):
-            self.cache = {}
-        rows = super().scores(ids, last)
-        first = len(ids) - last
-        for i in range(last):
-            self.cache.setdefault(first + i, rows[i])
-        return torch.stack([self.cache[first + i] for i in range(last)])
+    n = 1
 
 
-class StaleGreedy(Greedy):
-    "Greedy search with the stale scorer."
-
-    def bind(self, request):
-        scorer = super().bind(request)
-        scorer.__class__ = StaleScorer
-        return scorer
+class StaleGreedy(flaws.Rescored, Greedy):
+    scorer = StaleScorer
 
 
-class TwiceInBlocks(Sample):
+class TwiceInBlocksScorer(Scorer):
     "Applies its processors twice to the rows of a block, once to a single row."
 
-    def bind(self, request):
-        scorer = super().bind(request)
-        plain = scorer.scores
+    def scores(self, ids, last):
+        rows = super().scores(ids, last)
+        return rows**2 / (rows**2).sum(-1, keepdim=True) if last > 1 else rows
 
-        def scores(ids, last):
-            rows = plain(ids, last)
-            return rows**2 / (rows**2).sum(-1, keepdim=True) if last > 1 else rows
 
-        scorer.scores = scores
-        return scorer
+class TwiceInBlocks(flaws.Rescored, Sample):
+    scorer = TwiceInBlocksScorer
 
 
 class Counting:
@@ -301,7 +235,6 @@ class NeverDrafts(LookaheadRule):
 
 # Checks: whether the flaw is noticed
 
-DRAFT = random_lm(seed=3, layers=1)
 LOOKAHEAD = FixedLookahead(3)
 
 
@@ -360,39 +293,39 @@ def stops_at_the_last_token_only():
         driver.end_of_step = real
 
 
-TOKEN_FLAWS = (
-    'one uniform for all positions',
-    'bonus row',
-    'stale q row',
-    'inverse ratio',
-    'low probability dropped',
-    'probability in place of the ratio',
-    'residual of the next position',
-    'no residual',
-    'rejected token may return',
-)
-DRAFT_FLAWS = (
-    'unlikely last token dropped',
-    'better of two draws',
-    'rows of another temperature',
-    'rows one late',
-)
+TOKEN_FLAWS = {
+    'accepts all': flaws.Lax(lambda draft: True),
+    'one uniform for all positions': flaws.OneUniform(),
+    'bonus row': flaws.BonusOfTheRowBefore(1),
+    'stale q row': StaleRow(),
+    'inverse ratio': InverseRatio(),
+    'low probability dropped': flaws.LowProbability(4),
+    'probability in place of the ratio': NoRatio(),
+    'residual of the next position': ResidualOfTheNext(),
+    'no residual': NoResidual(),
+    'rejected token may return': RejectedMayReturn(),
+}
+DRAFT_FLAWS = {
+    'unlikely last token dropped': flaws.DropsTheUnlikely,
+    'better of two draws': BetterOfTwo,
+    'rows of another temperature': flaws.OwnTemperature,
+    'rows one late': flaws.RowsNotDrawnFrom,
+}
 
 MUTANTS = {
-    'verifier: accepts all': ('exact', lambda: sampled(AcceptAll())),
-    **{f'verifier: {f}': ('exact', lambda f=f: sampled(FlawedToken(f))) for f in TOKEN_FLAWS},
+    **{f'verifier: {f}': ('exact', lambda v=v: sampled(v)) for f, v in TOKEN_FLAWS.items()},
     'verifier of trees: siblings on the same row': (
         'exact',
-        lambda: sampled(SiblingsOnTheSameRow(), TreeDrafter(DRAFT, (2, 1))),
+        lambda: sampled(flaws.SiblingsOnTheSameRow(), TreeDrafter(DRAFT, (2, 1))),
     ),
     'verifier: first token unseen, greedy': ('identity', lambda: greedy(FirstUnseen())),
     'verifier: bonus of the row before, greedy': (
         'identity',
-        lambda: greedy(BonusOfTheRowBefore()),
+        lambda: greedy(flaws.GreedyBonusOfTheRowBefore()),
     ),
     **{
-        f'drafter: {f}': ('statistical', lambda f=f: own_target(lambda lm: FlawedDrafter(lm, f)))
-        for f in DRAFT_FLAWS
+        f'drafter: {f}': ('statistical', lambda drafter=drafter: own_target(drafter))
+        for f, drafter in DRAFT_FLAWS.items()
     },
     'drafter: more tokens than allowed': ('check_drafter', lambda: with_prompts(TooMany())),
     'base: rollback forgotten': ('identity', lambda: greedy(base=StaleGreedy())),
@@ -428,7 +361,7 @@ MUTANTS = {
 }
 
 IDLE = {
-    'no draft, everything accepted': lambda: sampled(AcceptAll(), Never()),
+    'no draft, everything accepted': lambda: sampled(TOKEN_FLAWS['accepts all'], Never()),
     'a processor that does nothing': lambda: noticed(check_processor, Idle()),
     'a drafter without a draft': lambda: noticed(
         check_drafter, PromptLookupDrafter(), random_lm(), [[1]], Greedy()
@@ -437,10 +370,10 @@ IDLE = {
 }
 
 SOUND = {
-    'token verification': lambda: sampled(FlawedToken('none')),
+    'token verification': lambda: sampled(flaws.Wrong()),
     'trees': lambda: sampled(MultiDraftVerifier(), TreeDrafter(DRAFT, (2, 1))),
     'greedy': lambda: greedy(ExactMatchVerifier()),
-    'a drafter with its rows': lambda: own_target(lambda lm: FlawedDrafter(lm, 'none')),
+    'a drafter with its rows': lambda: own_target(AssistantDrafter),
     'processors once': lambda: own_target(AssistantDrafter, Sample([Temperature(0.7)])),
     'processors': lambda: noticed(check_processor, RepetitionPenalty(1.3)),
     'top-p': lambda: noticed(check_processor, TopP(0.7)),
