@@ -17,13 +17,6 @@ LARGEST = 100_000  # bytes
 # Notebooks whose pictures were drawn before there was one style
 AS_BEFORE = set(
     '''
-    nbs/02_models/08_tree_attention.ipynb
-    nbs/07_speculative/04_loop.ipynb
-    nbs/07_speculative/06_recorder.ipynb
-    nbs/07_speculative/09_backoff.ipynb
-    nbs/13_engines/11_published_samplers.ipynb
-    nbs/13_engines/12_two_samples.ipynb
-    nbs/13_engines/14_side_by_side.ipynb
     experiments/00_tour.ipynb
     experiments/01_assisted_generation.ipynb
     '''.split()
