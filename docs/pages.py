@@ -23,7 +23,7 @@ RENDERED = {
     'nbs/14_explorers/10_explorers.ipynb': 'explorers.ipynb',
     'nbs/15_lab/14_write_your_own.ipynb': 'tutorials/write_your_own.ipynb',
 }  # notebook -> its page, where that is not in the book
-GLOSSARY = ROOT / 'nbs' / '01_core' / '10_glossary.ipynb'
+GLOSSARY = ROOT / 'nbs' / '01_core' / '12_glossary.ipynb'
 KERNEL = dict(
     kernelspec=dict(name='python3', display_name='Python 3', language='python'),
     language_info=dict(name='python', pygments_lexer='ipython3'),

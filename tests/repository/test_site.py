@@ -254,7 +254,7 @@ def test_the_workflow_runs_the_command_of_contributing():
 def test_a_small_site_builds_without_a_warning_or_a_dead_link(tmp_path):
     import build
 
-    some = [p for p in notebooks() if p.stem in ('02_files', '04_loop', '10_glossary')]
+    some = [p for p in notebooks() if p.stem in ('02_files', '04_loop', '12_glossary')]
     site = pages.Site(notebooks=some, experiments=[], parts=['speculative'])
     code, dead, checked = build.build(tmp_path, site, jobs=1)
     assert code == 0
