@@ -21,8 +21,6 @@ PROGRAM = ROOT / 'tests' / 'typed_use.py'
 COMPUTED = 'Cannot override writeable attribute with read-only property'
 # Where a class differs from its base on purpose: file, method -> why
 KNOWN = {
-    ('models/kv_cache.pyi', 'update'): 'transformers passes its arguments by position',
-    ('models/compile.pyi', 'update'): 'transformers passes its arguments by position',
     ('models/prefill.pyi', 'session'): 'prepared ids have a session of their own kind',
     ('strategies/sampling.pyi', 'draw'): 'a source of numbers for one position draws indices alone',
     ('strategies/sampling.pyi', 'categorical'): 'a choice is a pair while the device computes it',
@@ -35,8 +33,6 @@ KNOWN = {
     ('evaluate/pretend.pyi', '__torch_'): 'as torch documents it for subclasses; its types differ',
     ('evaluate/pretend.pyi', '__repr__'): 'the one of torch takes contents, which no one passes',
     ('evaluate/pretend.pyi', 'EveryGenerator'): 'the type of a type is known at run time only',
-    ('hf/custom_generate.pyi', 'ModelOutput'): 'transformers imports it without a stub',
-    ('hf/prepared.pyi', 'ModelOutput'): 'transformers imports it without a stub',
 }
 
 
