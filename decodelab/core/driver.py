@@ -32,9 +32,7 @@ class RandomSource:
 
     draws = 1  # uniform numbers that one index takes
     draws_on_device = False  # does it have `draw` and a `stock` of numbers on an accelerator?
-    has_positions = (
-        False  # does a number depend on the position of its token, and on nothing before?
-    )
+    has_positions = False  # is a number that of its token's position, whatever came before?
 
     def seek(self, position: int):
         "Called before the step that begins at a position of the sequence; a stream goes on as it is."

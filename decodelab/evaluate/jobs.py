@@ -10,18 +10,18 @@ import inspect
 import json
 import os
 import platform
+import socket
 import subprocess
 import sys
+import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from uuid import uuid4
-from collections import Counter
-import socket
-import time
 
 import torch
 
@@ -96,9 +96,7 @@ def differences(old: dict, new: dict, prefix: str = '') -> Iterator[str]:
 def rows_file_name() -> str:
     "The name of the file to which this process appends."
     rank, size, _ = process_rank()
-    if (
-        shard() is not None
-    ):  # several processes may have one number, such as a dead one and its heir
+    if shard() is not None:  # a dead process and its heir may have one number
         return f'rows.{rank}.{socket.gethostname()}.{os.getpid()}.jsonl'
     return 'rows.jsonl' if size == 1 else f'rows.{rank}.jsonl'
 

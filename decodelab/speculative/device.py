@@ -104,9 +104,7 @@ class DeviceSequence(SpeculativeSequence):
         super().__init__(strategy, request)
         self.end_ids = torch.tensor(sorted(self.eos), dtype=torch.long, device=request.lm.device)
         self.judges = self.verifier.judges_on_device and self.rng.draws_on_device
-        self.own_draws = (
-            self.draft_rng is not self.rng
-        )  # does the drafter draw from a source of its own?
+        self.own_draws = self.draft_rng is not self.rng  # has the drafter a source of its own?
         self.queues_drafts = self.judges and (self.rng.has_positions or not self.own_draws)
 
     def step(self) -> Step:
