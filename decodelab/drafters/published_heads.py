@@ -335,7 +335,7 @@ class Eagle3Heads(PublishedEagle):
         return self.norm(states) if self.norm_output else states
 
     def output_scores(self, states: torch.Tensor) -> torch.Tensor:
-        "Scores `(…, drafted)` of `layer_output`s."
+        "Scores `(…, drafted)` of what `layer_output` returns."
         return self.head(states if self.norm_output else self.norm(states))
 
     def token_scores(self, lm: LM, states: torch.Tensor) -> torch.Tensor:
