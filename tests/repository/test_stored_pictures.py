@@ -14,13 +14,6 @@ EVERY = [*numbered(), *notebooks('experiments')]
 BLACK = 60  # of 255: a colour whose channels are all below it is nearly black
 NEAR = 4  # pixels: text on the page is that near to what is transparent
 LARGEST = 100_000  # bytes
-# Notebooks whose pictures were drawn before there was one style
-AS_BEFORE = set(
-    '''
-    experiments/00_tour.ipynb
-    experiments/01_assisted_generation.ipynb
-    '''.split()
-)
 
 
 def stored_pictures(path):
@@ -82,7 +75,7 @@ def test_every_stored_picture_fits_light_and_dark_pages():
             if lines := [f'{cell}: {problem}' for problem in problems(png, metadata)]:
                 wrong.setdefault(name, []).extend(lines)
     assert counts > 130
-    assert {name: lines for name, lines in wrong.items() if name not in AS_BEFORE} == {}
+    assert wrong == {}
 
 
 def png_of(picture):
