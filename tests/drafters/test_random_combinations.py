@@ -17,7 +17,7 @@ from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
 from decodelab.speculative.protocol import Drafter, Verifier
 
-SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 48))  # of processor time, of all searches
+SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 32))  # of processor time, of all searches
 SEEDS = dict(fixed=1, today=datetime.date.today().toordinal())
 SHARES = dict(fixed=3 / 16, today=1 / 16)  # of each of the four kinds
 LEAST = dict(greedy=20, law=20, around=20, deep=3)  # cases that are compared, with the fixed seed
