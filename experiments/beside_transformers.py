@@ -88,8 +88,8 @@ def ways_of(device, compiled: bool) -> dict:
 def turns(ways: dict, prompts: list, new: int, repeats: int, seconds: float, log=print) -> Iterator:
     """Yields the rows so far after each turn, which runs all ways on one prompt.
 
-    After the first, a turn is begun only if one as long as the longest so far ends in time. The first run of each way on
-    each prompt is a warm-up; a prompt is warmed up in its first turn.
+    After the first, a turn is begun only if one as long as the longest so far ends in time. The first
+    run of each way on each prompt is a warm-up; a prompt is warmed up in its first turn.
     """
     names = {' | '.join(way): way for way in ways}
     calls = plan(list(names), len(prompts), repeats)
