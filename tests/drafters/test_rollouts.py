@@ -46,7 +46,7 @@ def test_answers_of_a_seed_do_not_depend_on_the_store(seed):
     prompt = [draw.randrange(11) for _ in range(draw.randrange(1, 30))]
     base = Sample([Temperature(0.7)] if seed % 2 else [])
     plain = [decode(lm, prompt, base, 20, seed=s).tokens for s in range(4)]
-    other = [[draw.randrange(11) for _ in range(20)] for _ in range(3)]
+    other = [draw.choices(range(11), k=20) for _ in range(3)]
     accepted = 0
     for answers in ([], plain, other, [*other, plain[0][:9]]):
         drafter = RolloutDrafter(cache_of(prompt, answers, depth=draw.choice([1, 4, 24])))
