@@ -96,8 +96,9 @@ def classes(kind) -> dict:
     }
 
 
-def namespace(world) -> dict:
-    "The names that an expression may use."
+@functools.cache
+def part_names() -> dict:
+    "The names of an expression that are the same for every case."
     names = {n: c for kind in PARTS for n, c in classes(kind).items()}
     for m in modules():
         names |= {n: v for n, v in vars(m).items() if inspect.isclass(v) and issubclass(v, Heads)}
@@ -108,8 +109,12 @@ def namespace(world) -> dict:
         | dict(Greedy=decodelab.Greedy, Sample=decodelab.Sample, RoundCosts=RoundCosts)
         | dict(Stop=Stop, Every=Every, Trie=Trie, text_end=text_end)
         | {name: getattr(strategies, name) for name in AROUND}
-        | world
     )
+
+
+def namespace(world) -> dict:
+    "The names that an expression may use."
+    return part_names() | world
 
 
 # Ends of a sequence, and a processor that is undefined behind them
