@@ -16,6 +16,7 @@ from .variants import HardList as HardList
 from .variants import SWEET as SWEET
 from .variants import SBW as SBW
 from .gumbel import Gumbel as Gumbel
+from .gumbel import PermuteAndFlip as PermuteAndFlip
 from .tournament_sampling import GValues as GValues
 from .tournament_sampling import TableHash as TableHash
 from .tournament_sampling import IteratedHash as IteratedHash
@@ -30,3 +31,6 @@ from .speculation import WatermarkedVerifier as WatermarkedVerifier
 from .speculation import DrafterWithBase as DrafterWithBase
 from .speculation import dual_key_speculation as dual_key_speculation
 from .check import check_watermark as check_watermark
+from .key_sequence import Alignment as Alignment
+from .key_sequence import KeySequence as KeySequence
+from .key_sequence import align as align

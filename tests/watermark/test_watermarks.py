@@ -35,6 +35,8 @@ from decodelab import (
 from decodelab.watermark import (
     DiPmark,
     HardList,
+    KeySequence,
+    PermuteAndFlip,
     Watermark,
     IteratedHash,
     SBW,
@@ -60,6 +62,8 @@ WATERMARKS = [
     SBW(7),
     SWEET(7),
     Gumbel(42),
+    PermuteAndFlip(42),
+    KeySequence(42),
     DiPmark(42),
     SynthID(SECRET),
     SynthID(SECRET, hash_function=IteratedHash()),
@@ -528,7 +532,7 @@ def test_sequences_without_evidence(watermark):
     for ids in ([], [3], torch.tensor([]).long(), np.array([], int)):
         scores = watermark.score_tokens(ids)
         assert len(scores.values) == len(scores.scored) == len(scores.contexts) == len(ids)
-        assert scores.count <= (len(ids) if isinstance(watermark, Unigram) else 0)
+        assert scores.count <= (len(ids) if isinstance(watermark, (Unigram, KeySequence)) else 0)
         assert scores.total <= scores.count
     long = list(range(3, 40))
     assert watermark.score_tokens(long, prompt=len(long)).count == 0
