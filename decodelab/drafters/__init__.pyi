@@ -7,6 +7,8 @@ from .prompt_lookup import MostFrequentMatch as MostFrequentMatch
 from .suffix import SuffixDrafter as SuffixDrafter
 from .suffix import SuffixCache as SuffixCache
 from .early_exit import EarlyExitDrafter as EarlyExitDrafter
+from .reduced_cache import SparseKVDrafter as SparseKVDrafter
+from .reduced_cache import QuantizedKVDrafter as QuantizedKVDrafter
 from .shared_encoder import SharedEncoder as SharedEncoder
 from .vocab_overlap import overlap as overlap
 from .vocab_overlap import plot_overlap as plot_overlap
