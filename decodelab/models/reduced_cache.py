@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/02_models/21_reduced_cache.ipynb #36378e00
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from transformers.cache_utils import Cache
@@ -99,8 +100,8 @@ class ReducedCache(Cache):
 
     def n_bytes(self) -> int:
         "Bytes that a pass reads of it."
-        floats = sum(x.nbytes for layer in self.floats.values() for x in (layer.keys, layer.values))
-        return floats + sum(x.n_bytes() for pair in self.rounded.values() for x in pair)
+        floats = sum(layer.keys.nbytes + layer.values.nbytes for layer in self.floats.values())
+        return floats + sum(x.n_bytes() for x in chain.from_iterable(self.rounded.values()))
 
 # %% ../../nbs/02_models/21_reduced_cache.ipynb #d05496c1
 class Reduction:

@@ -32,7 +32,7 @@ from decodelab import (
     load,
     random_lm,
 )
-from decodelab.drafters import PardDrafter, QuantizedKVDrafter, SparseKVDrafter
+from decodelab.drafters import PardDrafter, SparseKVDrafter
 from decodelab.drafters import SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.logits import Mirostat
 from decodelab.evaluate.certify import ARCHITECTURES
@@ -93,7 +93,6 @@ OTHERS = [
     lambda lm, draft: PardDrafter(draft, 1, max_draft=3),
     lambda lm, draft: EarlyExitDrafter(1),
     lambda lm, draft: SparseKVDrafter(1, 3),
-    lambda lm, draft: QuantizedKVDrafter(4, 2, 0),
     lambda lm, draft: SyntheticDrafter(0.7),
 ]
 
