@@ -193,9 +193,14 @@ class ReducedReader:
         session,  # the target's
         past: Reduction,  # made for this sequence
     ):
-        session._check_trees(
+        session._check_layerwise(
             'drafted for from a part of its past, which is a state: use another drafter'
         )
+        if not session.lm.allows('trees'):
+            raise ValueError(
+                f'{session.lm.name} cannot be drafted for from a part of its past: with keys left out, as '
+                'in a tree, its logits are not those of its own forward; use another drafter'
+            )
         self.session = session
         self.past = past
         self.cache = ReducedCache()
