@@ -21,6 +21,7 @@ from ..core.files import os_sentence
 from .detect_command import add_detect_arguments, detect_command
 from .experiment_command import add_experiment, experiment_command
 from .completion import SHELLS, completion_script
+from ..lab.board import add_board, board_command
 from ..lab.run_report import add_report, report_command
 from .strategy_names import DRAFTERS, SPELLINGS, Models, make_strategy, read_spelling
 from .strategy_names import split_spellings, strategies_json, strategies_table
@@ -1023,6 +1024,11 @@ COMMANDS |= {
         report_command,
         add_report,
         'Write a page on runs of experiments, with the conclusions that hold on all machines.',
+    ),
+    'board': (
+        board_command,
+        add_board,
+        'Make or check a file for the board of measured speedups, or list its rows.',
     ),
     'merge': (
         merge_command,
