@@ -112,10 +112,10 @@ def request_metrics(trace: Trace) -> dict[str, float]:
         input_sequence_length=len(trace.prompt),
         output_sequence_length=len(trace.tokens),
     )
-    if len(trace.tokens) > len(trace.steps[0].tokens) if trace.steps else False:
+    if len(trace.steps) > 1 and len(trace.tokens) > 1:
         later = (trace.seconds - first) / (len(trace.tokens) - 1)
         values |= dict(inter_token_latency=1000 * later)
-        values |= dict(output_token_throughput_per_user=1 / later)
+        values |= dict(output_token_throughput_per_user=1 / later if later > 0 else math.nan)
     return values
 
 
