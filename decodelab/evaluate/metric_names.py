@@ -34,8 +34,8 @@ def vllm_metrics(
     steps = pd.concat([trace.to_frame(names='vllm') for trace in traces])
     intervals = [name for name in steps if name.endswith('_seconds')]
     counters = {name: int(steps[name].sum()) for name in steps if name not in intervals}
-    accepted = np.concatenate([[step.accepted for step in trace.steps] for trace in traces])
-    positions = range(int(accepted.max(initial=0)))
+    accepted = steps['vllm:spec_decode_num_accepted_tokens']
+    positions = range(int(accepted.max()))
     counters['vllm:spec_decode_num_accepted_tokens_per_pos'] = [
         int((accepted > position).sum()) for position in positions
     ]
