@@ -87,7 +87,7 @@ font:13px/1.75 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .decodelab-trace .dl-head{opacity:.75}
 .decodelab-trace .dl-strip{margin-top:.5em;padding-top:.3em;border-top:1px solid rgba(128,128,128,.4)}
 .decodelab-trace .dl-strip b{font-weight:600}
-.decodelab-trace .dl-legend span{margin-right:1.2em;padding:0 .3em}
+.decodelab-trace .dl-legend span{display:inline-block;margin-right:1.2em;padding:0 .3em}
 .decodelab-trace .dl-prompt{opacity:.65}
 .decodelab-trace summary{cursor:pointer}
 .decodelab-trace .dl-accepted{background:rgba(0,114,178,.22);border-bottom:2px solid #0072b2}

@@ -78,6 +78,20 @@ def test_every_stored_picture_fits_light_and_dark_pages():
     assert wrong == {}
 
 
+DEAD = 'data-pick="', 'PanelBox', 'widget-view+json'  # what only a kernel answers
+
+
+def test_a_stored_output_has_nothing_to_press():
+    "A saved view has pictures and text; `nbdev_clean` and the static view of an explorer see to it."
+    wrong = {}
+    for path in EVERY:
+        for cell in nbformat.read(path, 4).cells:
+            text = ''.join(str(output.get('data', '')) for output in cell.get('outputs', ()))
+            if words := [word for word in DEAD if word in text]:
+                wrong[f'{path.relative_to(ROOT)} {cell.id}'] = words
+    assert wrong == {}
+
+
 def png_of(picture):
     file = io.BytesIO()
     Image.fromarray(picture.astype(np.uint8)).save(file, 'PNG')
