@@ -8,6 +8,7 @@ __all__ = ['load_speed_bench', 'by_category']
 # %% ../../nbs/06_evaluate/15_speed_bench.ipynb #c8ae5c75
 import os
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from ..core.checks import check_choice
@@ -24,8 +25,8 @@ SCRIPT = "NVIDIA's prepare.py (NVIDIA-NeMo/Skills, nemo_skills/dataset/speed-ben
 
 def prepared_files(split: str, folder: Path) -> list[Path]:
     "The file of a split that the script wrote to a folder, or to `speed_bench` in it; [] without one."
-    homes = (folder, folder / 'speed_bench')
-    paths = [home / f'{split}{ending}' for home in homes for ending in ('.jsonl', '.parquet')]
+    pairs = product((folder, folder / 'speed_bench'), ('.jsonl', '.parquet'))
+    paths = [home / f'{split}{ending}' for home, ending in pairs]
     return [path for path in paths if path.is_file()][:1]
 
 
