@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 from functools import partial
 
 import pytest
@@ -15,7 +14,7 @@ from decodelab.cli.main import main
 from decodelab.core.files import read_run_rows
 from decodelab.core.job_claims import JobClaims
 from decodelab.evaluate import jobs as jobs_module, load_run, run_jobs
-from decodelab.lab import ShardCommand, merge_runs, submit_shards
+from decodelab.lab import ShardCommand, submit_shards
 from decodelab.models.loading import process_rank
 from tests.lab.kill_shards import kill_shards
 
@@ -217,26 +216,3 @@ def test_submitit_runs_shards_on_this_machine(tmp_path):
     assert [job.result() for job in submitted] == [0, 0]
     rows = read_run_rows(tmp_path / 'out')
     assert len(rows) == len({(r['strategy'], r['prompt']) for r in rows})
-
-
-@pytest.mark.slow
-def test_an_experiment_by_shards_has_the_rows_of_one_process(tmp_path):
-    "Shard 1 alone measures everything, and shard 0, which comes later, judges its rows."
-    command = [sys.executable, '-m', 'decodelab', 'experiment', '00_tour', '--quick', '--out']
-    outputs = {}
-    for name, more in dict(
-        late=['shards', '--resume', '--shard', '1/2'],
-        first=['shards', '--resume', '--shard', '0/2'],
-        alone=['alone'],
-    ).items():
-        call = [*command, str(tmp_path / more[0]), *more[1:]]
-        outputs[name] = subprocess.run(call, check=True, capture_output=True, text=True).stdout
-        if name == 'late':
-            assert not (tmp_path / 'shards' / 'results').exists()
-    assert 'shard 0 judges and draws them' in outputs['late']
-    [counts] = merge_runs([tmp_path / 'shards'])
-    assert (counts['missing'], counts['doubled'], counts['failed']) == (0, 0, 0)
-    runs = [load_run(next((tmp_path / name).glob('runs/*/live'))) for name in ('shards', 'alone')]
-    for column in ('strategy', 'prompt', 'repeat', 'order', 'tokens', 'target_passes', 'accepted'):
-        assert runs[0][column].tolist() == runs[1][column].tolist()
-    assert (tmp_path / 'shards/results/quick/00_tour.pico.verdicts.csv').exists()
