@@ -177,7 +177,11 @@ def report_result(result) -> int:
     if process_rank()[0] == 0:
         print(wrap('\n'.join(result_lines(result))), flush=True)
     elif shard() is not None:
-        print(wrap(f'{result.name}: every job has a row in {result.out}; shard 0 judges and draws them'))
+        print(
+            wrap(
+                f'{result.name}: every job has a row in {result.out}; shard 0 judges and draws them'
+            )
+        )
     if result.failed_parts:
         print(f'{result.name}: --resume does what failed, and nothing else', file=sys.stderr)
     return 1 if result.failure or result.failed_parts else 0
