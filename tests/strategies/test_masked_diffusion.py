@@ -40,8 +40,8 @@ class Table(MaskPredictor):
             if token is not None:
                 others = [i for i in range(V) if i != token]
                 left.index_fill_(axis, torch.tensor(others), 0)
-        axes = [[a for a in range(N) if a != axis] for axis in range(N)]
-        return torch.stack([left.sum(dims) for dims in axes]).log()
+        sums = itertools.combinations(range(N), N - 1)  # the last axis is kept first
+        return torch.stack([left.sum(axes) for axes in sums]).flip(0).log()
 
 
 class Listed:
