@@ -21,7 +21,6 @@ from ..core.files import os_sentence
 from .detect_command import add_detect_arguments, detect_command
 from .experiment_command import add_experiment, experiment_command
 from .completion import SHELLS, completion_script
-from ..lab.board import add_board, board_command
 from ..lab.run_report import add_report, report_command
 from .strategy_names import DRAFTERS, SPELLINGS, Models, make_strategy, read_spelling
 from .strategy_names import split_spellings, strategies_json, strategies_table
@@ -907,6 +906,31 @@ def harness_command(args) -> int:
     from decodelab.cli.harness import lm_eval_command
 
     return lm_eval_command(args.more)
+
+
+def board_command(args) -> int:
+    "Make or check files of the board, or list its rows; 1 if a file is rejected."
+    from decodelab.lab.board import run_board
+
+    return run_board(args)
+
+
+def add_board(add):
+    "The arguments of `decodelab board`."
+    add(
+        'action',
+        choices=('make', 'check', 'list'),
+        help='make a file from a run, check files, or list rows',
+    )
+    add(
+        'paths',
+        nargs='*',
+        metavar='PATH',
+        help='make: the folder of a run; check: files; list: a folder',
+    )
+    add('--by', metavar='NAME', help='make: the name on the board')
+    add('--baseline', metavar='NAME', help='make: the strategy of speedup 1 (default: the first)')
+    add('--out', metavar='FILE', help='make: the file to write')
 
 
 def merge_command(args) -> int:

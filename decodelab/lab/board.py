@@ -303,25 +303,7 @@ def board_markdown(
     return '\n'.join(lines)
 
 # %% ../../nbs/15_lab/16_board.ipynb #b0a4d002
-def add_board(add):
-    "The arguments of `decodelab board`."
-    add(
-        'action',
-        choices=('make', 'check', 'list'),
-        help='make a file from a run, check files, or list rows',
-    )
-    add(
-        'paths',
-        nargs='*',
-        metavar='PATH',
-        help='make: the folder of a run; check: files; list: a folder',
-    )
-    add('--by', metavar='NAME', help='make: the name on the board')
-    add('--baseline', metavar='NAME', help='make: the strategy of speedup 1 (default: the first)')
-    add('--out', metavar='FILE', help='make: the file to write')
-
-
-def board_command(args) -> int:
+def run_board(args) -> int:
     "Make a file for the board, check files (1 if one is rejected), or list the rows."
     if args.action == 'make':
         if len(args.paths) != 1 or not args.by or not args.out:
