@@ -362,6 +362,7 @@ LOOKAHEADS = {
 
 # %% ../../nbs/16_cli/02_strategy_names.ipynb #782d895e
 UNSPELLED = {
+    'MaskedDiffusion': 'needs a model that predicts masks (a MaskPredictor)',
     'SharedEncoder': 'it shares the encoder of a speech model, and the commands take text',
     'WatermarkedDrafter': 'it holds a key, which a shell would keep in its history',
     'DrafterWithBase': 'it pairs a drafter with processors that are objects',

@@ -166,7 +166,7 @@ def test_dead_links_are_detected(tmp_path):
 
 def test_the_comments_of_pages_are_replaced(texts):
     "A file shows no placeholder, its page has what is made in the position of the comment."
-    for name in ('index.md', 'howto.md', 'guides.md'):
+    for name in ('index.md', 'howto.md', 'guides.md', 'board.md'):
         text = (ROOT / 'docs' / name).read_text()
         assert '%%' not in text
         assert text.count('<!-- ') == 1
