@@ -260,7 +260,7 @@ def apply_theme(ax):
     import matplotlib as mpl
 
     if mpl.rcParams['figure.facecolor'] == 'white':
-        ax.figure.patch.set_alpha(0)
+        ax.figure.patch.set_visible(False)  # notebooks put a white card behind a transparent one
     if mpl.rcParams['axes.facecolor'] == 'white':
         ax.patch.set_alpha(0)
     color = ink()
@@ -305,7 +305,7 @@ def use_figure_style():
     text = 'text.color axes.labelcolor axes.edgecolor xtick.color ytick.color legend.labelcolor'
     text += ' patch.edgecolor'
     style = dict.fromkeys(text.split(), GREY)
-    style |= dict.fromkeys(['figure.facecolor', 'axes.facecolor', 'savefig.facecolor'], 'none')
+    style |= {'figure.frameon': False, 'axes.facecolor': 'none'}
     style |= {'axes.spines.top': False, 'axes.spines.right': False, 'legend.frameon': False}
     sizes = 'font.size axes.labelsize xtick.labelsize ytick.labelsize legend.fontsize'
     style |= dict.fromkeys(sizes.split(), FONT_SIZE)
