@@ -145,7 +145,9 @@ if __name__ == '__main__':
     parser.add_argument(
         '--all', action='store_true', help='store every output of cells that have one'
     )
-    parser.add_argument('--clean', action='store_true', help='run nothing: views of widgets and white cards go')
+    parser.add_argument(
+        '--clean', action='store_true', help='run nothing: views of widgets and white cards go'
+    )
     parser.add_argument('--flags', default='', help='also run cells with these flags: gpu net slow')
     parser.add_argument('--scale', default='pico', help='of the rows of an experiment')
     options = parser.parse_args()

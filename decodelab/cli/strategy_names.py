@@ -308,6 +308,12 @@ VERIFIERS = {
         'lenient:0.5',
         ('lenience',),
     ),
+    'reuse': Spelling(
+        'speculative.lossy_verifiers.ReuseVerifier',
+        "LOSSY: as lenient, and draws rejected tokens from the target's row",
+        'reuse:0.5',
+        ('lenience',),
+    ),
 }  # name → verifier
 LOOKAHEADS = {
     'fixed': Spelling('speculative.protocol.FixedLookahead', 'so many tokens', 'fixed:4', ('k',)),
@@ -350,6 +356,7 @@ UNSPELLED = {
     'ExactSample': 'it decodes tables of probabilities, not models',
     'ExactGreedy': 'it decodes tables of probabilities, not models',
     'StreamingStrategy': 'transformers makes it around another strategy',
+    'RolloutDrafter': 'it holds the rollouts of a training loop',
     'GrammarDrafter': 'its grammar is a processor of the base, and the commands take no schema',
     'BudgetForcing': 'it needs the id that ends the thinking of a model',
     'Backtracking': 'its rule, when a sequence is stuck, is an object',

@@ -39,6 +39,8 @@ from .combined import FirstOfDrafter as FirstOfDrafter
 from .combined import ParallelDrafter as ParallelDrafter
 from .combined import CascadeDrafter as CascadeDrafter
 from .grammar import GrammarDrafter as GrammarDrafter
+from .rollouts import RolloutCache as RolloutCache
+from .rollouts import RolloutDrafter as RolloutDrafter
 from .synthetic import SyntheticDrafter as SyntheticDrafter
 from .synthetic import target_continuations as target_continuations
 from .synthetic import SyntheticTreeDrafter as SyntheticTreeDrafter

@@ -13,6 +13,7 @@ from .verifiers import BlockVerifier as BlockVerifier
 from .verifiers import MultiDraftVerifier as MultiDraftVerifier
 from .lossy_verifiers import TypicalAcceptanceVerifier as TypicalAcceptanceVerifier
 from .lossy_verifiers import LenientVerifier as LenientVerifier
+from .lossy_verifiers import ReuseVerifier as ReuseVerifier
 from .loop import Speculative as Speculative
 from .lookahead import HeuristicLookahead as HeuristicLookahead
 from .lookahead import ConfidenceLookahead as ConfidenceLookahead

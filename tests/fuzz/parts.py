@@ -46,6 +46,7 @@ LEFT_OUT = dict(
     Length='a length inside the cost model',
     RecordFeatures='records another rule',
     LenientVerifier='lossy by design',
+    ReuseVerifier='lossy by design',
     TypicalAcceptanceVerifier='lossy by design',
     ClassifierLookahead='needs to be fitted, in tests/tuning/test_lookahead_rules.py',
     HFProcessor='a base class',
@@ -62,6 +63,7 @@ LEFT_OUT = dict(
     JsonSchema='takes a schema, in tests/logits/test_grammars.py',
     Regex='takes a pattern, in tests/logits/test_grammars.py',
     IdGrammar='for tables of fractions',
+    RolloutDrafter='takes rollouts, in tests/drafters/test_rollouts.py',
     GrammarDrafter='takes a grammar, in tests/logits/test_grammars.py',
     JsonGrammar='needs a vocabulary with JSON in it, in tests/logits/test_json_grammar.py',
 )
