@@ -7,6 +7,7 @@ finished progress bar leaves, and white cards behind pictures are never stored; 
 """
 
 import argparse
+import copy
 import os
 import shutil
 import tempfile
@@ -109,7 +110,7 @@ def store(path, fresh, every=False) -> int:
     for cell in nb.cells:
         if cell.cell_type != 'code' or not cell.outputs:
             continue
-        before = [dict(o) for o in cell.outputs]
+        before = copy.deepcopy(cell.outputs)
         new = visible(fresh[cell.id].outputs) if cell.id in fresh else None
         if new is not None and every:
             cell.outputs = new
@@ -121,7 +122,7 @@ def store(path, fresh, every=False) -> int:
             output.get('metadata', {}).pop(CARD, None)
             if output.output_type == 'execute_result':
                 output.execution_count = None
-        changed += before != [dict(o) for o in cell.outputs]
+        changed += before != cell.outputs
     nbformat.write(nb, path)
     return changed
 
