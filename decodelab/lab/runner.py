@@ -13,7 +13,7 @@ import re
 import shutil
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone, UTC
+from datetime import datetime, UTC
 from pathlib import Path
 
 from ..core.files import WriterLock, write_atomic
