@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, UTC
 from pathlib import Path
 
 from ..core.files import parse_json, read_json, write_atomic
@@ -143,7 +143,7 @@ def head_problem(data) -> str | None:
         date = datetime.fromisoformat(data['date'])
     except ValueError:
         return f'the date {data["date"][:40]!r} is not of the form 2026-11-26T00:47:40+00:00'
-    if date.replace(tzinfo=date.tzinfo or timezone.utc) > datetime.now(timezone.utc) + timedelta(1):
+    if date.replace(tzinfo=date.tzinfo or UTC) > datetime.now(UTC) + timedelta(1):
         return f'the date {data["date"]} is in the future'
     digests = [*data['modules'], *data['modules'].values()]
     if not digests or not all(

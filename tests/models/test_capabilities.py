@@ -407,7 +407,7 @@ class ShapeRounding(torch.nn.Linear):
         (torch.float64, 0.005, 'differs'),
     ],
 )
-def test_a_model_says_how_much_it_rounds(dtype, share, state, monkeypatch):
+def test_the_rounding_of_a_model_is_its_tolerance(dtype, share, state, monkeypatch):
     model = (
         made('olmo2') if 'olmo2' in MODELS else built(AutoConfig.for_model('olmo2', **SIZES | GQA))
     )
