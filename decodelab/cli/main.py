@@ -1120,7 +1120,12 @@ def main(argv=None) -> int:
     silence_transformers()
     try:
         with as_shard(args.shard):
-            return args.run(args)
+            status = args.run(args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # of `decodelab … | head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as if ended by SIGPIPE
     except KeyboardInterrupt:
         advice = f' Continue with the same command and --out {args.folder}' if args.folder else ''
         print(f'\nStopped.{advice}', file=sys.stderr)
