@@ -17,6 +17,7 @@ from parameter_docs import document_folder
 
 EXPERIMENTS = [
     'decodelab.experiments',
+    'decodelab.experiments.board',
     'decodelab.experiments.results',
     'decodelab.experiments.sources',
 ]

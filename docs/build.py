@@ -16,7 +16,7 @@ import pages
 import sources
 
 
-def build(out, site=None, jobs=2):
+def build(out, site=None, jobs=1):
     "Build a site into the folder `out`; its exit code, a line a problem, and the number of links."
     from sphinx.cmd.build import main
 
@@ -46,7 +46,9 @@ if __name__ == '__main__':
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--out', default=str(HERE / '_build'), help='the folder to build in')
     parser.add_argument('--clean', action='store_true', help='forget what was built before')
-    parser.add_argument('--jobs', type=int, default=2)
+    parser.add_argument(
+        '--jobs', type=int, default=1, help='more take twice the time and memory: pages are copied'
+    )
     options = parser.parse_args()
     if options.clean:
         shutil.rmtree(options.out, ignore_errors=True)

@@ -27,6 +27,7 @@ extensions = [
     'sphinx.ext.autodoc',
     'sphinx.ext.intersphinx',
     'sphinx.ext.linkcode',
+    'accessible',
     'mathml',
     'navigation',
     'search_index',
@@ -130,13 +131,15 @@ def parameter_table(module, node):
     rows = SOURCES.parameters(module, node)
     if not rows:
         return []
-    lines = ['.. list-table::', '   :header-rows: 1', '   :class: parameters', '']
-    lines += ['   * - parameter', '     - default', '     - meaning']
+    table = [['parameter', 'default', 'meaning']]
     for row in rows:
         kind = f' : {linked_types(row.annotation)}' if row.annotation else ''
         default = f'``{row.default}``' if row.default else ''
-        lines += [f'   * - ``{row.name}``{kind}', f'     - {default}']
-        lines += [f'     - {plain_markup(row.comment)}']
+        table.append([f'``{row.name}``{kind}', default, plain_markup(row.comment)])
+    columns = [column for column in zip(*table) if any(column[1:])]  # none is empty
+    lines = ['.. list-table::', '   :header-rows: 1', '   :class: parameters', '']
+    for cells in zip(*columns):
+        lines += [f'   {"* -" if i == 0 else "  -"} {cell}' for i, cell in enumerate(cells)]
     return [*lines, '']
 
 

@@ -358,6 +358,13 @@ def guide_rows(path=ROOT / 'experiments' / 'results' / '21_guides.pico.csv'):
     return '\n'.join(pieces)
 
 
+def board_rows(folder=ROOT / 'experiments' / 'board'):
+    "The tables of the board, from its checked contributions."
+    from decodelab.lab import board_markdown, read_board
+
+    return board_markdown(read_board(folder))
+
+
 # API
 
 
@@ -403,6 +410,7 @@ def api_entry(module, name, full):
 FIRST_SCREEN = '<!-- first screen of the README -->'
 TASKS = '<!-- list of the tasks -->'
 GUIDE_ROWS = '<!-- rows of 21_guides -->'
+BOARD_ROWS = '<!-- rows of the board -->'
 
 
 def insert(text, comment, made):

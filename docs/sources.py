@@ -23,6 +23,7 @@ def written_by_hand(site):
     )
     texts['howto.md'] = pages.insert(texts['howto.md'], pages.TASKS, tasks)
     texts['guides.md'] = pages.insert(texts['guides.md'], pages.GUIDE_ROWS, pages.guide_rows())
+    texts['board.md'] = pages.insert(texts['board.md'], pages.BOARD_ROWS, pages.board_rows())
     return texts
 
 

@@ -5,16 +5,18 @@
 
 Plain and assisted decoding with the embedded pair, in float32, greedy and sampled; `--compile` adds ours with
 compiled passes (CUDA graphs where there is CUDA). Each run is of one prompt, all ways in turns; the passes of
-`generate` are counted by a wrapper around the model's forward. On a GPU it takes minutes. Prints the
-ratio of the median speeds over `generate` in the same mode with its 95 % interval, the tokens of a target
-pass, and the share of the texts that are those of the CPU; writes the rows to DIR/beside.csv, their
-provenance to DIR/beside.json.
+`generate` are counted by a wrapper around the model's forward. It ends within --minutes: turns that were
+not begun by then are left out, and counted. Prints the ratio of the median speeds over `generate` in the
+same mode with its 95 % interval, the tokens of a target pass, and the share of the texts that are those of
+the CPU; writes the rows to DIR/beside.csv after every turn, their provenance to DIR/beside.json.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -83,22 +85,36 @@ def ways_of(device, compiled: bool) -> dict:
     return ways
 
 
-def measured(ways: dict, prompts: list, new: int, repeats: int) -> pd.DataFrame:
-    "A row for each run; the first run of each way on each prompt is a warm-up."
+def turns(ways: dict, prompts: list, new: int, repeats: int, seconds: float, log=print) -> Iterator:
+    """Yields the rows so far after each turn, which runs all ways on one prompt.
+
+    After the first, a turn is begun only if one as long as the longest so far ends in time. The first
+    run of each way on each prompt is a warm-up; a prompt is warmed up in its first turn.
+    """
     names = {' | '.join(way): way for way in ways}
-    rows = []
-    for prompt in prompts:
-        for lm, strategy in ways.values():
-            decode(lm, prompt, strategy, new, 0, STOP)
-    for repeat, i, order, name in plan(list(names), len(prompts), repeats):
-        lm, strategy = ways[names[name]]
-        trace = decode(lm, prompts[i], strategy, new, repeat, STOP)
-        mode, engine = names[name]
-        columns = dict(
-            strategy=name, mode=mode, engine=engine, prompt=i, repeat=repeat, order=order
-        )
-        rows.append(run_row(trace, **columns))
-    return pd.DataFrame(rows)
+    calls = plan(list(names), len(prompts), repeats)
+    warm, rows, longest, begun = set(), [], 0.0, time.monotonic()
+    groups = [list(group) for _, group in itertools.groupby(calls, key=lambda call: call[:2])]
+    for n, group in enumerate(groups):
+        start = time.monotonic()
+        if n and start - begun + longest > seconds:
+            log(
+                f'{len(groups) - n} of {len(groups)} turns are left out: {seconds / 60:.1f} minutes are over'
+            )
+            return
+        for repeat, i, order, name in group:
+            lm, strategy = ways[names[name]]
+            if (i, name) not in warm:
+                warm.add((i, name))
+                decode(lm, prompts[i], strategy, new, 0, STOP)
+            trace = decode(lm, prompts[i], strategy, new, repeat, STOP)
+            mode, engine = names[name]
+            columns = dict(
+                strategy=name, mode=mode, engine=engine, prompt=i, repeat=repeat, order=order
+            )
+            rows.append(run_row(trace, **columns))
+        longest = max(longest, time.monotonic() - start)
+        yield pd.DataFrame(rows)
 
 
 def table_of(frame: pd.DataFrame, reference: list[list[int]]) -> pd.DataFrame:
@@ -131,6 +147,7 @@ def main(argv=None) -> pd.DataFrame:
     parser.add_argument('--new', type=int, default=64, help='tokens of a text')
     parser.add_argument('--repeats', type=int, default=3)
     parser.add_argument('--compile', action='store_true', help='also with compiled passes')
+    parser.add_argument('--minutes', type=float, default=8.0, help='of the measurement')
     parser.add_argument('--out', help='the folder of beside.csv')
     args = parser.parse_args(argv)
     here = load('pico', device='cpu')
@@ -138,14 +155,18 @@ def main(argv=None) -> pd.DataFrame:
     reference = [decode(here, p, Greedy(), args.new, stop=STOP).tokens for p in prompts]
     ways = ways_of(args.device, args.compile)
     device = next(iter(ways.values()))[0].device
-    frame = measured(ways, prompts, args.new, args.repeats)
+    out = Path(args.out) if args.out else None
+    if out:
+        out.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame()
+    for frame in turns(ways, prompts, args.new, args.repeats, 60 * args.minutes):
+        if out:
+            write_atomic(out / 'beside.csv', frame.to_csv(index=False))
     info = machine_info(device)
     print({k: info.get(k) for k in ('machine', 'torch', 'transformers', 'commit', 'date')})
     print(table_of(frame, reference).round(3).to_string(index=False))
-    if args.out:
-        Path(args.out).mkdir(parents=True, exist_ok=True)
-        write_atomic(Path(args.out) / 'beside.csv', frame.to_csv(index=False))
-        write_atomic(Path(args.out) / 'beside.json', json.dumps(info, indent=1) + '\n')
+    if out:
+        write_atomic(out / 'beside.json', json.dumps(info, indent=1) + '\n')
     return frame
 
 

@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import datetime, UTC
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import product
@@ -149,7 +149,7 @@ def certified_row(engine, lm, draft, where: dict, sizes: dict) -> dict:
         show=None,
     )
     seconds = round(time.perf_counter() - start, 1)
-    date = datetime.now(timezone.utc).isoformat(timespec='seconds')
+    date = datetime.now(UTC).isoformat(timespec='seconds')
     return where | dict(
         repr=repr(engine), date=date, seconds=seconds, certificate=certificate.to_dict()
     )

@@ -2,11 +2,12 @@
 
 Each notebook runs in a kernel of its own. A figure is stored without a background, at twice its size on the page, with
 its title as the text for those who do not see it. Those of an experiment are drawn from its stored rows: nothing is
-measured. `--all` stores every output of the cells that have one. Views of widgets, which need a kernel, and what a
-finished progress bar leaves are never stored.
+measured. `--all` stores every output of the cells that have one. Views of widgets, which need a kernel, what a
+finished progress bar leaves, and white cards behind pictures are never stored; `--clean` removes those alone.
 """
 
 import argparse
+import copy
 import os
 import shutil
 import tempfile
@@ -54,6 +55,7 @@ _store_figures()
 '''
 SKIPPED = {'eval:', 'gpu', 'net', 'slow'}
 WIDGET = 'application/vnd.jupyter.widget-view+json'
+CARD = 'needs_background'  # JupyterLab puts a white card behind such a picture in the dark
 
 
 def runs(cell, flags) -> bool:
@@ -108,7 +110,7 @@ def store(path, fresh, every=False) -> int:
     for cell in nb.cells:
         if cell.cell_type != 'code' or not cell.outputs:
             continue
-        before = [dict(o) for o in cell.outputs]
+        before = copy.deepcopy(cell.outputs)
         new = visible(fresh[cell.id].outputs) if cell.id in fresh else None
         if new is not None and every:
             cell.outputs = new
@@ -117,9 +119,10 @@ def store(path, fresh, every=False) -> int:
         cell.outputs = visible(cell.outputs)
         for output in cell.outputs:
             output.pop('execution_count', None)
+            output.get('metadata', {}).pop(CARD, None)
             if output.output_type == 'execute_result':
                 output.execution_count = None
-        changed += before != [dict(o) for o in cell.outputs]
+        changed += before != cell.outputs
     nbformat.write(nb, path)
     return changed
 
@@ -143,9 +146,13 @@ if __name__ == '__main__':
     parser.add_argument(
         '--all', action='store_true', help='store every output of cells that have one'
     )
+    parser.add_argument(
+        '--clean', action='store_true', help='run nothing: views of widgets and white cards go'
+    )
     parser.add_argument('--flags', default='', help='also run cells with these flags: gpu net slow')
     parser.add_argument('--scale', default='pico', help='of the rows of an experiment')
     options = parser.parse_args()
+    flags = options.flags.split()
     for path in options.notebooks:
-        fresh = execute(path.resolve(), options.scale, options.flags.split())
+        fresh = {} if options.clean else execute(path.resolve(), options.scale, flags)
         print(f'{path}: {store(path, fresh, options.all)} cells changed', flush=True)

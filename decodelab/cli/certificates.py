@@ -20,6 +20,7 @@ from ..drafters.hydra import HydraHeads
 from ..drafters.medusa import MedusaDrafter, MedusaHeads
 from ..drafters.published_heads import Eagle3Heads
 from ..drafters.prompt_lookup import PromptLookupDrafter
+from ..drafters.reduced_cache import QuantizedKVDrafter, SparseKVDrafter
 from ..drafters.string_rejection import StringRejectionDrafter
 from ..drafters.parallel_draft import PardDrafter
 from ..drafters.suffix import SuffixDrafter
@@ -50,6 +51,8 @@ def drafters_to_certify() -> dict:
         token_recycling=TokenRecyclingDrafter((2, 1)),
         parallel_draft=PardDrafter(draft, 1, max_draft=3),
         early_exit=EarlyExitDrafter(1),
+        sparse_kv=SparseKVDrafter(1, 2),
+        quantized_kv=QuantizedKVDrafter(4, 2, 0),
         tree=TreeDrafter(draft, (2, 1)),
         dynamic_tree=DynamicTreeDrafter(draft, nodes=3, expand=2),
         lookahead_decoding=LookaheadDecodingDrafter(),

@@ -167,6 +167,7 @@ def warn_of_stale_rows(path: Path, scale: str, results: Path):
 
 def report_result(result) -> int:
     "Print the result of a run; 1 if it failed."
+    from decodelab.evaluate.jobs import shard
     from decodelab.models.loading import process_rank
 
     if sys.stderr.isatty():
@@ -175,6 +176,12 @@ def report_result(result) -> int:
         print(f'{result.failure.trace}\n{result.name}: {result.failure}', file=sys.stderr)
     if process_rank()[0] == 0:
         print(wrap('\n'.join(result_lines(result))), flush=True)
+    elif shard() is not None:
+        print(
+            wrap(
+                f'{result.name}: every job has a row in {result.out}; shard 0 judges and draws them'
+            )
+        )
     if result.failed_parts:
         print(f'{result.name}: --resume does what failed, and nothing else', file=sys.stderr)
     return 1 if result.failure or result.failed_parts else 0

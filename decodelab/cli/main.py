@@ -908,6 +908,31 @@ def harness_command(args) -> int:
     return lm_eval_command(args.more)
 
 
+def board_command(args) -> int:
+    "Make or check files of the board, or list its rows; 1 if a file is rejected."
+    from decodelab.lab.board import run_board
+
+    return run_board(args)
+
+
+def add_board(add):
+    "The arguments of `decodelab board`."
+    add(
+        'action',
+        choices=('make', 'check', 'list'),
+        help='make a file from a run, check files, or list rows',
+    )
+    add(
+        'paths',
+        nargs='*',
+        metavar='PATH',
+        help='make: the folder of a run; check: files; list: a folder',
+    )
+    add('--by', metavar='NAME', help='make: the name on the board')
+    add('--baseline', metavar='NAME', help='make: the strategy of speedup 1 (default: the first)')
+    add('--out', metavar='FILE', help='make: the file to write')
+
+
 def merge_command(args) -> int:
     "Join the rows of runs, and print their counts; 1 if rows failed or are missing."
     from decodelab.lab.shards import merge_runs
@@ -1023,6 +1048,11 @@ COMMANDS |= {
         report_command,
         add_report,
         'Write a page on runs of experiments, with the conclusions that hold on all machines.',
+    ),
+    'board': (
+        board_command,
+        add_board,
+        'Make or check a file for the board of measured speedups, or list its rows.',
     ),
     'merge': (
         merge_command,

@@ -157,6 +157,18 @@ DRAFTERS = {
         'early-exit:4',
         ('layer',),
     ),
+    'sparse-kv': Spelling(
+        'drafters.reduced_cache.SparseKVDrafter',
+        'the target over the first and last of its keys',
+        'sparse-kv:4,64',
+        ('sinks', 'window'),
+    ),
+    'quantized-kv': Spelling(
+        'drafters.reduced_cache.QuantizedKVDrafter',
+        'the target over its keys at four bits',
+        'quantized-kv:4',
+        ('bits', 'group', 'recent'),
+    ),
     'tree': Spelling(
         'drafters.tree.TreeDrafter',
         'a smaller model drafts a tree, so many guesses in each depth',
@@ -350,6 +362,7 @@ LOOKAHEADS = {
 
 # %% ../../nbs/16_cli/02_strategy_names.ipynb #782d895e
 UNSPELLED = {
+    'MaskedDiffusion': 'needs a model that predicts masks (a MaskPredictor)',
     'SharedEncoder': 'it shares the encoder of a speech model, and the commands take text',
     'WatermarkedDrafter': 'it holds a key, which a shell would keep in its history',
     'DrafterWithBase': 'it pairs a drafter with processors that are objects',

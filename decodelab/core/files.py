@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import datetime, UTC
 from pathlib import Path
 
 # %% ../../nbs/01_core/02_files.ipynb #662872a7
@@ -235,7 +235,7 @@ class WriterLock:
         if not is_same_file(file, self.path):  # its last holder has just removed it
             file.close()
             return self.try_to_hold()
-        since = datetime.now(timezone.utc).isoformat(timespec='seconds')
+        since = datetime.now(UTC).isoformat(timespec='seconds')
         writer = dict(pid=os.getpid(), host=socket.gethostname(), since=since, token=self.token)
         file.truncate(0)
         file.write(json.dumps(writer))

@@ -74,9 +74,10 @@ def probability_text(p: float) -> str:
 
 # %% ../../nbs/01_core/03_html.ipynb #7418434d
 def row_html(cells: Iterable[str], tag: str = 'td', style: str = '') -> str:
-    "One row of a table from cells that are HTML."
+    "One row of a table from cells that are HTML; an empty cell heads nothing."
     attribute = style_attribute(style)
-    return f'<tr>{"".join(f"<{tag}{attribute}>{cell}</{tag}>" for cell in cells)}</tr>'
+    tags = ((tag if cell else 'td', cell) for cell in cells)
+    return f'<tr>{"".join(f"<{name}{attribute}>{cell}</{name}>" for name, cell in tags)}</tr>'
 
 
 def table_html(

@@ -87,7 +87,7 @@ font:13px/1.75 ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
 .decodelab-trace .dl-head{opacity:.75}
 .decodelab-trace .dl-strip{margin-top:.5em;padding-top:.3em;border-top:1px solid rgba(128,128,128,.4)}
 .decodelab-trace .dl-strip b{font-weight:600}
-.decodelab-trace .dl-legend span{margin-right:1.2em;padding:0 .3em}
+.decodelab-trace .dl-legend span{display:inline-block;margin-right:1.2em;padding:0 .3em}
 .decodelab-trace .dl-prompt{opacity:.65}
 .decodelab-trace summary{cursor:pointer}
 .decodelab-trace .dl-accepted{background:rgba(0,114,178,.22);border-bottom:2px solid #0072b2}
@@ -255,12 +255,17 @@ def axes(ax, title: str, x: str, y: str, size: tuple = (6.4, 2.8)):
     return apply_theme(ax)
 
 
+def hide_background(figure):
+    "Draw no background; behind one that is drawn and transparent, JupyterLab puts a white card in the dark."
+    figure.patch.set_visible(False)
+
+
 def apply_theme(ax):
     "Axes without a background and with texts in `ink()`; a colour that the user's theme sets stays."
     import matplotlib as mpl
 
     if mpl.rcParams['figure.facecolor'] == 'white':
-        ax.figure.patch.set_alpha(0)
+        hide_background(ax.figure)
     if mpl.rcParams['axes.facecolor'] == 'white':
         ax.patch.set_alpha(0)
     color = ink()
@@ -305,7 +310,7 @@ def use_figure_style():
     text = 'text.color axes.labelcolor axes.edgecolor xtick.color ytick.color legend.labelcolor'
     text += ' patch.edgecolor'
     style = dict.fromkeys(text.split(), GREY)
-    style |= dict.fromkeys(['figure.facecolor', 'axes.facecolor', 'savefig.facecolor'], 'none')
+    style |= {'axes.facecolor': 'none', 'figure.hooks': ['decodelab.core.plot:hide_background']}
     style |= {'axes.spines.top': False, 'axes.spines.right': False, 'legend.frameon': False}
     sizes = 'font.size axes.labelsize xtick.labelsize ytick.labelsize legend.fontsize'
     style |= dict.fromkeys(sizes.split(), FONT_SIZE)

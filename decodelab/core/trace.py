@@ -7,6 +7,7 @@ __all__ = ['Step', 'Trace']
 
 # %% ../../nbs/01_core/04_trace.ipynb #d29ed028
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
@@ -134,15 +135,34 @@ class Trace:
         return f'{self.text!r}\n{cost}, {self.seconds:.3f} s, stopped by {end}'
 
 # %% ../../nbs/01_core/04_trace.ipynb #f24e9ad0
+def vllm_step(step: Step, is_first: bool) -> dict:
+    "Counters and intervals of a step under vLLM's names; an interval that it does not have is NaN."
+    first, later = (step.seconds, math.nan) if is_first else (math.nan, step.seconds)
+    return {
+        'vllm:spec_decode_num_drafts': int(step.drafted > 0),
+        'vllm:spec_decode_num_draft_tokens': step.drafted,
+        'vllm:spec_decode_num_accepted_tokens': step.accepted,
+        'vllm:generation_tokens': len(step.tokens),
+        'vllm:time_to_first_token_seconds': first,
+        'vllm:inter_token_latency_seconds': later,
+    }
+
+# %% ../../nbs/01_core/04_trace.ipynb #f24e9ad1
 @patch
 def to_frame(
     self: Trace,
     by: str = 'step',  # 'step': a row per step; 'token': a row per new token
+    names: str = 'decodelab',  # 'vllm': a step's counters and intervals, as in `evaluate.metric_names`
 ):
-    "The trace as a pandas DataFrame; raises `ValueError` for any other `by`."
+    "The trace as a pandas DataFrame; raises `ValueError` for any other `by` or `names`."
     import pandas as pd
 
     check_choice('by', by, ('step', 'token'))
+    check_choice('names', names, ('decodelab', 'vllm'))
+    if names == 'vllm':
+        if by != 'step':
+            raise ValueError("names='vllm' has a row per step: leave out by")
+        return pd.DataFrame([vllm_step(step, i == 0) for i, step in enumerate(self.steps)])
     if by == 'step':
         rows = [
             dict(step=i) | asdict(step) | dict(new_tokens=len(step.tokens))

@@ -51,7 +51,7 @@ def token_span(
     inside: bool = False,  # is it in a window?
 ) -> str:
     "One token with its colour."
-    kind, style = 'grey', 'opacity: 0.55'
+    kind, style = 'grey', 'opacity: 0.65'
     if scored:
         kind = 'green' if intensity > 0 else 'red'
         colour, strongest = TINTS[kind]
@@ -170,7 +170,7 @@ def legend_html(windows: list) -> str:
         colour, strongest = TINTS[kind]
         style = f'background-color: rgba({colour}, {strongest}); border-bottom: {UNDERLINES[kind]}; {ITEM}'
         legend += f'<span class="dl-{kind}" style="{style}">{words}</span> '
-    legend += f'<span style="opacity: 0.55; {ITEM}">{UNSCORED_LEGEND}</span> '
+    legend += f'<span style="opacity: 0.65; {ITEM}">{UNSCORED_LEGEND}</span> '
     if windows:
         words = f'the window{"s" if len(windows) > 1 else ""}'
         legend += f'<span class="dl-in" style="border-top: {WINDOW_LINE}; {ITEM}">{words}</span> '

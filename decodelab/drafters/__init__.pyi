@@ -7,6 +7,8 @@ from .prompt_lookup import MostFrequentMatch as MostFrequentMatch
 from .suffix import SuffixDrafter as SuffixDrafter
 from .suffix import SuffixCache as SuffixCache
 from .early_exit import EarlyExitDrafter as EarlyExitDrafter
+from .reduced_cache import SparseKVDrafter as SparseKVDrafter
+from .reduced_cache import QuantizedKVDrafter as QuantizedKVDrafter
 from .shared_encoder import SharedEncoder as SharedEncoder
 from .vocab_overlap import overlap as overlap
 from .vocab_overlap import plot_overlap as plot_overlap
@@ -49,5 +51,13 @@ from .token_recycling import CandidateMatrix as CandidateMatrix
 from .suffix_automaton import SuffixAutomatonDrafter as SuffixAutomatonDrafter
 from .parallel_draft import PardDrafter as PardDrafter
 from .parallel_draft import adapt_to_masks as adapt_to_masks
+from .draft_data import DraftSample as DraftSample
+from .draft_data import draft_sample as draft_sample
+from .draft_data import save_draft_data as save_draft_data
+from .draft_data import load_draft_data as load_draft_data
+from .draft_data import draft_data_loss as draft_data_loss
+from .draft_data import read_conversations as read_conversations
+from .draft_data import write_conversations as write_conversations
+from .draft_data import conversation_ids as conversation_ids
 from .dflash import DFlashDrafter as DFlashDrafter
 from .dflash import DFlashHeads as DFlashHeads

@@ -41,3 +41,10 @@ from .exact_answers import answer_question as answer_question
 from .pretend import pretend_device as pretend_device
 from .pretend import count_traffic as count_traffic
 from .pretend import move as move
+from .speed_bench import load_speed_bench as load_speed_bench
+from .speed_bench import by_category as by_category
+from .metric_names import vllm_metrics as vllm_metrics
+from .metric_names import vllm_metrics_text as vllm_metrics_text
+from .metric_names import vllm_frame as vllm_frame
+from .metric_names import aiperf_summary as aiperf_summary
+from .metric_names import save_aiperf as save_aiperf

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from ..core.checks import check_choice, check_int
-from ..core.driver import decode, encode_prompt, to_stop
+from ..core.driver import Rng, decode, encode_prompt, to_stop
 from ..core.files import read_json, read_run_rows, short_hash
 from ..core.metrics import counts, good_runs, identical, rates, ratio_of_medians
 from ..core.metrics import ratio_of_totals, slowdowns, speedup, variant_name
@@ -176,6 +176,7 @@ def bench(
     progress: bool = True,  # show a bar in a terminal or notebook
     stop=None,  # as in `decode`
     on_error: str = 'keep',  # an error as the row of its run; 'raise': it ends the bench
+    rng: Callable[[int, str], Rng] = Rng,  # as in `decode`
 ):
     """A DataFrame with a row per run: every prompt decoded with every strategy, interleaved.
 
@@ -188,15 +189,17 @@ def bench(
     ids, errors = encode_prompts(lm, prompts, max_new_tokens, on_error)
     recorded = [repr(prompts[i]) if row is None else row for i, row in enumerate(ids)]
     now = provenance(lm, recorded, strategies, max_new_tokens, repeats, seed, stop)
+    if rng is not Rng:  # runs of before have no such entry
+        now['rng'] = stable_repr(rng)
     runs = list(plan(list(strategies), len(ids), repeats))
     with Ledger(output_dir, now, run_key, getattr(lm, 'shards', 1) > 1) as ledger:
         todo = RunsToDo(ledger, runs)
         if len(todo):
-            warm_up(lm, ids, strategies, max_new_tokens, seed, stop, on_error)
+            warm_up(lm, ids, strategies, max_new_tokens, seed, stop, on_error, rng)
         for repeat, prompt, order, name in progress_bar(todo, len(runs), progress):
             where = dict(strategy=name, prompt=prompt, repeat=repeat, order=order)
             run = partial(decode, lm, ids[prompt], strategies[name], max_new_tokens)
-            run = partial(run, seed + repeat, stop)
+            run = partial(run, seed + repeat, stop, rng)
             row = bench_row(run, seed + repeat, errors.get(prompt), on_error, **where)
             ledger.add(row | ledger.facts('date'))
         records = ledger.gather()
@@ -243,7 +246,16 @@ def encode_prompts(
     return ids, errors
 
 
-def warm_up(lm, ids: list, strategies: dict, max_new_tokens: int, seed: int, stop, on_error: str):
+def warm_up(
+    lm,
+    ids: list,
+    strategies: dict,
+    max_new_tokens: int,
+    seed: int,
+    stop,
+    on_error: str,
+    rng: Callable,
+):
     """Decode a good prompt with each strategy.
 
     Raises the error of a strategy that fails on each of the first three: it does not fit the model.
@@ -251,7 +263,7 @@ def warm_up(lm, ids: list, strategies: dict, max_new_tokens: int, seed: int, sto
     prompts = [row for row in ids if row is not None][:3]
     for strategy in strategies.values():
         for i, prompt in enumerate(prompts, 1):
-            run = partial(decode, lm, prompt, strategy, min(max_new_tokens, 16), seed, stop)
+            run = partial(decode, lm, prompt, strategy, min(max_new_tokens, 16), seed, stop, rng)
             _, error = attempt(run, 'raise' if i == len(prompts) else on_error)
             if not error:
                 break

@@ -180,7 +180,7 @@ class NoTableError(Exception):
 
 
 class ExactExits:
-    "Stands in for a session: a table after each layer, for drafters with an early exit."
+    "Stands in for a session: a table after each layer, and one for a reduced cache."
 
     early_passes = 0
 
@@ -195,6 +195,10 @@ class ExactExits:
         lm = self.lm
         table = self.tables.setdefault(layer, ExactLM(lm.vocab_size, (lm.seed, layer), lm.certain))
         return [table.probs(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
+
+    def reduced(self, past) -> 'ExactScorer':
+        "A table of its own, for drafters that read a part of the cache."
+        return ExactScorer(ExactLM(self.lm.vocab_size, (self.lm.seed, 'reduced'), self.lm.certain))
 
 
 class ExactScorer(Scorer):

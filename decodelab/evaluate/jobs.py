@@ -17,7 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta, UTC
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -75,7 +75,7 @@ def machine_info(
         processes=process_rank()[1],
         load=[round(x, 2) for x in os.getloadavg()] if hasattr(os, 'getloadavg') else None,
         commit=git_commit(),
-        date=datetime.now(timezone.utc).isoformat(timespec='seconds'),
+        date=datetime.now(UTC).isoformat(timespec='seconds'),
         argv=[Path(sys.argv[0]).name, *sys.argv[1:]],
     )
 
@@ -442,7 +442,7 @@ def run_job(name: str, job: Callable, on_error: str) -> dict:
     result, error = attempt(job, on_error)
     failure = dict(job=name, error=error)
     rows = [failure] if error else check_rows(name, result)
-    date = datetime.now(timezone.utc).isoformat(timespec='seconds')
+    date = datetime.now(UTC).isoformat(timespec='seconds')
     record = dict(job=name, rows=rows, date=date)
     return record | failure if error else record
 

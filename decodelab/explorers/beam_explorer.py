@@ -264,7 +264,7 @@ class BeamExplorer(ModelExplorer):
         titles = ACTIONS | dict(undo='The edits before the last change', reset='No edits')
         buttons = ''
         for name, title in titles.items():
-            off = '' if able[name] else ' class="dx-off"'
+            off = '' if able[name] else ' class="dx-off" aria-disabled="true"'
             attributes = f'type="button" data-pick="{name}" tabindex="0" title="{title}"{off}'
             buttons += f'<button {attributes}>{name}</button> '
         chips = ''

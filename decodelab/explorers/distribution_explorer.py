@@ -404,6 +404,7 @@ DISTRIBUTION_STYLE = """<style>
 .dx-distribution tr[data-pick]:hover,.dx-distribution tr[data-pick]:focus{outline-offset:-2px}
 .dx-distribution ul{margin:.2em 0;padding-left:1.4em}
 .dx-distribution .dx-here{font-weight:700;border-bottom:2px solid #0072b2}
+.dx-distribution .dx-removed{color:#d55e00;color:color-mix(in srgb,#d55e00 60%,currentColor)}
 .dx-distribution small{opacity:.75}
 </style>"""
 SHOWN_SIGNS = str.maketrans({' ': '␣', '\n': '↵', '\t': '⇥'})
@@ -458,9 +459,7 @@ def stages_html(stages: list[Stage]) -> str:
 def bar_cell(p: float, largest: float, possible: bool, removed: bool) -> str:
     "One probability as a bar; a cross where this processor removed the token."
     if not possible:
-        sign = (
-            '<span style="color:#d55e00" title="removed here">✕ removed</span>' if removed else ''
-        )
+        sign = '<span class="dx-removed" title="removed here">✕ removed</span>' if removed else ''
         return f'<td>{sign}</td>'
     width = 100 * p / largest
     style = f'width:{width:.1f}%;background-color:rgba(86,180,233,.45)'

@@ -250,7 +250,7 @@ def sequence_html(
 def legend_html() -> str:
     "The four colours."
     items = [
-        span(f' {OUTCOME_LABELS[kind]} ', color, style='margin-right:1em')
+        span(f' {OUTCOME_LABELS[kind]} ', color, style='display:inline-block;margin-right:1em')
         for kind, color in OUTCOME_COLORS.items()
     ]
     return f'<div style="font-size:12px">{" ".join(items)}</div>'
@@ -272,7 +272,7 @@ def proposal_html(number: int, r: ReplayedRound, texts: list[str]) -> str:
         style = 'padding:0 .3em;margin-right:2px;'
         if i + 1 == r.step.drafted:
             style += 'border-right:3px solid currentColor;'
-        spans.append(span(visible(text), color, style=style + ('' if kind else 'opacity:.5;')))
+        spans.append(span(visible(text), color, style=style + ('' if kind else 'opacity:.65;')))
     counted = f'{r.step.drafted} drafted, {r.match} right: the draft ended {r.outcome}'
     if r.outcome == 'in vain':
         counted = f'{r.step.drafted} drafted, {r.match} right: {r.in_vain} in vain'

@@ -112,6 +112,9 @@ function render({model, el}) {
     const left = [...box.querySelectorAll('.dx-wide,.dx-scroll,.dl-scroll')].map(e => e.scrollLeft)
     box.innerHTML = model.get('html')
     box.querySelectorAll('.dx-wide,.dx-scroll,.dl-scroll').forEach((e, i) => { e.scrollLeft = left[i] ?? 0 })
+    for (const e of box.querySelectorAll('.decodelab-explorer,.dx-wide,.dx-scroll,.dl-scroll')) {  // by key
+      if (e.scrollWidth > e.clientWidth && !e.querySelector('button,[tabindex]')) e.tabIndex = 0
+    }
     if (key === undefined) return
     const kind = key.split(':')[0]  // 'force:12': what was picked may be gone, others of its kind are there
     const next = pickable().find(e => e.dataset.pick === key) ??

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fastcore.basics import patch
 
 from ..core.checks import check_int
-from ..core.html import escape, probability_text
+from ..core.html import escape, probability_text, row_html
 from ..core.plot import TINTS
 from ..core.trace import CONTEXT, Step, Trace, detokenize
 from .explorer import Explorer, IntField, StateField, call_text, constructor_code
@@ -227,13 +227,11 @@ def chain_html(
     names += ['u within its threshold?', '', '']
     if all(item['u'] is None for item in items):
         names[-3] = ''
-    head = ''.join(f'<th style="text-align:left">{escape(name)}</th>' for name in names)
+    head = row_html(map(escape, names), 'th', 'text-align:left')
     rows = ''.join(
         chain_row(item, texts, shown_round.number, weights, item['node'] == shown) for item in items
     )
-    return (
-        f'<div style="overflow-x:auto" class="dx-wide"><table><tr>{head}</tr>{rows}</table></div>'
-    )
+    return f'<div style="overflow-x:auto" class="dx-wide"><table>{head}{rows}</table></div>'
 
 # %% ../../nbs/14_explorers/03_round_explorer.ipynb #bdc75bca
 def node_html(item: dict, texts: TokenTexts, number: int, shown: bool) -> str:
@@ -458,10 +456,10 @@ def arrow(
     possible: bool,  # is there such a round?
 ) -> str:
     "A pickable arrow to a round; dim where there is none."
-    style = 'border:1px solid currentColor;margin-right:.4em;' + (
-        '' if possible else 'opacity:.35;'
-    )
-    return chip(text, style, f'data-pick="{key}" tabindex="0" role="button"')
+    style = 'border:1px solid currentColor;margin-right:.4em;' + ('' if possible else 'opacity:.6;')
+    disabled = '' if possible else ' aria-disabled="true"'
+    attributes = f'class="dx-live" data-pick="{key}" tabindex="0" role="button"{disabled}'
+    return chip(text, style, attributes)
 
 
 def navigation_html(shown_round: TraceRound, trace: Trace) -> str:

@@ -425,7 +425,8 @@ class Scale:
             texts += f'<text x="{PLOT_LEFT - 5}" y="{y + 3.5:.1f}" text-anchor="end">{z}</text>'
         for tokens in axis_ticks(0, self.n):
             where = f'x="{self.x(tokens):.1f}" y="{PLOT_HEIGHT - 4}"'
-            texts += f'<text {where} text-anchor="middle">{tokens}</text>'
+            anchor = 'end' if self.x(tokens) > PLOT_WIDTH - 12 else 'middle'  # inside the drawing
+            texts += f'<text {where} text-anchor="{anchor}">{tokens}</text>'
         font = 'fill="currentColor" stroke="none" font-size="10" font-family="system-ui,sans-serif"'
         return f'{lines}<g {font}>{texts}</g>'
 

@@ -28,3 +28,7 @@ from .shards import shard_command as shard_command
 from .shards import slurm_job as slurm_job
 from .shards import submit_shards as submit_shards
 from .exercise import your_turn as your_turn
+from .board import make_contribution as make_contribution
+from .board import read_contribution as read_contribution
+from .board import read_board as read_board
+from .board import board_markdown as board_markdown

@@ -13,7 +13,7 @@ import re
 import shutil
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import datetime, UTC
 from pathlib import Path
 
 from ..core.files import WriterLock, write_atomic
@@ -44,7 +44,7 @@ def write_record(out, stem: str, record: dict):
 
 def now() -> str:
     "Date and time, in UTC."
-    return datetime.now(timezone.utc).isoformat(timespec='seconds')
+    return datetime.now(UTC).isoformat(timespec='seconds')
 
 
 def refusal(out: Path, stem: str, code: str, resume: bool) -> str | None:

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from .kv_cache import PreallocatedCache, PreallocatedLayer, SlotCache
 from .transformer import Layer, Matrix, NativeForward, Norm, Weights
 from .tree_attention import tree_depths
+from .weights import matrices_of
 
 # %% ../../nbs/02_models/11_library.ipynb #d39df1a7
 LANES = r"""
@@ -873,14 +874,6 @@ def activation_number(function) -> int | None:
         if torch.allclose(values, known(CURVE), atol=1e-5):
             return i
     return None
-
-
-def matrices_of(weights: Weights) -> list[Matrix]:
-    "All matrices, the head last."
-    matrices = []
-    for layer in weights.layers:
-        matrices += [*layer.qkv, layer.out, *layer.up, layer.down]
-    return [*matrices, weights.head]
 
 
 def library_reason(native: NativeForward | None) -> str:

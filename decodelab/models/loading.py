@@ -328,6 +328,31 @@ def check_index(
             )
 
 # %% ../../nbs/02_models/01_loading.ipynb #ae60f4d1
+def read_checkpoint(
+    name: str,  # of the folder or repository, for messages
+    path: Path,  # a file of safetensors, or a pickle
+) -> dict:
+    """The content of one file; a pickle by torch.load with `weights_only=True` (`allow_pickle` asks first).
+
+    Raises `ValueError` for a file that is not whole or could run code.
+    """
+    from safetensors import SafetensorError
+    from transformers.modeling_utils import load_state_dict
+
+    try:
+        content = load_state_dict(path, weights_only=True)
+    except UnpicklingError as error:
+        raise ValueError(f'{name}: {MORE_THAN_TENSORS.format(path.name)}') from error
+    except (EOFError, RuntimeError, SafetensorError) as error:
+        raise ValueError(
+            f'{name}: {path.name} is no whole file of tensors: copy it again'
+        ) from error
+    if not isinstance(content, dict):
+        return {}
+    # copies: the file may be written again while they are in use
+    return {k: v.clone() if torch.is_tensor(v) else v for k, v in content.items()}
+
+
 def read_tensors(
     name: str,  # of the folder or repository, for messages
     path: Path,  # a file of safetensors, or a pickle
@@ -337,22 +362,10 @@ def read_tensors(
 
     Raises `ValueError` if no pickle may be read, and for a file that is not whole or could run code.
     """
-    from safetensors import SafetensorError
-    from transformers.modeling_utils import load_state_dict
-
     if path.suffix != '.safetensors':
         allow_pickle(name, path.name, safetensors_only)
-    try:
-        tensors = load_state_dict(path, weights_only=True)
-    except UnpicklingError as error:
-        raise ValueError(f'{name}: {MORE_THAN_TENSORS.format(path.name)}') from error
-    except (EOFError, RuntimeError, SafetensorError) as error:
-        raise ValueError(
-            f'{name}: {path.name} is no whole file of tensors: copy it again'
-        ) from error
-    named = tensors.items() if isinstance(tensors, dict) else ()
-    # copies: the file may be written again while they are in use
-    return {key: value.clone() for key, value in named if torch.is_tensor(value)}
+    content = read_checkpoint(name, path)
+    return {key: value for key, value in content.items() if torch.is_tensor(value)}
 
 # %% ../../nbs/02_models/01_loading.ipynb #f8b3e0be
 @contextmanager

@@ -400,6 +400,10 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         "Up to `k` tokens drawn one after the other (`LibrarySession`); None: this session cannot."
         return None
 
+    def reduced(self, past):
+        "A reader of drafted tokens over a part of this past, a `Reduction` (`models.reduced_cache`)."
+        return past.reader(self)
+
     def rollback(self, n: int) -> int:
         """Forget all but the first `n` tokens.
 

@@ -419,6 +419,14 @@ def cached_native_forward(model) -> NativeForward:
 MIN_PACKED = 150_000  # numbers below which a matrix is not packed
 
 
+def matrices_of(weights: Weights) -> list[Matrix]:
+    "All matrices, the head last."
+    matrices = []
+    for layer in weights.layers:
+        matrices += [*layer.qkv, layer.out, *layer.up, layer.down]
+    return [*matrices, weights.head]
+
+
 def pack_matrices(model, native: NativeForward):
     """Store the matrices of a native forward as oneDNN's blocks only.
 
@@ -428,6 +436,10 @@ def pack_matrices(model, native: NativeForward):
     w = native.weights
     if not w.layers[0].down.fast:
         raise ValueError('only float32 weights on a CPU can be packed, by a PyTorch with oneDNN')
+    if not any(pays_packed(w, m) for m in matrices_of(w)):
+        raise ValueError(
+            f'no matrix of the model has {MIN_PACKED:,} numbers, so packing changes nothing: leave it out'
+        )
     with torch.inference_mode(False), torch.no_grad():
         for layer in w.layers:
             size = sum(m.size for m in (*layer.qkv, layer.out, *layer.up, layer.down))
@@ -450,11 +462,17 @@ def pack_matrices(model, native: NativeForward):
     NATIVE_FORWARDS.pop(model, None)  # from now on only its caller holds the native forward
 
 # %% ../../nbs/02_models/05_weights.ipynb #13d1beaa
+def pays_packed(weights: Weights, matrix: Matrix) -> bool:
+    "Is a matrix large enough to be packed, and not the table of embeddings too?"
+    large = matrix.fast and matrix.size >= MIN_PACKED
+    return large and _memory(matrix.weight) != _memory(weights.embed)
+
+
 def _pack(model, weights: Weights, matrix: Matrix) -> Matrix:
     "A matrix as oneDNN's blocks, if that pays; the model's own parameters give up their memory."
-    memory = _memory(matrix.weight)
-    if not matrix.fast or matrix.size < MIN_PACKED or memory == _memory(weights.embed):
+    if not pays_packed(weights, matrix):
         return matrix
+    memory = _memory(matrix.weight)
     packed = Matrix(torch.ops.mkldnn._reorder_linear_weight(matrix.weight, 4), matrix.bias)
     for p in model.parameters():
         if _memory(p) == memory:

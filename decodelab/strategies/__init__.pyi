@@ -69,3 +69,8 @@ from .deepconf import MeanConfidence as MeanConfidence
 from .deepconf import token_confidence as token_confidence
 from .deepconf import group_confidences as group_confidences
 from .deepconf import plot_confidences as plot_confidences
+from .masked_diffusion import MaskPredictor as MaskPredictor
+from .masked_diffusion import TransformersMaskPredictor as TransformersMaskPredictor
+from .masked_diffusion import MaskedDiffusion as MaskedDiffusion
+from .masked_diffusion import unmasking as unmasking
+from .masked_diffusion import plot_unmasking as plot_unmasking

@@ -151,7 +151,7 @@ class SWEET(GreenList):
                 'SWEET scores only where the model is unsure: give the model that wrote the text as lm'
             )
         ids = check_ids_and_prompt(ids, prompt, deduplicate)
-        token_scores = super(SWEET, self).score_tokens(ids, prompt, 'none', pad)
+        token_scores = super().score_tokens(ids, prompt, 'none', pad)
         token_scores.scored &= self.unsure_positions(ids.tolist(), lm)
         if deduplicate == 'none':
             return token_scores

@@ -1,18 +1,29 @@
 /* What pages need besides the theme: blocks that scroll can be reached by key, and versions can be chosen. */
 'use strict';
 
-/* a block of code or a table that is wider than its column scrolls: Tab and the arrows must reach it */
+/* what is wider than its column scrolls: Tab and the arrows must reach it. */
+const KINDS = {'.table-wrapper': 'table', 'div.math': 'formula', 'div.highlight pre, .cell_output pre, .cell_output': 'code or output'};
+const VIEWS = '.decodelab-explorer, .dx-wide, .dx-scroll, .dl-scroll';
 function reachable() {
-  for (const block of document.querySelectorAll('div.highlight pre, .cell_output pre, .table-wrapper, .cell_output, div.math'))
-    if (block.scrollWidth > block.clientWidth && !block.hasAttribute('tabindex')) {
-      block.tabIndex = 0;
-      block.setAttribute('role', 'region');
-      block.setAttribute('aria-label', block.matches('.table-wrapper') ? 'table' : block.matches('.math') ? 'formula' : 'code or output');
-    }
+  for (const [blocks, label] of Object.entries({...KINDS, [VIEWS]: 'view'}))
+    for (const block of document.querySelectorAll(blocks))
+      if (block.scrollWidth > block.clientWidth && !block.hasAttribute('tabindex')) {
+        block.tabIndex = 0;
+        block.setAttribute('role', 'group');
+        block.setAttribute('aria-label', label);
+      }
+}
+
+/* two side bars, two forms of search: each has a name */
+const NAMES = {'.sidebar-drawer': 'Pages', '.toc-drawer': 'On this page', '.sidebar-search-container': 'In the side bar'};
+function named() {
+  for (const [block, label] of Object.entries(NAMES))
+    document.querySelector(block)?.setAttribute('aria-label', label);
 }
 
 /* versions.json stands at the root of all versions: beside the pages of the newest, above those of a released one */
 async function showVersions() {
+  if (location.protocol === 'file:') return;  // a copy on a disk has one version
   const root = new URL(document.documentElement.dataset.content_root || './', location.href);
   for (const place of ['versions.json', '../versions.json']) {
     let list;
@@ -44,5 +55,5 @@ async function showVersions() {
   }
 }
 
-document.addEventListener('DOMContentLoaded', () => { reachable(); showVersions(); });
+document.addEventListener('DOMContentLoaded', () => { reachable(); named(); showVersions(); });
 addEventListener('resize', reachable);

@@ -92,6 +92,8 @@ DRAFTED = {
     'lookup:4,2': 'PromptLookupDrafter(4, min_ngram=2)',
     'suffix:depth=9': 'SuffixDrafter(None, depth=9)',
     'early-exit:4': 'EarlyExitDrafter(4)',
+    'sparse-kv:2,64': 'SparseKVDrafter(2, window=64)',
+    'quantized-kv:8': 'QuantizedKVDrafter(8)',
     'tree:3,2,1,1': 'TreeDrafter(',
     'dynamic-tree:8,2': 'DynamicTreeDrafter(',
     'lookahead-decoding:6,3,5': 'LookaheadDecodingDrafter(6, ngram=3, guesses=5)',

@@ -145,7 +145,7 @@ def test_figures_have_no_background_and_few_colours(figure):
     from matplotlib.colors import to_hex
 
     name, ax = figure
-    assert ax.figure.patch.get_alpha() == 0, name
+    assert not ax.figure.patch.get_visible(), name
     colours = {to_hex(line.get_color()) for line in ax.lines}
     colours |= {to_hex(patch.get_facecolor()) for patch in ax.patches}
     assert len(colours) <= 8, (name, colours)

@@ -32,7 +32,8 @@ from decodelab import (
     load,
     random_lm,
 )
-from decodelab.drafters import PardDrafter, SuffixAutomatonDrafter, TokenRecyclingDrafter
+from decodelab.drafters import PardDrafter, SparseKVDrafter
+from decodelab.drafters import SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.logits import Mirostat
 from decodelab.evaluate.certify import ARCHITECTURES
 from tests.random_prompts import random_prompts
@@ -91,6 +92,7 @@ OTHERS = [
     lambda lm, draft: TokenRecyclingDrafter((2, 1)),
     lambda lm, draft: PardDrafter(draft, 1, max_draft=3),
     lambda lm, draft: EarlyExitDrafter(1),
+    lambda lm, draft: SparseKVDrafter(1, 3),
     lambda lm, draft: SyntheticDrafter(0.7),
 ]
 

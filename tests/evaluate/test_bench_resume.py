@@ -5,10 +5,13 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 
 import pytest
 
 import preloaded
+from decodelab import Sample, Temperature, bench, decode, load
+from decodelab.core import CounterRng
 
 SCRIPT = '''
 import sys, time
@@ -136,3 +139,17 @@ def test_a_failing_strategy_loses_only_its_own_run(script, tmp_path):
     assert rows.count(b'"bad"') == 2
     assert len(run(tmp_path / 'run', strategies=strategies)) == TOTAL
     assert (tmp_path / 'run' / 'rows.jsonl').read_bytes().startswith(rows)
+
+
+def test_the_random_numbers_of_a_bench_are_those_of_decode(tmp_path):
+    lm = load('pico')
+    strategies = dict(sample=Sample(), again=Sample([Temperature(2.0)]))
+    run = partial(bench, lm, ['def f(', 'import'], strategies, 8, 2, 5, tmp_path, progress=False)
+    frame = run(rng=CounterRng)
+    for row in frame.itertuples():
+        prompt = ['def f(', 'import'][row.prompt]
+        trace = decode(lm, prompt, strategies[row.strategy], 8, row.seed, rng=CounterRng)
+        assert row.tokens == trace.tokens
+    assert run(rng=CounterRng).tokens.tolist() == frame.tokens.tolist()
+    with pytest.raises(ValueError, match='rng was .*CounterRng.* and is now None'):
+        run()

@@ -69,6 +69,7 @@ MAY_BE_RAISED = (
     'this session records the hidden states of .* use heads or an early exit, not both',
     'this session records the states after layers .* use one kind of heads',
     'cannot be left early, its past cannot be cut at two positions: use another drafter',
+    'cannot be drafted for from a part of its past',
     'reads a clock, and with .* the tokens of a seed would depend on it',
     'remembers earlier sequences, and with .* the tokens of a seed would depend on them',
     'weighs probabilities and .* has none',

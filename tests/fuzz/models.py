@@ -242,10 +242,19 @@ def letters(vocab_size: int, reverse: bool = False) -> PreTrainedTokenizerFast:
 class MemoSession(Session):
     "Looks logits up that a session of the model has computed before; the cache reads what is missing later."
 
+    copied = (
+        False  # does a drafter copy keys and values out of the cache? Then they have to be there
+    )
+
+    def reduced(self, past):
+        self.copied = True
+        return super().reduced(past)
+
     def logits(self, ids, last=1):
         memo = self.lm.memo
         keys = [tuple(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
-        if self.ahead or self._keeps_states or not all(key in memo for key in keys):
+        has_to_read = self.ahead or self._keeps_states or self.copied
+        if has_to_read or not all(key in memo for key in keys):
             rows = super().logits(ids, last)
             memo |= zip(keys, rows)
             return rows

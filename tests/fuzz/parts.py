@@ -33,6 +33,7 @@ MODELS = (
 # Not fuzzed, with the reason
 LEFT_OUT = dict(
     ModelDrafter='a base class',
+    ReducedCacheDrafter='a base class',
     CombinedDrafter='a base class',
     TableDrafter='for tables of fractions',
     WatermarkedDrafter='no output is a sample of its base under one key',
@@ -365,6 +366,10 @@ class Maker:
             nodes=lambda: integer(1, 3 if self.enumerated else 9),
             expand=lambda: integer(1, 2 if self.enumerated else 3),
             window=lambda: integer(1, 3),
+            sinks=lambda: integer(0, 2),
+            bits=lambda: draw.choice(['4', '8']),
+            group=lambda: draw.choice(['2', '4']),
+            recent=lambda: integer(0, 3),
             ngram=lambda: integer(2, 3),
             guesses=lambda: integer(1, 2 if self.enumerated else 4),
             width=lambda: integer(1, 3),

@@ -17,6 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import preloaded
 from decodelab.core.files import may_be_alive
+from decodelab.lab import merge_runs
 from decodelab.lab.requirements import free_disk
 from repo import ROOT, notebooks
 
@@ -150,6 +151,24 @@ def test_a_killed_run_loses_one_row_at_most_and_its_kernel_ends(tmp_path):
     record = json.loads((tmp_path / 'out' / '01_slow.pico.run.json').read_text())
     assert len(record['parts']) == 2
     assert record['finished']
+
+
+def test_two_shards_of_an_experiment_and_a_merge_have_the_rows_of_one_process(tmp_path):
+    write(tmp_path / 'nb')
+    command = ['experiment', '01_slow', '--notebooks', 'nb', '--out']
+    how = dict(cwd=tmp_path, pace=0.1)
+    late, first = (
+        start(*command, 'shards', '--resume', '--shard', f'{i}/2', **how) for i in (1, 0)
+    )
+    outputs = [process.communicate(timeout=240) for process in (late, first)]
+    assert [late.returncode, first.returncode] == [0, 0], outputs
+    assert 'shard 0 judges and draws them' in ' '.join(outputs[0][0].split())
+    assert 'agrees: squares add up' in outputs[1][0]
+    merged = merge_runs([tmp_path / 'shards'])
+    assert [(r['rows'], r['missing'], r['doubled'], r['failed']) for r in merged] == [(6, 0, 0, 0)]
+    assert sorted(begun(tmp_path / 'shards')) == list(range(6))
+    stored = (tmp_path / 'shards' / 'results' / '01_slow.pico.csv').read_text()
+    assert stored == 'i,square\n' + ''.join(f'{i},{i * i}\n' for i in range(6))
 
 
 def test_two_runs_cannot_share_a_folder(tmp_path):

@@ -385,6 +385,53 @@ def test_other_number_formats(dtype):
         assert result == DIFFERS.get(kind, set()), (kind, table)
 
 
+class ShapeRounding(torch.nn.Linear):
+    "A head whose rounding depends on the shape of its input, as kernels of a GPU do; by `share` of the spread."
+
+    share = 0.1
+
+    def forward(self, x):
+        out = super().forward(x)
+        draw = torch.Generator().manual_seed(100 * x.shape[0] + x.shape[1])
+        noise = torch.randn(out.shape[1:], generator=draw)
+        return out + (self.share * noise * out.float().std(-1, keepdim=True)).to(out.dtype)
+
+
+@pytest.mark.parametrize(
+    ('dtype', 'share', 'state'),
+    [
+        (torch.bfloat16, 0.1, 'works'),  # above the fixed bound
+        (torch.bfloat16, 0.4, 'differs'),
+        (torch.float32, 0.005, 'works'),  # as TF32
+        (torch.float32, 0.1, 'differs'),
+        (torch.float64, 0.005, 'differs'),
+    ],
+)
+def test_a_model_says_how_much_it_rounds(dtype, share, state, monkeypatch):
+    model = (
+        made('olmo2') if 'olmo2' in MODELS else built(AutoConfig.for_model('olmo2', **SIZES | GQA))
+    )
+    model.lm_head.__class__ = ShapeRounding
+    monkeypatch.setattr(ShapeRounding, 'share', share)
+    module.OUTCOMES.clear()
+    lm = LM(model.to(dtype))
+    for way in ('steps', 'batch'):
+        assert lm.outcome(way).state == state, lm.outcome(way)
+        assert ('in another shape' in lm.outcome(way).reason) == (state == 'differs')
+    module.OUTCOMES.clear()
+
+
+def test_what_differs_from_a_model_that_rounds_is_noticed(monkeypatch):
+    "The second shape has the fault too only if it is no fault of the way."
+    monkeypatch.setattr(ShapeRounding, 'share', 0.02)
+    lm = broken(lambda new, cached: cached and new > 1)
+    lm.model.lm_head.__class__ = ShapeRounding
+    lm = LM(lm.model.to(torch.bfloat16))
+    assert lm.outcome('blocks').state == 'differs'
+    assert lm.outcome('steps').works
+    module.OUTCOMES.clear()
+
+
 @pytest.mark.parametrize('native', [True, False])
 @pytest.mark.parametrize('rope', [[1, 0, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0]], ids=str)
 def test_exits_between_layers_without_rotary_positions(rope, native):

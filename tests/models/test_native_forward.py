@@ -767,6 +767,10 @@ def test_packed():
         model.generate(torch.tensor([IDS]), max_new_tokens=2)
     with pytest.raises(ValueError, match='float32'):
         LM(made()).pack_weights()
+    small = LM(made(dtype=FLOAT, hidden_size=128))
+    with pytest.raises(ValueError, match='packing changes nothing: leave it out'):
+        small.pack_weights()
+    assert small.backend == 'native forward'
 
 
 # CompiledForward

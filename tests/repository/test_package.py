@@ -189,6 +189,7 @@ def test_the_wheel_holds_modules_weights_and_data(wheel):
     assert {
         'decodelab/experiments/00_tour.ipynb',
         'decodelab/experiments/results/00_tour.pico.csv',
+        'decodelab/experiments/board/h100_19_gpu_costs.json',
     } <= shipped
     assert {n.rpartition('.')[2] for n in shipped} <= {'ipynb', 'py', 'csv', 'json'}
     assert not any('/quick/' in n or '/runs/' in n for n in shipped)

@@ -20,6 +20,7 @@ import docs_blocks
 from repo import ROOT, notebooks, numbered
 
 sys.path.insert(0, str(ROOT / 'docs'))
+import accessible
 import dead_links
 import pages
 import reference
@@ -165,7 +166,7 @@ def test_dead_links_are_detected(tmp_path):
 
 def test_the_comments_of_pages_are_replaced(texts):
     "A file shows no placeholder, its page has what is made in the position of the comment."
-    for name in ('index.md', 'howto.md', 'guides.md'):
+    for name in ('index.md', 'howto.md', 'guides.md', 'board.md'):
         text = (ROOT / 'docs' / name).read_text()
         assert '%%' not in text
         assert text.count('<!-- ') == 1
@@ -235,6 +236,18 @@ def test_a_picture_has_its_title_as_text():
 
 
 # The build
+
+
+def test_headings_and_signatures_are_what_assistive_programs_expect():
+    corner = '<tr><th class="blank">&nbsp;</th><th>p</th></tr><th class="head"><p></p></th>'
+    expected = '<tr><td class="blank">&nbsp;</td><th>p</th></tr><td class="head"><p></p></td>'
+    assert accessible.accessible(corner) == expected
+    signature = '<dt>f(<dl>\n<dd><em>x</em>,</dd>\n<dd><em>y</em></dd>\n</dl>)</dt>'
+    html = accessible.accessible(signature)
+    assert html.count('<span role="listitem">') == html.count('</span>') - 1 == 2
+    assert '<dl>' not in html
+    terms = '<dl class="glossary"><dt>p</dt><dd>a distribution</dd></dl>'
+    assert accessible.accessible(terms) == terms
 
 
 def test_the_workflow_runs_the_command_of_contributing():

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 
 import nbformat
 import numpy as np
@@ -75,6 +76,25 @@ def test_every_stored_picture_fits_light_and_dark_pages():
             if lines := [f'{cell}: {problem}' for problem in problems(png, metadata)]:
                 wrong.setdefault(name, []).extend(lines)
     assert counts > 130
+    assert wrong == {}
+
+
+NOT_STORED = (
+    'data-pick="',  # only a kernel answers
+    'PanelBox',
+    'widget-view+json',
+    'needs_background',  # a white card in the dark
+)
+
+
+def test_a_stored_output_has_nothing_to_press_and_no_white_card():
+    "`python tools/figures.py --clean NOTEBOOK` removes the cards and the views of widgets."
+    wrong = {}
+    for path in EVERY:
+        for cell in nbformat.read(path, 4).cells:
+            text = ' '.join(map(json.dumps, cell.get('outputs', ()))).replace('\\"', '"')
+            if words := [word for word in NOT_STORED if word in text]:
+                wrong[f'{path.relative_to(ROOT)} {cell.id}'] = words
     assert wrong == {}
 
 
