@@ -62,7 +62,7 @@ def watermark_from_vllm(
         return kind(key, width or 4, config.get('alpha', 0.1))
     if algorithm == 'sbw':
         scheme = config.get('sbw_scheme', 'selfhash')
-        width = width or {'selfhash': 4, 'lefthash': 1}.get(scheme)
+        width = width or {'selfhash': 4, 'lefthash': 1}.get(scheme, 4)
         return SBW(key, config.get('sbw_gamma', 0.5), config.get('sbw_delta', 2.0), width, scheme)
     raise ValueError(
         f"algorithm is {algorithm!r}: choose from 'gumbel', 'dual_key_gumbel' and 'sbw'"
