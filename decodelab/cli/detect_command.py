@@ -16,7 +16,7 @@ from .terminal import add_json, output, styled, wrap
 # %% ../../nbs/16_cli/06_detect_command.ipynb #51ae523f
 SCHEMES = (
     'GreenList TransformersGreenList Unigram HardList SWEET SBW '
-    'Gumbel DualGumbel HarmonicGumbel TripleGumbel SynthID DiPmark'
+    'Gumbel PermuteAndFlip DualGumbel HarmonicGumbel TripleGumbel KeySequence SynthID DiPmark'
 ).split()
 
 

@@ -43,3 +43,6 @@ from .robustness import auc as auc
 from .robustness import tpr_at as tpr_at
 from .robustness import plot_robustness as plot_robustness
 from .robustness import plot_roc as plot_roc
+from .served import detect_candidates as detect_candidates
+from .served import served_ids as served_ids
+from .served import watermark_from_vllm as watermark_from_vllm
