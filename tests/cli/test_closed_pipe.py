@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 
-def test_nothing_is_said_about_a_closed_pipe():
+def test_a_closed_pipe_ends_it_without_a_message():
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, '-m', 'decodelab', 'strategies']
