@@ -82,7 +82,7 @@ def served_ids(response: Mapping) -> list[list[int]]:
             'the response has no token_ids: ask for them with "return_token_ids": true, or give '
             'detect the string and the tokenizer'
         )
-    return [[int(i) for i in choice['token_ids']] for choice in choices]
+    return [list(map(int, choice['token_ids'])) for choice in choices]
 
 # %% ../../nbs/11_detection/12_served.ipynb #19eaf07d
 def detect_candidates(
