@@ -533,7 +533,8 @@ def test_sequences_without_evidence(watermark):
         scores = watermark.score_tokens(ids)
         assert len(scores.values) == len(scores.scored) == len(scores.contexts) == len(ids)
         assert scores.count <= (len(ids) if isinstance(watermark, (Unigram, KeySequence)) else 0)
-        assert scores.total <= scores.count
+        if not isinstance(watermark, KeySequence):  # whose scores have no maximum
+            assert scores.total <= scores.count
     long = list(range(3, 40))
     assert watermark.score_tokens(long, prompt=len(long)).count == 0
     assert watermark.score_tokens([0] * 20, pad=0).count == 0
