@@ -568,6 +568,8 @@ class CompileMixin:
     def pack_weights(self):
         """Store the matrices in oneDNN's blocks only; the model's own forward then raises an error.
 
+        A model without a matrix that is large enough stays as it is.
+
         Returns the model. Raises `ValueError` if that is not possible ([Weights](05_weights.ipynb)).
         """
         self.refresh()
@@ -578,8 +580,8 @@ class CompileMixin:
         if self.graphs:
             raise ValueError(f'{self.name} is compiled already: pack first, then compile')
         self._drop_library()
-        pack_matrices(self.model, self.native)
-        self.backend += ', packed'
+        if pack_matrices(self.model, self.native):
+            self.backend += ', packed'
         return self
 
     @property

@@ -427,8 +427,8 @@ def matrices_of(weights: Weights) -> list[Matrix]:
     return [*matrices, weights.head]
 
 
-def pack_matrices(model, native: NativeForward):
-    """Store the matrices of a native forward as oneDNN's blocks only.
+def pack_matrices(model, native: NativeForward) -> bool:
+    """Store the matrices of a native forward as oneDNN's blocks only; False if none is large enough.
 
     Raises `ValueError` if that is impossible; the loaded model's own forward then raises
     `RuntimeError`.
@@ -437,9 +437,7 @@ def pack_matrices(model, native: NativeForward):
     if not w.layers[0].down.fast:
         raise ValueError('only float32 weights on a CPU can be packed, by a PyTorch with oneDNN')
     if not any(pays_packed(w, m) for m in matrices_of(w)):
-        raise ValueError(
-            f'no matrix of the model has {MIN_PACKED:,} numbers, so packing changes nothing: leave it out'
-        )
+        return False
     with torch.inference_mode(False), torch.no_grad():
         for layer in w.layers:
             size = sum(m.size for m in (*layer.qkv, layer.out, *layer.up, layer.down))
@@ -460,6 +458,7 @@ def pack_matrices(model, native: NativeForward):
     model.forward = raise_packed
     w.snapshot = ModelSnapshot(model)
     NATIVE_FORWARDS.pop(model, None)  # from now on only its caller holds the native forward
+    return True
 
 # %% ../../nbs/02_models/05_weights.ipynb #13d1beaa
 def pays_packed(weights: Weights, matrix: Matrix) -> bool:

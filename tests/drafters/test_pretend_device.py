@@ -39,6 +39,7 @@ N = 5
 # What stands for a class whose arguments `Maker` does not know; None: not tried, since it is only inherited from
 BY_HAND = dict(
     Base=None,
+    MaskedDiffusion=None,  # reads a predictor of masks, which none of these models is
     Greedy='Greedy()',
     Sample='Sample()',
     BeamSearch='BeamSearch(3, RepetitionPenalty(1.2))',
