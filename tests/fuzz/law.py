@@ -52,11 +52,15 @@ class FloatEnumerator(Enumerator):
         return FloatInterval(self)
 
 
+ROUNDING = 1e-12  # of an acceptance probability: p / q where both are one row, read in two shapes
+
+
 class FloatInterval(Interval):
     "A uniform number, compared with floating-point numbers and tensors."
 
     def __lt__(self, x) -> bool:
-        return super().__lt__(float(x))
+        x = float(x)
+        return super().__lt__(x if ROUNDING < x < 1 - ROUNDING else round(x))
 
     __le__ = __lt__
 

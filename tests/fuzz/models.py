@@ -240,26 +240,38 @@ def letters(vocab_size: int, reverse: bool = False) -> PreTrainedTokenizerFast:
 
 
 class MemoSession(Session):
-    "Looks logits up that a session of the model has computed before; the cache reads what is missing later."
+    """Looks logits up that a session of the model has computed before; the cache reads what is missing later.
 
-    copied = (
-        False  # does a drafter copy keys and values out of the cache? Then they have to be there
-    )
+    A tree that grows, and a drafter that copies keys and values, read the cache as it is: there it is filled.
+    """
 
-    def reduced(self, past):
-        self.copied = True
-        return super().reduced(past)
+    unread = ()  # ids whose logits were looked up last, and are not in the cache
 
     def logits(self, ids, last=1):
         memo = self.lm.memo
         keys = [tuple(ids[:n]) for n in range(len(ids) - last + 1, len(ids) + 1)]
-        has_to_read = self.ahead or self._keeps_states or self.copied
-        if has_to_read or not all(key in memo for key in keys):
+        if self.ahead or self._keeps_states or not all(key in memo for key in keys):
+            self.unread = ()
             rows = super().logits(ids, last)
             memo |= zip(keys, rows)
             return rows
         self.passes += 1
+        self.unread = tuple(ids)
         return torch.stack([memo[key] for key in keys])
+
+    def fill(self):
+        "Read the ids that were looked up."
+        ids, self.unread = self.unread, ()
+        if ids:
+            super().logits(list(ids))
+
+    def begin_tree(self):
+        self.fill()
+        super().begin_tree()
+
+    def _kv_buffers(self):
+        self.fill()
+        return super()._kv_buffers()
 
 
 class MemoLM(LM):
