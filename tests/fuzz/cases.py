@@ -12,7 +12,7 @@ import decodelab
 from decodelab import Speculative, Stop
 from decodelab.core.driver import Request, Rng
 from tests.fuzz.models import build, build_memo, letters
-from tests.fuzz.parts import Maker, namespace
+from tests.fuzz.parts import Maker, UndefinedError, namespace
 
 PACKAGE = str(Path(decodelab.__file__).parent)
 SECONDS = 60  # of processor time, after which a case hangs
@@ -114,6 +114,10 @@ def judged(plain_succeeded: bool = False):
         if raised and expected and len(str(error).split()) >= 5:
             raise RejectedError(str(error)) from error
         raise FailedError(f'{type(error).__name__}: {error} ({origin(error)})') from error
+    except UndefinedError as error:
+        if plain_succeeded:
+            raise FailedError(f'{error} ({origin(error)})') from error
+        raise RejectedError('another processor forces a token that this one forbids') from error
     except Exception as error:
         raise FailedError(f'{type(error).__name__}: {error} ({origin(error)})') from error
 

@@ -142,9 +142,13 @@ def has_ended(stop: Stop, lm, tokens: list[int]) -> bool:
     return stop.when is not None and stop.when(tokens)
 
 
+class UndefinedError(KeyError):
+    "Raised by a processor behind a token that it does not allow."
+
+
 @dataclass(frozen=True, repr=False)
 class Trie(LogitsProcessor):
-    "Allows some tokens after each prefix of new tokens; behind others, and behind an end, it raises `KeyError`."
+    "Allows some tokens after each prefix of new tokens; behind others, and behind an end, it raises `UndefinedError`."
 
     seed: int
 
@@ -156,9 +160,9 @@ class Trie(LogitsProcessor):
             new = ids.tolist()[start:]
             for n in range(len(new)):
                 if new[n] not in self.tokens_after(new[:n], lm.vocab_size):
-                    raise KeyError(f'a token that is not allowed in {new}')
+                    raise UndefinedError(f'a token that is not allowed in {new}')
                 if has_ended(stop, lm, new[: n + 1]):
-                    raise KeyError(f'an end inside {new}')
+                    raise UndefinedError(f'an end inside {new}')
             return self.tokens_after(new, lm.vocab_size)
 
         return PrefixConstrained(allowed).bind(request)
