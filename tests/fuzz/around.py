@@ -53,8 +53,12 @@ def continued(plain: Plain, new):
 
 
 def forced(strategy, plain: Plain):
-    "Pieces under a budget: an early end is a wait, or excluded; at the limit the end is forced."
-    new, s = [], strategy
+    """Pieces under a budget: an early end is a wait, or excluded; at the limit the end is forced.
+
+    An id that ends the text ends a thought, too, and is shown.
+    """
+    new, s, stops = [], strategy, plain.case.stops
+    eos = plain.target.eos if stops.eos is None else stops.eos
     while True:
         room = math.inf if s.max_tokens is None else s.max_tokens - len(new)
         is_early = len(new) < s.min_tokens
@@ -65,7 +69,8 @@ def forced(strategy, plain: Plain):
         if is_end and is_early:
             piece = list(s.wait)[: min(room, len(s.wait))]
         new += piece
-        yield [] if s.hidden else piece
+        ends_text = not is_end and piece[0] in eos
+        yield [] if s.hidden and not ends_text else piece
         if is_end and not is_early:
             yield from continued(plain, new)
 
