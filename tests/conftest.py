@@ -13,8 +13,6 @@ import preloaded
 from repo import ROOT, tracked
 from seconds import slow_tests, stored
 
-LONG = 8  # seconds
-
 
 def pytest_configure():
     """Models are read as on a machine without the library, which may be in the cache of this user.
@@ -27,19 +25,11 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
-    """Mark the tests that `tests/seconds.csv` shows to be slow.
-
-    With several workers those that take long come first, so that none of them runs alone in the end.
-    """
-    table = stored()
-    slow = slow_tests(table)
-    each = dict(zip(zip(table.file, table.test), table.seconds / table.cases))
-    names = {item: (str(item.path.relative_to(ROOT)), item.originalname) for item in items}
+    "Mark the tests that `tests/seconds.csv` shows to be slow."
+    slow = slow_tests(stored())
     for item in items:
-        if names[item] in slow:
+        if (str(item.path.relative_to(ROOT)), item.originalname) in slow:
             item.add_marker('slow')
-    if 'PYTEST_XDIST_WORKER' in os.environ:
-        items.sort(key=lambda item: each.get(names[item], 0) < LONG)
 
 
 def pytest_collection_finish(session):

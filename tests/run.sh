@@ -9,5 +9,5 @@ ruff check --quiet . || failed="$failed ruff"
 ruff format --quiet --check nbs experiments tests tools setup.py || failed="$failed format"
 python tools/notebooks.py || failed="$failed notebooks"
 DECODELAB_SCALE=pico python tools/experiments.py || failed="$failed experiments"
-python -m pytest -q -n 3 --dist worksteal --junitxml=runs/tests.xml || failed="$failed pytest"
+python -m pytest -q -n 2 --dist worksteal --junitxml=runs/tests.xml || failed="$failed pytest"
 if [ -n "$failed" ]; then echo "failed:$failed" >&2; exit 1; fi

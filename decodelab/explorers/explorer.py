@@ -566,7 +566,8 @@ border-radius:1em;padding:0 .7em;margin-right:.6em;font-size:12px}
 .decodelab-explorer [data-pick]{cursor:pointer}
 .decodelab-explorer [data-pick]:hover,.decodelab-explorer [data-pick]:focus,
 .decodelab-explorer .dx-linked{outline:2px solid #0072b2;outline-offset:1px}
-.decodelab-panel .widget-dropdown>select{background-image:url("data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 20 20'%3E\
+.decodelab-panel .widget-dropdown>select{background-image:\
+url("data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 20 20'%3E\
 %3Cpath d='M6 8l4 4 4-4' fill='none' stroke='%23808080' stroke-width='2'/%3E%3C/svg%3E")}
 .dx-stale{opacity:.45}
 .dx-note{display:block;min-height:1.6em;font:12px/1.6 system-ui,sans-serif}
