@@ -241,7 +241,10 @@ def certain_cutoff(
     if below > tail / 2 or n < min_tokens or n > size // 4:
         return None
     mass = below + np.sort(p).cumsum()
-    error = np.finfo(z.dtype).eps * ((size - n) * below + mass.sum() + 64) + size * 2.0**-51
+    error = np.finfo(z.dtype).eps * ((size - n) * below + mass.sum() + 64)
+    error += size * 2.0**-51 / tail  # of t, a difference from 1
+    if error >= 1:
+        return None
     ends = np.searchsorted(mass, [tail / (1 + error), tail / (1 - error)], side='right')
     first, last = np.sort(z)[np.minimum(ends, n - min_tokens)]
     return float(first) if first == last else None

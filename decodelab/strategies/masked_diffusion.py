@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from ..core.checks import check_fraction, check_int
+from ..core.checks import check_bool, check_fraction, check_int, check_number
 from ..core.driver import LanguageModel, Request, Strategy
 from ..core.plot import axes
 from ..core.trace import Step, Trace
@@ -71,16 +71,15 @@ class MaskedDiffusion(Strategy):
         self,
         block_length: int = 32,  # masks that are filled together; at least the budget: no blocks
         tokens_per_pass: int = 1,
-        threshold: float
-        | None = None,  # take all tokens as confident as this instead, at least one
+        threshold: float | None = None,  # take all as confident as this instead, at least one
         temperature: float = 0.0,  # 0: the most probable token
         sample_first: bool = False,  # draw for all masks, then choose: LLaDA's order
     ):
         self.block_length = check_int('block_length', block_length)
         self.tokens_per_pass = check_int('tokens_per_pass', tokens_per_pass)
         self.threshold = threshold if threshold is None else check_fraction('threshold', threshold)
-        self.temperature = temperature
-        self.sample_first = sample_first
+        self.temperature = check_number('temperature', temperature, minimum=0)
+        self.sample_first = check_bool('sample_first', sample_first)
 
     def decode(self, request: Request):
         "Yield a step for each block."

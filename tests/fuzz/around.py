@@ -57,7 +57,8 @@ def forced(strategy, plain: Plain):
 
     An id that ends the text ends a thought, too, and is shown.
     """
-    new, s, stops = [], strategy, plain.case.stops
+    new, s = [], strategy
+    stops = plain.case.stops
     eos = plain.target.eos if stops.eos is None else stops.eos
     while True:
         room = math.inf if s.max_tokens is None else s.max_tokens - len(new)
