@@ -9,11 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / 'docs'), str(ROOT / 'tools')]
 
-import decodelab
 import inventories
 import pages
 import reference
 from parameter_docs import Package, written
+
+import decodelab
 
 SOURCES = Package(ROOT / 'decodelab')
 

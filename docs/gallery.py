@@ -5,7 +5,6 @@ import io
 import re
 
 import nbformat
-
 import pages
 from pages import ROOT
 

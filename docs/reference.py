@@ -9,9 +9,8 @@ import os
 import re
 from dataclasses import dataclass
 
-import nbformat
-
 import examples
+import nbformat
 import pages
 from pages import ROOT
 

@@ -55,6 +55,7 @@ def flaw_sets() -> dict[str, dict]:
 def certified_row(where: dict, make, options: dict) -> dict:
     "The certificate of a flaw as a row; an error that it raises is in its evidence."
     import torch
+
     from decodelab import certify
 
     torch.set_num_threads(1)

@@ -7,9 +7,8 @@ import sys
 import tempfile
 import zipfile
 
-import pytest
-
 import preloaded
+import pytest
 from repo import ROOT, tracked
 from seconds import slow_tests, stored
 

@@ -446,8 +446,9 @@ def write_heads(name, folder):
 
 def write_model(name, folder):
     "Files of the stand-in for `name` in a folder."
-    from decodelab.models.session import EMBEDDED, no_progress_bars
     from transformers import PreTrainedTokenizerFast
+
+    from decodelab.models.session import EMBEDDED, no_progress_bars
 
     if name in HEADS:
         return write_heads(name, folder)

@@ -9,7 +9,6 @@ import sys
 import unicodedata
 
 import nbformat
-
 from repo import ROOT, cells, directives, is_exported, lines, module_name, notebooks, numbered
 from words import FORBIDDEN
 

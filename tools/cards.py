@@ -14,7 +14,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 import nbformat
-
 from repo import ROOT
 
 WEIGHTS = ROOT / 'decodelab' / 'weights'

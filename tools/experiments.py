@@ -14,9 +14,10 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from preloaded import Fork, Runner, import_all, read_modules
+from repo import ROOT, notebooks
+
 from decodelab.lab.requirements import assigned_literal, find_missing, requirements
 from decodelab.lab.runner import environment, run_experiment
-from repo import ROOT, notebooks
 
 IN_A_KERNEL = ('02_prompt_lookup',)
 LONGEST = (  # begun first, so that none of them runs alone in the end

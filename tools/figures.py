@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-
 from repo import ROOT, directives
 
 FORMATTER = '''

@@ -8,7 +8,6 @@ import multiprocessing
 import sys
 
 import nbdev.test
-
 import preloaded
 
 run_notebook = nbdev.test.test_nb

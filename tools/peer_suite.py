@@ -19,7 +19,6 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
-
 from repo import ROOT, cells
 
 SUITE = ROOT.parent / 'shared' / 'peer_suite'

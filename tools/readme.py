@@ -6,11 +6,11 @@ import re
 import sys
 
 import nbformat
-from nbconvert import MarkdownExporter
 import pandas as pd
+from nbconvert import MarkdownExporter
+from repo import ROOT, directives
 
 from decodelab.lab.freshness import stored_freshness
-from repo import ROOT, directives
 
 sys.path.insert(0, str(ROOT / 'experiments'))
 from result_tables import (

@@ -23,11 +23,23 @@ from decodelab.cli.experiment_command import measure
 from decodelab.core.files import write_atomic
 from decodelab.evaluate.jobs import git_commit
 from decodelab.lab.fingerprint import changed_parts, is_fingerprint
-from decodelab.lab.freshness import NOT_HERE, STATES, Freshness, read_provenance, short_reason
-from decodelab.lab.freshness import stored_freshness
+from decodelab.lab.freshness import (
+    NOT_HERE,
+    STATES,
+    Freshness,
+    read_provenance,
+    short_reason,
+    stored_freshness,
+)
 from decodelab.lab.notebook_runner import format_duration
-from decodelab.lab.requirements import RUNNER_PACKAGES, cells_of, check_installed
-from decodelab.lab.requirements import experiments_folder, notebook_of, requirements
+from decodelab.lab.requirements import (
+    RUNNER_PACKAGES,
+    cells_of,
+    check_installed,
+    experiments_folder,
+    notebook_of,
+    requirements,
+)
 from decodelab.lab.run_plan import text_table
 from decodelab.lab.runner import check_folder, read_record, stem_of
 

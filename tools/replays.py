@@ -12,7 +12,6 @@ import json
 import time
 
 import torch
-
 from repo import ROOT
 
 FOLDER = ROOT / 'docs' / 'replays'
@@ -52,9 +51,19 @@ def decoding():
 
 def traces():
     "Ten traces: drafters, temperatures and verifiers."
-    from decodelab import AssistantDrafter, BlockVerifier, EarlyExitDrafter, Greedy
-    from decodelab import PromptLookupDrafter, Sample, Speculative, Temperature, TreeDrafter
-    from decodelab import TypicalAcceptanceVerifier, decode
+    from decodelab import (
+        AssistantDrafter,
+        BlockVerifier,
+        EarlyExitDrafter,
+        Greedy,
+        PromptLookupDrafter,
+        Sample,
+        Speculative,
+        Temperature,
+        TreeDrafter,
+        TypicalAcceptanceVerifier,
+        decode,
+    )
     from decodelab.speculative import recorded
 
     lm, draft = models()

@@ -11,7 +11,6 @@ import sys
 from xml.etree import ElementTree
 
 import pandas as pd
-
 from repo import ROOT
 
 SECONDS = ROOT / 'tests' / 'seconds.csv'

@@ -10,19 +10,23 @@ import time
 
 from ..core.checks import check_int
 from ..drafters.assistant import AssistantDrafter
-from ..drafters.combined import CappedDrafter, CascadeDrafter, FirstOfDrafter
-from ..drafters.combined import ParallelDrafter
+from decodelab.drafters.combined import (
+    CappedDrafter,
+    CascadeDrafter,
+    FirstOfDrafter,
+    ParallelDrafter,
+)
 from ..drafters.dflash import DFlashDrafter, DFlashHeads
 from ..drafters.eagle import EagleDrafter, EagleHeads
 from ..drafters.early_exit import EarlyExitDrafter
-from ..drafters.lookahead_decoding import LookaheadDecodingDrafter
 from ..drafters.hydra import HydraHeads
+from ..drafters.lookahead_decoding import LookaheadDecodingDrafter
 from ..drafters.medusa import MedusaDrafter, MedusaHeads
-from ..drafters.published_heads import Eagle3Heads
+from ..drafters.parallel_draft import PardDrafter
 from ..drafters.prompt_lookup import PromptLookupDrafter
+from ..drafters.published_heads import Eagle3Heads
 from ..drafters.reduced_cache import QuantizedKVDrafter, SparseKVDrafter
 from ..drafters.string_rejection import StringRejectionDrafter
-from ..drafters.parallel_draft import PardDrafter
 from ..drafters.suffix import SuffixDrafter
 from ..drafters.suffix_automaton import SuffixAutomatonDrafter
 from ..drafters.token_intersection import TokenIntersectionDrafter

@@ -8,8 +8,8 @@ __all__ = []
 # %% ../../nbs/16_cli/05_completion.ipynb #8fb5c8a4
 import argparse
 
-from ..core.checks import check_choice
 from .strategy_names import LOOKAHEADS, SPELLINGS, VERIFIERS
+from ..core.checks import check_choice
 
 # %% ../../nbs/16_cli/05_completion.ipynb #2d2923a1
 SHELLS = ('bash', 'zsh', 'fish')

@@ -116,7 +116,8 @@ def parse_document(
 def load_model_tokenizer(name: str):
     "The tokenizer of a model, without the model; raises `ValueError` if there is none by that name."
     from transformers import AutoTokenizer
-    from decodelab.models.session import locate, load_error
+
+    from decodelab.models.session import load_error, locate
 
     try:
         return AutoTokenizer.from_pretrained(locate(name, None, False))
@@ -127,6 +128,7 @@ def load_model_tokenizer(name: str):
 def load_vocab_size(name: str) -> int:
     "The size of a model's vocabulary, which its watermark may depend on."
     from transformers import AutoConfig
+
     from decodelab.models.session import locate
 
     return AutoConfig.from_pretrained(locate(name, None, False)).get_text_config().vocab_size

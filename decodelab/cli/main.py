@@ -17,14 +17,22 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
-from ..core.files import os_sentence
+from .completion import SHELLS, completion_script
 from .detect_command import add_detect_arguments, detect_command
 from .experiment_command import add_experiment, experiment_command
-from .completion import SHELLS, completion_script
-from ..lab.run_report import add_report, report_command
-from .strategy_names import DRAFTERS, SPELLINGS, Models, make_strategy, read_spelling
-from .strategy_names import split_spellings, strategies_json, strategies_table
+from decodelab.cli.strategy_names import (
+    DRAFTERS,
+    SPELLINGS,
+    Models,
+    make_strategy,
+    read_spelling,
+    split_spellings,
+    strategies_json,
+    strategies_table,
+)
 from .terminal import STDOUT, add_json, columns, output, print_or_write, styled, wrap
+from ..core.files import os_sentence
+from ..lab.run_report import add_report, report_command
 
 # %% ../../nbs/16_cli/09_main.ipynb #31571b94
 DEFAULT_STRATEGIES = ('assisted', 'lookup')
@@ -238,8 +246,12 @@ def print_failures(frame) -> bool:
 
 def report_comparison(args, out: Path, frame, result, traces: list):
     "Print table and sentences of a comparison, or its JSON, and write its JSON and page."
-    from decodelab.cli.bench_report import save_page, summary_record, summary_sentences
-    from decodelab.cli.bench_report import summary_table
+    from decodelab.cli.bench_report import (
+        save_page,
+        summary_record,
+        summary_sentences,
+        summary_table,
+    )
 
     provenance = json.loads((out / 'provenance.json').read_text(encoding='utf-8'))
     sampled = args.temperature > 0
@@ -431,6 +443,7 @@ def certify_engine_command(args) -> int:
 def certify_command(args) -> int:
     "Print the certificate of a speculative strategy, a server or an engine; 1 if it is lossy."
     import torch
+
     from decodelab.evaluate.certify import certify
     from decodelab.models.session import load
     from decodelab.zoo.corpus import builtin_prompts
@@ -608,6 +621,7 @@ def zoo_command(args) -> int:
 def embedded_models() -> list[str]:
     "A line for each embedded model: architecture, layers, width, vocabulary, size."
     from transformers import AutoConfig
+
     from decodelab.models.loading import EMBEDDED
 
     lines = []

@@ -6,11 +6,11 @@
 __all__ = ['CounterRng']
 
 # %% ../../nbs/01_core/10_counter.ipynb #1a8aac43
-from .checks import check_int
-from .driver import Rng
-
 import numpy as np
 import torch
+
+from .checks import check_int
+from .driver import Rng
 
 # %% ../../nbs/01_core/10_counter.ipynb #bae54e67
 WORD_MASK = 2**32 - 1

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from .checks import check_instance, check_int, check_number
 from .component import Component, fast_form_holds
 from .host_reads import UniformStock, draw_rows, to_host
-from .trace import detokenize, Step, Trace
+from .trace import Step, Trace, detokenize
 
 # %% ../../nbs/01_core/09_driver.ipynb #145dd70a
 class NoTokenError(ValueError):

@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime, UTC
+from datetime import UTC, datetime
 from pathlib import Path
 
 # %% ../../nbs/01_core/02_files.ipynb #662872a7

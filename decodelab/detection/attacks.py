@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from ..core.checks import check_fraction, check_int
-from ..models.session import LM
 from ..logits.warpers import LogitsProcessor
+from ..models.session import LM
 
 # %% ../../nbs/11_detection/07_attacks.ipynb #4ba5bc94
 class Edit(NamedTuple):

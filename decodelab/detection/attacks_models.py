@@ -14,13 +14,12 @@ from dataclasses import dataclass, fields
 import torch
 
 from ..core.checks import check_fraction, check_int
-from .attacks import Attack, AttackState, Source
-from .attacks import sample_positions
-from .attacks_characters import tokenizer_bytes, retokenize_characters
 from ..core.driver import Request, Rng, decode
 from ..core.trace import Step
-from ..models.session import LM, load
+from .attacks import Attack, AttackState, Source, sample_positions
+from .attacks_characters import retokenize_characters, tokenizer_bytes
 from ..logits.processor_list import LogitsProcessorList
+from ..models.session import LM, load
 from ..strategies.sampling import Greedy, Sample
 
 # %% ../../nbs/11_detection/10_attacks_models.ipynb #5743eecb

@@ -16,17 +16,22 @@ from hashlib import sha256
 import numpy as np
 import pandas as pd
 import torch
-
 from scipy import stats
 
 from ..core.checks import check_fraction
-from ..watermark.null import null_distribution
-from .training import check_tournament_scores, check_training_scores
-from .training import likelihood_loss, pad_g_values, log_ratios, train_weights
-from .weighted import CachedLatticeNull, layer_g_values
 from ..core.files import write_atomic
-from ..watermark.synthid import SynthID, TournamentScores
+from decodelab.detection.training import (
+    check_tournament_scores,
+    check_training_scores,
+    likelihood_loss,
+    log_ratios,
+    pad_g_values,
+    train_weights,
+)
+from .weighted import CachedLatticeNull, layer_g_values
 from ..watermark.base import Watermark
+from ..watermark.null import null_distribution
+from ..watermark.synthid import SynthID, TournamentScores
 
 # %% ../../nbs/11_detection/06_bayesian.ipynb #39da476e
 PENALTIES = tuple(np.logspace(-4, -2, 5).tolist())  # the published grid is the upper half

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-
 from scipy import stats
 
 from ..core.checks import check_choice, check_fraction, check_instance, check_int
@@ -24,8 +23,13 @@ from ..core.files import write_atomic
 from ..core.trace import Trace, detokenize
 from .highlight import highlight_tokens
 from .windows import WindowScan, best_window
-from ..watermark.base import TokenScores, Watermark, first_occurrence, redacted_repr
-from ..watermark.base import with_new_key
+from decodelab.watermark.base import (
+    TokenScores,
+    Watermark,
+    first_occurrence,
+    redacted_repr,
+    with_new_key,
+)
 from ..watermark.null import NullDistribution, null_distribution
 from ..watermark.transformers_green_list import watermark_from_config
 

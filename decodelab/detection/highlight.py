@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..watermark.null import NullDistribution
 from ..core.html import ITEM, PART, escape
-from ..core.plot import STYLE as TRACE, axes, block_html, ink, legend
+from ..core.plot import STYLE as TRACE
+from ..core.plot import axes, block_html, ink, legend
+from ..watermark.null import NullDistribution
 
 # %% ../../nbs/11_detection/02_highlight.ipynb #e78cbd65
 def running_z(

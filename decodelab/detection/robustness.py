@@ -12,10 +12,9 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from .attacks import Attack, AttackResult
-
 from ..core.plot import SERIES, axes, legend, series_style
 from ..core.trace import Trace
+from .attacks import Attack, AttackResult
 from .detect import detect_many
 from ..watermark.base import Watermark
 

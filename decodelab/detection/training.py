@@ -13,8 +13,8 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.nn.utils.rnn import pad_sequence
 
-from ..watermark.tournament_sampling import MULTIPLIER
 from ..watermark.synthid import SynthID, TournamentScores
+from ..watermark.tournament_sampling import MULTIPLIER
 
 # %% ../../nbs/11_detection/05_training.ipynb #9812da5b
 def two_token_probs(g: torch.Tensor, beta: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:

@@ -17,9 +17,9 @@ import torch
 from scipy import fft
 
 from ..core.checks import check_fraction
+from ..watermark.base import Watermark
 from ..watermark.null import LatticeNull, NullDistribution, null_distribution, tilted_tail
 from ..watermark.synthid import SynthID, TournamentScores, random_ngrams
-from ..watermark.base import Watermark
 
 # %% ../../nbs/11_detection/04_weighted.ipynb #ad767164
 MAX_WEIGHT_SUM = 1_000_000  # the largest sum of weights, in their common unit

@@ -9,17 +9,23 @@ __all__ = ['AssistantDrafter']
 from dataclasses import replace
 from weakref import WeakSet
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_instance
 from ..core.component import fast_form_holds
 from ..core.driver import Request, check_lm
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
+from decodelab.speculative.protocol import (
+    DeviceDraft,
+    Draft,
+    Drafter,
+    DraftState,
+    KeepDrafting,
+    draft_chain,
+)
 from ..strategies.sampling import Base, Scorer
-from ..speculative.protocol import DeviceDraft, Draft, Drafter, DraftState
-from ..speculative.protocol import KeepDrafting, draft_chain
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #fc099b06
 class PaddedScorer(Scorer):

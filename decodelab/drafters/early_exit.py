@@ -12,12 +12,12 @@ from weakref import WeakKeyDictionary
 from torch.nn import ModuleList
 
 from ..core.checks import check_int
-from .assistant import AssistantState
 from ..core.driver import Request
-from ..models.session import LM, common_prefix
-from ..strategies.sampling import Base
-from ..speculative.protocol import Drafter
+from .assistant import AssistantState
 from .shared_encoder import SharedEncoder
+from ..models.session import LM, common_prefix
+from ..speculative.protocol import Drafter
+from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/07_early_exit.ipynb #4608709e
 class EarlyExitScorer:

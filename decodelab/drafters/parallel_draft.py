@@ -8,10 +8,10 @@ __all__ = ['PardDrafter', 'adapt_to_masks']
 # %% ../../nbs/08_drafters/08_parallel_draft.ipynb #7d9850f1
 import copy
 
-from fastcore.basics import patch
 import numpy as np
 import torch
 import torch.nn.functional as F
+from fastcore.basics import patch
 
 from ..core.checks import check_fraction, check_int
 from ..core.driver import Request

@@ -15,8 +15,8 @@ import torch
 from ..core.checks import check_instance, check_int
 from ..core.component import Component
 from ..core.driver import Request
-from ..strategies.sampling import Base
 from ..speculative.protocol import Draft, Drafter, DraftState, KeepDrafting
+from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/01_prompt_lookup.ipynb #7dd384a3
 class MostRecentMatch(Component):

@@ -14,10 +14,10 @@ import torch
 
 from ..core.checks import check_instance, check_int
 from ..core.driver import Request
-from ..models.session import LM
-from ..strategies.sampling import Base
 from .assistant import ModelDrafter, check_draft_model
 from .token_intersection import MappedState, start_mapped
+from ..models.session import LM
+from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/13_string_rejection.ipynb #1a317302
 class StringProbs:

@@ -15,8 +15,8 @@ from fastcore.basics import patch
 from ..core.checks import check_fraction, check_instance, check_int, check_number
 from ..core.driver import Request
 from .prompt_lookup import END, check_vocabulary, document_ids
-from ..strategies.sampling import Base
 from ..speculative.protocol import Draft, Drafter, DraftState
+from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/02_suffix.ipynb #55aa5fcc
 ROOT = 0  # the state of the empty string

@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ..core.checks import check_instance
-from .assistant import ModelDrafter, check_draft_model, token_probs
 from ..core.driver import Request
-from ..models.session import LM
-from ..strategies.sampling import Base
-from ..speculative.protocol import Draft, DraftProbs, DraftState
+from .assistant import ModelDrafter, check_draft_model, token_probs
 from .universal import Retokenizer, request_of_draft, retokenize_prompt
+from ..models.session import LM
+from ..speculative.protocol import Draft, DraftProbs, DraftState
+from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/12_token_intersection.ipynb #47410835
 def map_to_target(

@@ -8,8 +8,8 @@ __all__ = ['CandidateMatrix', 'TokenRecyclingDrafter']
 # %% ../../nbs/08_drafters/16_token_recycling.ipynb #b31606a5
 import hashlib
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_instance, check_int
 from ..core.driver import Request

@@ -11,8 +11,8 @@ import operator
 from collections.abc import Iterable
 from itertools import accumulate
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_bool, check_int
 from ..core.component import fast_form_holds
@@ -21,8 +21,8 @@ from ..core.host_reads import lists_to_host
 from .assistant import AssistantDrafter, RoundScorer, begin_round
 from ..models.tree_attention import TokenTree, check_size
 from ..models.tree_branches import Branches, supports_tree
-from ..strategies.sampling import Base, Scorer
 from ..speculative.protocol import Draft, DraftProbs, DraftState, as_tensor, draw_possible
+from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/08_drafters/14_tree.ipynb #e570c10f
 class TreeScorer:

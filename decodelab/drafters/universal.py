@@ -15,12 +15,16 @@ from fastcore.basics import patch
 
 from ..core.checks import check_instance
 from ..core.driver import Request
-from ..models.session import LM, ModelInputs
-from ..models.tokenizer_bytes import TokenizerBytes, shared_tokens, special_token_map
-from ..models.tokenizer_bytes import tokenizer_bytes_pair
 from .assistant import ModelDrafter, check_draft_model
-from ..strategies.sampling import Base, Greedy, Scorer
+from ..models.session import LM, ModelInputs
+from decodelab.models.tokenizer_bytes import (
+    TokenizerBytes,
+    shared_tokens,
+    special_token_map,
+    tokenizer_bytes_pair,
+)
 from ..speculative.protocol import Draft, DraftProbs, DraftState, draw_possible
+from ..strategies.sampling import Base, Greedy, Scorer
 
 # %% ../../nbs/08_drafters/11_universal.ipynb #a8c44a46
 WINDOW = 24  # target tokens after which a text without spaces is cut anyway

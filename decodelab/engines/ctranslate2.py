@@ -13,8 +13,7 @@ import numpy as np
 
 from ..core.checks import check_choice
 from ..core.driver import Request
-from .engine import Engine, Generation, cut_at_end
-from .engine import end_ids, import_engine
+from .engine import Engine, Generation, cut_at_end, end_ids, import_engine
 from .llama_cpp import check_llama
 
 # %% ../../nbs/13_engines/05_ctranslate2.ipynb #7bcaf172

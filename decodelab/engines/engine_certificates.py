@@ -19,9 +19,9 @@ import torch
 from ..core.checks import check_fraction, check_int
 from ..core.driver import Request, Rng, Stop, decode
 from ..core.files import short_hash
-from .sampler_certificates import EngineCertificate, EngineCheck
 from .engine import Engine, Generation
 from .openai_server import RE_ENCODED
+from .sampler_certificates import EngineCertificate, EngineCheck
 from .two_samples import compare_beginnings, compare_texts, detectable_distance
 from ..evaluate.bench import stable_repr
 from ..evaluate.jobs import run_jobs

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta, UTC
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -27,8 +27,15 @@ import torch
 
 from .. import __version__
 from ..core.checks import check_choice
-from ..core.files import WriterLock, append_row, merge_rows, read_json, read_rows
-from ..core.files import read_run_rows, write_atomic
+from decodelab.core.files import (
+    WriterLock,
+    append_row,
+    merge_rows,
+    read_json,
+    read_rows,
+    read_run_rows,
+    write_atomic,
+)
 from ..core.job_claims import JobClaims
 from ..core.trace import Trace
 from ..models.loading import process_rank, shard

@@ -6,22 +6,34 @@
 __all__ = ['PathFilter', 'merge_searches', 'explore_beams']
 
 # %% ../../nbs/14_explorers/05_beam_explorer.ipynb #f13bed92
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
-import math
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_choice
 from ..core.html import escape, row_html
 from ..core.trace import Step, Trace
-from .explorer import EXAMPLES, ChoiceField, FlagField, IntField
-from .explorer import ModelExplorer, NumberField, StateField, TextField
-from .explorer import best_text, call_text, evaluate, offered_models
-from .explorer import top_pairs, with_imports
+from decodelab.explorers.explorer import (
+    EXAMPLES,
+    ChoiceField,
+    FlagField,
+    IntField,
+    ModelExplorer,
+    NumberField,
+    StateField,
+    TextField,
+    best_text,
+    call_text,
+    evaluate,
+    offered_models,
+    top_pairs,
+    with_imports,
+)
 from ..logits.processors import check_ids
 from ..logits.warpers import LogitsProcessor
 from ..models.session import LM

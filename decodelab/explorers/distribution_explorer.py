@@ -8,9 +8,9 @@ __all__ = ['NextLogits', 'distribution_stages', 'branch_probabilities', 'explore
 # %% ../../nbs/14_explorers/09_distribution_explorer.ipynb #d5428801
 import math
 import re
-from html import unescape
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from html import unescape
 from typing import NamedTuple
 
 import torch
@@ -19,9 +19,22 @@ from ..core.driver import Request, Rng, encode_prompt
 from ..core.html import escape, probability_text, row_html
 from ..core.plot import prompt_html
 from ..core.trace import detokenize
-from .explorer import EXAMPLES, Field, FlagField, IntField, ModelExplorer
-from .explorer import NumberField, StateField, TextField, best_text, call_text
-from .explorer import evaluate, offered_models, top_pairs, with_imports
+from decodelab.explorers.explorer import (
+    EXAMPLES,
+    Field,
+    FlagField,
+    IntField,
+    ModelExplorer,
+    NumberField,
+    StateField,
+    TextField,
+    best_text,
+    call_text,
+    evaluate,
+    offered_models,
+    top_pairs,
+    with_imports,
+)
 from ..logits.processor_list import LogitsProcessorList
 from ..models.session import LM
 

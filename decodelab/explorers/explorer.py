@@ -19,8 +19,8 @@ from threading import Event
 from time import perf_counter
 from typing import Any
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_bool, check_choice, check_int, check_number
 from ..core.component import Component

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 
-from ..core.html import escape, save_page
 from ..core.files import short_hash
+from ..core.html import escape, save_page
 from .explorer import Explorer, StillView, label, view_html
 
 # %% ../../nbs/14_explorers/11_replay.ipynb #0f5912e1

@@ -17,11 +17,15 @@ from ..drafters.early_exit import EarlyExitDrafter
 from ..drafters.prompt_lookup import MostRecentMatch, PromptLookupDrafter
 from ..drafters.token_intersection import TokenIntersectionDrafter
 from ..drafters.universal import UniversalDrafter
-from .settings import LOOKAHEAD, Settings, checked_settings, has_model_drafter
-from .settings import is_beam_search, short_repr
+from decodelab.hf.settings import (
+    LOOKAHEAD,
+    Settings,
+    checked_settings,
+    has_model_drafter,
+    is_beam_search,
+    short_repr,
+)
 from .strategies import UNLIMITED, AllOf, as_lm, hf_model, strategies_for
-
-
 from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, LogitsProcessorList
 from ..logits.warpers import LogitNormalization
 from ..models.session import LM
@@ -33,14 +37,11 @@ from ..strategies.beam_search import BeamSample, BeamSearch
 from ..strategies.constrained_beam_search import ConstrainedBeamSearch
 from ..strategies.contrastive_search import ContrastiveSearch
 from ..strategies.diverse_beam_search import DiverseBeamSearch
-
-
 from ..strategies.dola import DoLa, dola_layers
 from ..strategies.sampling import Greedy, Sample
 from ..watermark.base import Watermark
 from ..watermark.synthid import SynthID
-from ..watermark.transformers_green_list import TransformersGreenList
-from ..watermark.transformers_green_list import config_from_watermark
+from ..watermark.transformers_green_list import TransformersGreenList, config_from_watermark
 
 # %% ../../nbs/12_hf/13_generation_config.ipynb #4ed8848a
 def raise_unsupported(what: str, why: str):

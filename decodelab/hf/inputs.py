@@ -17,13 +17,18 @@ from transformers import MaxLengthCriteria, StoppingCriteriaList
 from ..core.counter import CounterRng
 from ..core.driver import Request, Rng, Stop, encode_prompt
 from ..core.trace import Trace
-from .settings import Settings, config_names, is_beam_search, is_sampling
-from .settings import resolve_max_new_tokens, short_repr
 from .prepared_session import PreparedSession
+from decodelab.hf.settings import (
+    Settings,
+    config_names,
+    is_beam_search,
+    is_sampling,
+    resolve_max_new_tokens,
+    short_repr,
+)
 from .strategies import end_ids, eos_ids
 from ..models.past_key_values import CachedPrompt, cache_of, check_past
-from ..models.prefill import PrecomputedEncoder, UncachedInputs
-from ..models.prefill import Prefill, PrefillInputs
+from ..models.prefill import PrecomputedEncoder, Prefill, PrefillInputs, UncachedInputs
 from ..models.session import LM, ModelInputs, Session, cache_kind
 from ..strategies.sampling import MultinomialRng, ScoreRecord
 from ..strategies.transcribe import decoder_prompt, is_whisper

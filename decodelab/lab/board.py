@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta, UTC
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ..core.files import parse_json, read_json, write_atomic

@@ -6,9 +6,9 @@
 __all__ = ['experiment_fingerprint']
 
 # %% ../../nbs/15_lab/01_fingerprint.ipynb #20731c26
-import itertools
 import ast
 import hashlib
+import itertools
 import json
 import re
 from dataclasses import dataclass

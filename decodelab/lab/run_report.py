@@ -160,6 +160,7 @@ def compare_runs(
     source's figure depends on the run, as for a formula, all figures are named.
     """
     import pandas as pd
+
     from decodelab.lab.experiment import read_verdicts
 
     judged = {}  # (name, claim) → its row

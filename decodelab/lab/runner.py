@@ -13,14 +13,19 @@ import re
 import shutil
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, UTC
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ..core.files import WriterLock, write_atomic
 from ..evaluate.jobs import machine_info, process_rank
 from .fingerprint import experiment_fingerprint
-from .notebook_runner import Failure, Progress, execute, measuring_digest
-from .notebook_runner import without_measuring
+from decodelab.lab.notebook_runner import (
+    Failure,
+    Progress,
+    execute,
+    measuring_digest,
+    without_measuring,
+)
 from .requirements import requirements
 from ..models.loading import EMBEDDED
 

@@ -12,23 +12,52 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 from transformers import GenerationConfig
 from transformers.generation import logits_process as hf
 
-from .warpers import FromIds, PerRow, EpsilonCutoff, EtaCutoff, MinP
-from .warpers import RemoveInvalidValues, LogitNormalization, LogitsProcessor
-from .warpers import Temperature, TopH, TopK, TopNSigma, TopP, TypicalP, XTC
-from .warpers import Warper, check_scores, per_row, prefixes
-from .processors import NoBadWords, SuppressTokensAtBegin, DRY, EncoderNoRepeatNGram
-from .processors import EncoderRepetitionPenalty, ExponentialLengthPenalty
-from .processors import ForcedBOS, ForcedEOS, MinLength, MinNewTokens, NoRepeatNGram
-from .processors import PrefixConstrained, RepetitionPenalty, SequenceBias
-from .processors import SuppressTokens
-from .stateful import ClassifierFreeGuidance, Mirostat
-from ..models.session import ModelInputs
 from ..core.driver import Request, SequenceEnds
+from decodelab.logits.processors import (
+    DRY,
+    EncoderNoRepeatNGram,
+    EncoderRepetitionPenalty,
+    ExponentialLengthPenalty,
+    ForcedBOS,
+    ForcedEOS,
+    MinLength,
+    MinNewTokens,
+    NoBadWords,
+    NoRepeatNGram,
+    PrefixConstrained,
+    RepetitionPenalty,
+    SequenceBias,
+    SuppressTokens,
+    SuppressTokensAtBegin,
+)
+from .stateful import ClassifierFreeGuidance, Mirostat
+from decodelab.logits.warpers import (
+    XTC,
+    EpsilonCutoff,
+    EtaCutoff,
+    FromIds,
+    LogitNormalization,
+    LogitsProcessor,
+    MinP,
+    PerRow,
+    RemoveInvalidValues,
+    Temperature,
+    TopH,
+    TopK,
+    TopNSigma,
+    TopP,
+    TypicalP,
+    Warper,
+    check_scores,
+    per_row,
+    prefixes,
+)
+from ..models.session import ModelInputs
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #3fcec2be
 REPLACEMENTS = {

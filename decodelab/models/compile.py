@@ -14,19 +14,32 @@ import weakref
 from contextlib import contextmanager
 from statistics import median
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 from transformers.cache_utils import Cache
 
 from ..core.checks import check_choice, check_int
 from ..core.driver import synchronize
-from .partial_forward import attention_masks, ROUNDING, PartialForward
-from .transformer import additive, embed, NativeForward, logits as head_logits
-from .transformer import AttentionMask, Matrix, ModelSnapshot, PassInfo
-from .transformer import causal_window
-from .weights import hook_dicts, pack_matrices, cached_native_forward
-from .library import LibraryForward, fits_memory, library_forward
-from .library import library_reason, open_library
+from decodelab.models.library import (
+    LibraryForward,
+    fits_memory,
+    library_forward,
+    library_reason,
+    open_library,
+)
+from .partial_forward import ROUNDING, PartialForward, attention_masks
+from decodelab.models.transformer import (
+    AttentionMask,
+    Matrix,
+    ModelSnapshot,
+    NativeForward,
+    PassInfo,
+    additive,
+    causal_window,
+    embed,
+)
+from .transformer import logits as head_logits
+from .weights import cached_native_forward, hook_dicts, pack_matrices
 
 # %% ../../nbs/02_models/12_compile.ipynb #98d9f6d5
 MIN_CAPACITY = 256  # positions of the smallest cache

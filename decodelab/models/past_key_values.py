@@ -6,8 +6,8 @@
 __all__ = ['CachedPrompt']
 
 # %% ../../nbs/02_models/15_past_key_values.ipynb #25895339
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 
 from ..core.checks import check_instance

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
-from .kv_cache import EncodedInput, preallocated_cache
 from .early_exit import upcast
+from .kv_cache import EncodedInput, preallocated_cache
 from .session import LM, ModelInputs, Session, UncachedSession
 
 # %% ../../nbs/02_models/14_prefill.ipynb #4c5d96cf

@@ -13,8 +13,8 @@ from torch import nn
 
 from ..core.checks import check_bool, check_choice, check_int
 from .library import library_reason
-from .weights import is_quantized_linear
 from .session import LM
+from .weights import is_quantized_linear
 
 # %% ../../nbs/02_models/18_quantize.ipynb #688eeaca
 def round_rows(

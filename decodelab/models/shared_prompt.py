@@ -13,8 +13,14 @@ from dataclasses import dataclass
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from .batching import Batcher, BatchedSession, ForwardRequest, ModelBatch
-from .batching import not_ended, run_pass
+from decodelab.models.batching import (
+    BatchedSession,
+    Batcher,
+    ForwardRequest,
+    ModelBatch,
+    not_ended,
+    run_pass,
+)
 from .kv_cache import EncodedInput, SlotCache, common_prefix
 from .session import LM
 

@@ -11,10 +11,10 @@ from itertools import chain
 
 import torch
 
+from .early_exit import upcast
+from .kv_cache import common_prefix
 from .partial_forward import attention_masks
 from .transformer import CHUNK
-from .kv_cache import common_prefix
-from .early_exit import upcast
 
 # %% ../../nbs/02_models/08_tree_attention.ipynb #85dea5c8
 MAX_NODES = 4096  # of a tree

@@ -8,7 +8,6 @@ __all__ = ['BackoffLookahead']
 # %% ../../nbs/07_speculative/09_backoff.ipynb #29083fc4
 import math
 
-
 from ..core.checks import check_instance, check_number
 from ..core.trace import Step
 from .protocol import FixedLookahead, LookaheadRule

@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-
-from ..core.trace import Step
 from ..core.checks import check_fraction, check_instance, check_int, check_number
+from ..core.trace import Step
 from .protocol import LookaheadRule, check_finite, judged_tokens
 
 # %% ../../nbs/07_speculative/08_cost_aware.ipynb #e4e719f9

@@ -13,7 +13,7 @@ import torch
 from ..core.checks import check_fraction, check_number
 from ..core.driver import Rng
 from .protocol import Draft, Verification, Verifier, as_tensor
-from .verifiers import acceptance_ratios, residual, draft_probs
+from .verifiers import acceptance_ratios, draft_probs, residual
 
 # %% ../../nbs/07_speculative/03_lossy_verifiers.ipynb #0e1e7ac1
 class LenientVerifier(Verifier):

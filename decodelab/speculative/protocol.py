@@ -17,8 +17,7 @@ import torch
 
 from ..core.checks import check_int
 from ..core.component import Component, fast_form_holds
-from ..core.driver import NoTokenError, RandomSource, Request, Rng
-from ..core.driver import SequenceEnds
+from ..core.driver import NoTokenError, RandomSource, Request, Rng, SequenceEnds
 from ..core.host_reads import lists_to_host
 from ..core.trace import Step
 from ..strategies.sampling import Base

@@ -12,11 +12,11 @@ from unicodedata import category, east_asian_width
 
 import pandas as pd
 
-from .beam_search import hypotheses
-from ..core.trace import Trace, detokenize
 from ..core.html import VISIBLE_SIGNS
 from ..core.plot import axes, ink
+from ..core.trace import Trace, detokenize
 from ..models.session import LM
+from .beam_search import hypotheses
 
 # %% ../../nbs/04_strategies/07_beam_plot.ipynb #91692412
 def path_to(parents, node: int) -> list[int]:

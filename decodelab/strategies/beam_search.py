@@ -18,10 +18,10 @@ from ..core.component import Component
 from ..core.driver import Request, StopChecker, Strategy
 from ..core.host_reads import lists_to_host, to_host
 from ..core.trace import Step
-from ..models.tree_branches import Branches
-from ..logits.warpers import JointRows, Warper
-from ..logits.stateful import MirostatState
 from ..logits.processor_list import BoundProcessors, LogitsProcessorList
+from ..logits.stateful import MirostatState
+from ..logits.warpers import JointRows, Warper
+from ..models.tree_branches import Branches
 from .sampling import MultinomialRng
 
 # %% ../../nbs/04_strategies/03_beam_search.ipynb #978446cc

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_instance, check_int, check_number
 from ..core.component import Component

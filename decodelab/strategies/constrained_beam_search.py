@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
+from ..core.driver import Request
 from .beam_search import Beam, BeamSearch, Group, Search
 from .constraints import Constraint, Tracker
-from ..core.driver import Request
 
 # %% ../../nbs/04_strategies/06_constrained_beam_search.ipynb #35259475
 def round_robin(

@@ -10,14 +10,14 @@ import math
 from dataclasses import dataclass, replace
 from weakref import WeakSet
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_bool, check_choice, check_fraction, check_int, check_number
 from ..core.driver import Request, check_lm
-from ..models.session import LM, tokenizer_difference
-from ..logits.warpers import LogitsProcessor
 from ..logits.processor_list import LogitsProcessorList
+from ..logits.warpers import LogitsProcessor
+from ..models.session import LM, tokenizer_difference
 from .sampling import Greedy
 
 # %% ../../nbs/04_strategies/10_contrastive_decoding.ipynb #c2a75145

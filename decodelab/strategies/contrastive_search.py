@@ -16,10 +16,10 @@ from ..core.component import Component
 from ..core.driver import Request, Rng, Strategy
 from ..core.host_reads import lists_to_host
 from ..core.trace import Step
+from ..logits.processor_list import LogitsProcessorList
+from ..logits.warpers import TopP
 from ..models.early_exit import upcast
 from ..models.tree_branches import Branches
-from ..logits.warpers import TopP
-from ..logits.processor_list import LogitsProcessorList
 
 # %% ../../nbs/04_strategies/09_contrastive_search.ipynb #a0bf7eaf
 def unit_vectors(states: torch.Tensor) -> torch.Tensor:

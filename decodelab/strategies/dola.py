@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.checks import check_choice, check_fraction, check_int
 from ..core.component import Component
@@ -24,8 +24,7 @@ from ..logits.warpers import Temperature
 from ..models.batching import Batcher
 from ..models.early_exit import upcast
 from ..models.session import LM
-from .sampling import Base, Greedy, Scorer, Sample, draw_and_read
-from .sampling import record_target
+from .sampling import Base, Greedy, Sample, Scorer, draw_and_read, record_target
 
 # %% ../../nbs/04_strategies/11_dola.ipynb #5c8e7375
 def dola_layers(

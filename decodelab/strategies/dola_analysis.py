@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from .dola import DIVERGENCES, MAX_LOGITS, DoLa, log_probs
 from ..core.driver import Request, Rng
-from ..core.trace import Trace
 from ..core.plot import FONT_SIZE, apply_theme, axes, legend, series_style
+from ..core.trace import Trace
+from .dola import DIVERGENCES, MAX_LOGITS, DoLa, log_probs
 
 # %% ../../nbs/04_strategies/12_dola_analysis.ipynb #44b8565e
 def logit_lens(

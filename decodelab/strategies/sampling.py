@@ -9,17 +9,17 @@ __all__ = ['MultinomialRng', 'Greedy', 'Sample']
 import math
 from collections.abc import Iterator
 
-from fastcore.basics import patch
 import torch
+from fastcore.basics import patch
 
 from ..core.component import Component, fast_form_holds
-from ..core.host_reads import lists_to_host, to_host
 from ..core.driver import NoTokenError, RandomSource, Request, Rng, Strategy
+from ..core.host_reads import lists_to_host, to_host
 from ..core.trace import Step
+from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
+from ..logits.warpers import Temperature
 from ..models.session import Session
 from ..models.tree_branches import supports_tree
-from ..logits.warpers import Temperature
-from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #ff6ea44d
 def to_probabilities(

@@ -7,10 +7,10 @@ __all__ = ['suppression_processors', 'transcribe']
 
 # %% ../../nbs/04_strategies/14_transcribe.ipynb #efd1fc47
 from ..core.checks import check_int
-from ..core.driver import to_stop, Request, Rng, trace_request
+from ..core.driver import Request, Rng, to_stop, trace_request
 from ..core.trace import Trace
 from ..logits.processor_list import flatten
-from ..logits.processors import SuppressTokensAtBegin, SuppressTokens
+from ..logits.processors import SuppressTokens, SuppressTokensAtBegin
 from ..models.audio import audio_features
 from ..models.session import LM
 from .sampling import Greedy

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.trace import Trace
 from ..core.checks import check_fraction, check_instance
-from ..speculative.lookahead import LookaheadRule, check_finite
 from ..core.files import write_atomic
-from .replay import DraftRecord, DraftTable, RecordedProbs
+from ..core.trace import Trace
+from ..speculative.lookahead import LookaheadRule, check_finite
 from ..speculative.protocol import DraftProbs
+from .replay import DraftRecord, DraftTable, RecordedProbs
 
 # %% ../../nbs/09_tuning/05_classifier.ipynb #577fa518
 FEATURES = ('probability', 'top 1', 'top 2', 'top 3', 'entropy', 'position')

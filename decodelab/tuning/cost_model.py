@@ -15,19 +15,24 @@ from functools import partial
 import numpy as np
 import torch
 
+from ..core.checks import check_int, check_number
+from ..core.driver import Stop, decode, elapsed, encode_prompt, synchronize
+from decodelab.core.metrics import (
+    counts,
+    expected_tokens,
+    position_acceptance,
+    rates,
+    ratio_of_totals,
+    speedup,
+)
+from ..core.plot import SERIES, axes, ink, legend, series_style
 from ..evaluate.bench import plan
 from ..evaluate.jobs import progress_bar
-from ..core.driver import Stop, elapsed, encode_prompt, decode, synchronize
 from ..speculative.cost_aware import RoundCosts
-from ..core.metrics import counts, expected_tokens, ratio_of_totals, position_acceptance
-from ..core.metrics import rates, speedup
-from ..core.checks import check_int, check_number
-from ..core.plot import SERIES, axes, ink, legend, series_style
-from ..speculative.protocol import LookaheadRule
-from .replay import DraftTable, predicted_speedup, replay
-from ..strategies.sampling import Greedy
-from ..speculative.protocol import FixedLookahead
 from ..speculative.loop import Speculative
+from ..speculative.protocol import FixedLookahead, LookaheadRule
+from ..strategies.sampling import Greedy
+from .replay import DraftTable, predicted_speedup, replay
 
 # %% ../../nbs/09_tuning/02_cost_model.ipynb #094d22c2
 def walltime_factor(

@@ -16,16 +16,21 @@ from fastcore.basics import patch
 from sklearn.base import BaseEstimator
 
 from ..core.driver import encode_prompt
-from ..core.metrics import Interval, speedup
 from ..core.files import write_atomic
+from ..core.metrics import Interval, speedup
 from ..core.plot import facts_html, rows_html
 from ..drafters.assistant import AssistantDrafter, DraftHeads
 from ..drafters.prompt_lookup import PromptLookupDrafter
 from ..evaluate.bench import bench, stable_repr
 from ..evaluate.jobs import progress_bar
 from ..speculative.cost_aware import BanditLookahead, CostAwareLookahead, RoundCosts
-from ..speculative.lookahead import ConfidenceLookahead, CumulativeLookahead
-from ..speculative.lookahead import EntropyLookahead, HeuristicLookahead, RocLookahead
+from decodelab.speculative.lookahead import (
+    ConfidenceLookahead,
+    CumulativeLookahead,
+    EntropyLookahead,
+    HeuristicLookahead,
+    RocLookahead,
+)
 from ..speculative.loop import Speculative
 from ..speculative.protocol import FixedLookahead, LookaheadRule
 from ..strategies.sampling import Greedy

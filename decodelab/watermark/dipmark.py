@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-
 from ..core.checks import check_fraction, check_int
 from .base import TokenScores, Watermark, check_ids_and_prompt
 from .null import BinomialNull, null_distribution

@@ -11,17 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 import numpy as np
 import torch
 from scipy import stats
 
 from ..core.checks import check_int, check_number
-from .null import GammaNull, NullDistribution, null_distribution
 from ..core.driver import Rng
-from .philox import key_words, token_words, uniform, preceding_ids
 from .base import TokenScores, Watermark
 from .gumbel import Gumbel
+from .null import GammaNull, NullDistribution, null_distribution
+from .philox import key_words, preceding_ids, token_words, uniform
 
 # %% ../../nbs/10_watermark/07_dual_gumbel.ipynb #a4017be9
 def derive_key(key: int, role: str) -> int:

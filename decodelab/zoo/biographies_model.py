@@ -14,11 +14,25 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .biographies import KINDS, WORDINGS, FactQuestion, Person, corpus, lexicon, people
-from .biographies import questions
+from decodelab.zoo.biographies import (
+    KINDS,
+    WORDINGS,
+    FactQuestion,
+    Person,
+    corpus,
+    lexicon,
+    people,
+    questions,
+)
 from .corpus import wrap_tokenizer
-from .training import RowBatches, cross_entropy, fit, forward, save_files
-from .training import train_command
+from decodelab.zoo.training import (
+    RowBatches,
+    cross_entropy,
+    fit,
+    forward,
+    save_files,
+    train_command,
+)
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #0884f8d0
 def new_tokenizer():

@@ -25,9 +25,9 @@ import torch
 import torch.nn.functional as F
 
 from ..core.files import append_row, write_atomic
-from .corpus import PACKAGES, corpus, pack, train_tokenizer
 from ..models.loading import EMBEDDED, locate
 from ..models.session import LM, load
+from .corpus import PACKAGES, corpus, pack, train_tokenizer
 
 # %% ../../nbs/05_zoo/02_training.ipynb #6b61db2f
 def llama_sizes(

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from repo import ROOT
 
 from decodelab.cli.bench_report import read_prompts
-from repo import ROOT
 
 QUESTIONS = ROOT.parent / 'shared' / 'data' / 'spec_bench' / 'question.jsonl'
 

@@ -7,12 +7,12 @@ import shutil
 import subprocess
 
 import pytest
+from repo import ROOT
 
 from decodelab import Speculative
-from decodelab.core.driver import Strategy
 from decodelab.cli import strategy_names
-from decodelab.cli.main import COMMANDS, main, make_parser
 from decodelab.cli.completion import SHELLS, completion_script
+from decodelab.cli.main import COMMANDS, main, make_parser
 from decodelab.cli.strategy_names import (
     LOOKAHEADS,
     SPELLINGS,
@@ -22,8 +22,8 @@ from decodelab.cli.strategy_names import (
     make_strategy,
     spelled_class,
 )
+from decodelab.core.driver import Strategy
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
-from repo import ROOT
 
 os.environ['HF_HUB_OFFLINE'] = '1'
 MODELS = Models(device='cpu')

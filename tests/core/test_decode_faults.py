@@ -39,22 +39,6 @@ from decodelab import (
     random_lm,
 )
 from decodelab.core.driver import Request, Rng, Strategy
-from decodelab.engines.engine import Engine
-from decodelab.models.batching import ModelBatch
-from decodelab.strategies import (
-    Backtracking,
-    BestOfN,
-    BudgetForcing,
-    Decided,
-    DeepConf,
-    InsertAfter,
-    Prepend,
-    PreparedPrompt,
-    RepeatedNGram,
-    SelfConsistency,
-    TokenTriggers,
-)
-from decodelab.strategies.deepconf import LowestGroup
 from decodelab.drafters import (
     CascadeDrafter,
     DFlashDrafter,
@@ -73,9 +57,25 @@ from decodelab.drafters.eagle import EagleHeads
 from decodelab.drafters.hydra import HydraHeads
 from decodelab.drafters.medusa import MedusaHeads
 from decodelab.drafters.published_heads import Eagle3Heads
+from decodelab.engines.engine import Engine
+from decodelab.models.batching import ModelBatch
+from decodelab.strategies import (
+    Backtracking,
+    BestOfN,
+    BudgetForcing,
+    Decided,
+    DeepConf,
+    InsertAfter,
+    PreparedPrompt,
+    Prepend,
+    RepeatedNGram,
+    SelfConsistency,
+    TokenTriggers,
+)
 from decodelab.strategies.beam_search import BeamSample
 from decodelab.strategies.constraints import Constraint
 from decodelab.strategies.contrastive_search import DiverseContrastiveSearch
+from decodelab.strategies.deepconf import LowestGroup
 from decodelab.strategies.masked_diffusion import MaskedDiffusion
 from decodelab.strategies.streaming import astream, stream, stream_batch
 

@@ -6,31 +6,31 @@ Tests of real files need a folder `shared` beside the checkout, and are skipped 
 import numpy as np
 import pytest
 
+from decodelab import GreenList, Sample, Temperature, decode, detect, load
 from decodelab.detection import (
-    Normalize,
     ChangeCase,
     Compose,
     CopyPaste,
     Delete,
+    FromModel,
+    FromText,
+    FromVocabulary,
     Homoglyphs,
     Insert,
-    ZeroWidth,
-    FromText,
+    Normalize,
     Paraphrase,
-    FromModel,
     RemoveCharacters,
     Retokenize,
+    Shuffle,
     Spoof,
     Substitute,
-    Shuffle,
     Truncate,
-    FromVocabulary,
     Whitespace,
+    ZeroWidth,
     normalize_text,
 )
-from decodelab import GreenList, Sample, Temperature, decode, detect, load
-from decodelab.evaluate import edit_distance
 from decodelab.detection.attacks_characters import CYRILLIC, FULLWIDTH, GREEK
+from decodelab.evaluate import edit_distance
 from tests.drafters.test_universal import DATA, MIXED, real  # noqa: F401 (a fixture)
 
 PLAIN = (

@@ -6,16 +6,15 @@ import pytest
 import torch
 
 from decodelab import (
+    LM,
     AssistantDrafter,
     BlockVerifier,
+    ClassifierFreeGuidance,
     EarlyExitDrafter,
     ExactMatchVerifier,
     FixedLookahead,
     Greedy,
-    ClassifierFreeGuidance,
-    TokenIntersectionDrafter,
     LenientVerifier,
-    LM,
     PromptLookupDrafter,
     RepetitionPenalty,
     Sample,
@@ -24,6 +23,7 @@ from decodelab import (
     SuffixDrafter,
     SyntheticDrafter,
     Temperature,
+    TokenIntersectionDrafter,
     TopP,
     TypicalAcceptanceVerifier,
     UniversalDrafter,
@@ -32,10 +32,14 @@ from decodelab import (
     load,
     random_lm,
 )
-from decodelab.drafters import PardDrafter, SparseKVDrafter
-from decodelab.drafters import SuffixAutomatonDrafter, TokenRecyclingDrafter
-from decodelab.logits import Mirostat
+from decodelab.drafters import (
+    PardDrafter,
+    SparseKVDrafter,
+    SuffixAutomatonDrafter,
+    TokenRecyclingDrafter,
+)
 from decodelab.evaluate.certify import ARCHITECTURES
+from decodelab.logits import Mirostat
 from tests.random_prompts import random_prompts
 
 SIZES = (1, 2, 7, 32)

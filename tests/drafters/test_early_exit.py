@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from repo import ROOT
 from transformers import DynamicCache
 
 from decodelab import (
+    LM,
     EarlyExitDrafter,
     FixedLookahead,
     Greedy,
-    LM,
     MinP,
     RepetitionPenalty,
     Sample,
@@ -22,11 +23,9 @@ from decodelab import (
     load,
     random_lm,
 )
-from decodelab.logits import Mirostat
 from decodelab.evaluate.certify import ARCHITECTURES, statistical_check
-from decodelab.models.partial_forward import PartialForward
-from decodelab.models.partial_forward import attention_masks
-from repo import ROOT
+from decodelab.logits import Mirostat
+from decodelab.models.partial_forward import PartialForward, attention_masks
 
 DATA = ROOT.parent / 'shared' / 'data' / 'models'
 DEPTH = 4

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from decodelab.drafters.suffix import SuffixState
 from decodelab.core.driver import SequenceEnds
+from decodelab.drafters.suffix import SuffixState
 from decodelab.speculative.protocol import ExactMatchVerifier, Verification
 from decodelab.speculative.verifiers import BlockVerifier, MultiDraftVerifier, TokenVerifier
 from decodelab.strategies.best_of_n import Draws

@@ -7,11 +7,11 @@ import torch
 from transformers import AutoModelForCausalLM, MambaConfig, Qwen3NextConfig
 
 from decodelab import (
+    LM,
     AssistantDrafter,
+    ClassifierFreeGuidance,
     FixedLookahead,
     Greedy,
-    ClassifierFreeGuidance,
-    LM,
     PromptLookupDrafter,
     RepetitionPenalty,
     Sample,

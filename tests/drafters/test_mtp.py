@@ -14,10 +14,10 @@ from transformers import (
 from transformers.modeling_layers import MtpModel
 
 from decodelab import (
+    LM,
     AssistantDrafter,
     FixedLookahead,
     Greedy,
-    LM,
     RepetitionPenalty,
     Sample,
     Speculative,
@@ -26,14 +26,14 @@ from decodelab import (
     decode,
     decode_batch,
 )
-from decodelab.evaluate.certify import sequence_distribution, g_test, g_test_power, sample_counts
-from decodelab.evaluate.part_checks import check_drafter
 from decodelab.drafters.mtp import MtpDrafter, MtpHeads, mtp_of
 from decodelab.drafters.single_position import (
     SinglePositionDrafter,
     SinglePositionHeads,
     reuse_config,
 )
+from decodelab.evaluate.certify import g_test, g_test_power, sample_counts, sequence_distribution
+from decodelab.evaluate.part_checks import check_drafter
 
 SIZES = dict(
     vocab_size=32,

@@ -9,23 +9,24 @@ import re
 
 import pytest
 import torch
+from repo import ROOT
 from transformers import StoppingCriteria
 from transformers.generation import logits_process as hf
 
 from decodelab import (
     AssistantDrafter,
+    ClassifierFreeGuidance,
     EarlyExitDrafter,
     ExactMatchVerifier,
     FixedLookahead,
     Greedy,
-    ClassifierFreeGuidance,
-    TokenIntersectionDrafter,
     PromptLookupDrafter,
     Sample,
     SequenceBias,
     Speculative,
     Stop,
     Temperature,
+    TokenIntersectionDrafter,
     TokenVerifier,
     TopP,
     TypicalAcceptanceVerifier,
@@ -38,14 +39,13 @@ from decodelab import (
     load,
     random_lm,
 )
-from decodelab.logits import NoBadWords, LogitsProcessorList, TopH, TypicalP, XTC
-from decodelab.evaluate.certify import statistical_check
 from decodelab.core.driver import Request, Rng
+from decodelab.evaluate.certify import statistical_check
 from decodelab.evaluate.exact import ExactSample
+from decodelab.hf.generate import generate
+from decodelab.logits import XTC, LogitsProcessorList, NoBadWords, TopH, TypicalP
 from decodelab.speculative.protocol import Verification
 from decodelab.speculative.verifiers import residual
-from decodelab.hf.generate import generate
-from repo import ROOT
 from tests.fuzz.models import build, full_logits
 from tests.logits.test_json_grammar import letters
 

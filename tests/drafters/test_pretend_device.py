@@ -22,10 +22,10 @@ from decodelab.core.driver import Strategy
 from decodelab.evaluate import pretend
 from decodelab.evaluate.pretend import move, pretend_device
 from decodelab.logits.warpers import LogitsProcessor
-from decodelab.strategies import InsertAfter, LowestGroup, Prepend, RepeatedNGram
-from decodelab.strategies.constraints import PhrasalConstraint
 from decodelab.speculative import BackoffLookahead, SelfMeasuringLookahead
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
+from decodelab.strategies import InsertAfter, LowestGroup, Prepend, RepeatedNGram
+from decodelab.strategies.constraints import PhrasalConstraint
 from decodelab.watermark.base import Watermark
 from tests.fuzz.cases import RejectedError, judged, world_of
 from tests.fuzz.models import build

@@ -10,6 +10,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 from decodelab import (
     AssistantDrafter,
@@ -28,8 +29,6 @@ from decodelab import (
     load_heads,
     random_lm,
 )
-from safetensors.torch import load_file
-
 from decodelab.core.driver import Request, Rng
 from decodelab.drafters import EagleDrafter, save_heads
 from decodelab.drafters.hydra import HydraHeads

@@ -10,12 +10,12 @@ import random
 
 import pytest
 
+from decodelab.speculative.protocol import Drafter, Verifier
 from tests.fuzz import greedy, law
 from tests.fuzz.cases import Case, FailedError, RejectedError
 from tests.fuzz.models import USUAL, architectures, build
 from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
-from decodelab.speculative.protocol import Drafter, Verifier
 
 SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 48))  # of processor time, of all searches
 SEEDS = dict(fixed=1, today=datetime.date.today().toordinal())

@@ -3,11 +3,13 @@
 import signal
 import time
 
+import preloaded
 import pytest
 import torch
 
 from decodelab import (
     AssistantDrafter,
+    ClassifierFreeGuidance,
     DoLa,
     DraftTable,
     DynamicTreeDrafter,
@@ -15,7 +17,6 @@ from decodelab import (
     FirstOfDrafter,
     FixedLookahead,
     Greedy,
-    ClassifierFreeGuidance,
     MedusaDrafter,
     MinP,
     PromptLookupDrafter,
@@ -36,10 +37,9 @@ from decodelab import (
     random_lm,
     train_heads,
 )
-from decodelab.drafters import ParallelDrafter, EagleHeads, MedusaHeads, CascadeDrafter
 from decodelab.core.driver import Request, Rng
+from decodelab.drafters import CascadeDrafter, EagleHeads, MedusaHeads, ParallelDrafter
 from decodelab.models.session import LM
-import preloaded
 
 KINDS = {'medusa': MedusaHeads, 'eagle': EagleHeads}
 

@@ -9,6 +9,7 @@ import struct
 
 import pytest
 import torch
+from repo import ROOT
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -17,13 +18,13 @@ from decodelab import (
     AssistantDrafter,
     FixedLookahead,
     Greedy,
-    TokenIntersectionDrafter,
     RepetitionPenalty,
     Sample,
     SequenceBias,
     Speculative,
     Stop,
     Temperature,
+    TokenIntersectionDrafter,
     UniversalDrafter,
     certify,
     decode,
@@ -31,9 +32,8 @@ from decodelab import (
     random_lm,
 )
 from decodelab.drafters import StringRejectionDrafter, overlap
+from decodelab.drafters.universal import PATIENCE, Retokenizer, VocabMap
 from decodelab.models.tokenizer_bytes import TokenizerBytes, shared_tokens
-from decodelab.drafters.universal import PATIENCE, VocabMap, Retokenizer
-from repo import ROOT
 
 DATA = ROOT.parent / 'shared' / 'data'
 MIXED = '# naïve café 日本語 🙂🙂\ndef f(x):\n\treturn  "Überraschung</s><|endoftext|>", 12345 if x else None\n\n    '

@@ -7,9 +7,9 @@ import sys
 import time
 from functools import partial
 
+import preloaded
 import pytest
 
-import preloaded
 from decodelab import Sample, Temperature, bench, decode, load
 from decodelab.core import CounterRng
 
@@ -80,6 +80,7 @@ def stopped(script, out, sig, rows=5):
 @pytest.mark.parametrize('sig', [signal.SIGKILL, signal.SIGINT], ids=lambda s: s.name)
 def test_a_stopped_bench_goes_on(script, tmp_path, sig, one_thread):
     from a_bench import run
+
     from decodelab.evaluate.bench import load_run
 
     status, rows, message = stopped(script, tmp_path / 'run', sig)

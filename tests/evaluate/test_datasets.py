@@ -12,9 +12,9 @@ import sys
 import types
 
 import pytest
+from repo import ROOT
 
 from decodelab.evaluate.datasets import ENDINGS, SOURCES, data_file, missing_data, read_dataset
-from repo import ROOT
 
 DATA = ROOT.parent / 'shared' / 'data'
 COUNTS = dict(

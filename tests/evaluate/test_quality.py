@@ -9,7 +9,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from repo import ROOT
 
 from decodelab import Greedy, RepetitionPenalty, Sample, Temperature, TopK, decode, load
 from decodelab.evaluate import (
@@ -19,13 +21,18 @@ from decodelab.evaluate import (
     diversity,
     edit_distance,
     evaluate_choices,
-    load_factor,
     isotropy,
+    load_factor,
+    load_truthfulqa,
+    mc1,
+    mc2,
+    mc3,
+    mean_edit_distance,
+    rep_n,
+    self_bleu,
 )
-from decodelab.evaluate import mc1, mc2, mc3, mean_edit_distance, rep_n, self_bleu, load_truthfulqa
-from decodelab.evaluate.multiple_choice import FilteredBase, further_space, continuation_scores
+from decodelab.evaluate.multiple_choice import FilteredBase, continuation_scores, further_space
 from decodelab.evaluate.text_quality import bleu
-from repo import ROOT
 
 DATA = ROOT.parent / 'shared' / 'data'
 real = pytest.mark.skipif(

@@ -12,8 +12,18 @@ import time
 import nbformat
 import pytest
 
-from decodelab import AssistantDrafter, DraftTable, Greedy, Sample, Speculative, Temperature
-from decodelab import builtin_prompts, decode, explore, load
+from decodelab import (
+    AssistantDrafter,
+    DraftTable,
+    Greedy,
+    Sample,
+    Speculative,
+    Temperature,
+    builtin_prompts,
+    decode,
+    explore,
+    load,
+)
 from decodelab.explorers import (
     explore_beams,
     explore_distribution,

@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 
-from decodelab.watermark import BinomialNull, GammaNull
 from decodelab.detection import highlight_tokens
+from decodelab.watermark import BinomialNull, GammaNull
 from tests.explorers.test_beam_browser import ask, pytestmark  # noqa: F401 (skips where there is no browser)
 
 PIECES = ['def ', 'f', '(x', '):\n', '    return ', 'x' * 300, ' +', ' <b>', '\U0001f600', ''] * 6

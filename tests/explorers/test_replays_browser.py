@@ -4,10 +4,10 @@ Skipped if the machine has no browser.
 """
 
 import pytest
-
-from decodelab.core.html import save_page
 import replays
 from replays import REPLAYS
+
+from decodelab.core.html import save_page
 from tests.jupyter_browser import ARTEFACTS, BROWSER, open_browser
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')

@@ -7,6 +7,7 @@ import time
 
 import nbformat
 import pytest
+from repo import ROOT
 
 from tests.jupyter_browser import (
     ARTEFACTS,
@@ -17,7 +18,6 @@ from tests.jupyter_browser import (
     run_all,
     serve,
 )
-from repo import ROOT
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 TOUR = '00_tour.ipynb'

@@ -21,8 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / 'tools'))
 
-from decodelab.core.files import may_be_alive
 from repo import ROOT
+
+from decodelab.core.files import may_be_alive
 
 JOBS = '''
 import sys, time

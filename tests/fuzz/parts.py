@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import decodelab
 from decodelab import strategies
 from decodelab.core.driver import Stop
-from decodelab.logits import PrefixConstrained
 from decodelab.drafters.heads import Heads
+from decodelab.logits import PrefixConstrained
 from decodelab.logits.warpers import LogitsProcessor
 from decodelab.speculative.protocol import Drafter, LookaheadRule, Verifier
 

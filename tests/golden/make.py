@@ -28,8 +28,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import transformers
-from transformers.modeling_attn_mask_utils import AttentionMaskConverter
 from transformers.generation import beam_constraints, beam_search, logits_process, utils
+from transformers.modeling_attn_mask_utils import AttentionMaskConverter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from tiny import build, fingerprint

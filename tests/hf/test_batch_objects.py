@@ -7,6 +7,7 @@ import copy
 
 import pytest
 import torch
+from repo import ROOT
 from torch.ao.quantization import quantize_dynamic
 from transformers import (
     DynamicCache,
@@ -27,7 +28,6 @@ from decodelab import generate
 from decodelab.evaluate.certify import random_lm
 from decodelab.lab.requirements import assigned_literal
 from decodelab.strategies.sampling import Scorer
-from repo import ROOT
 from tests.hf.test_encoder_decoders import SIZES
 from tests.hf.test_generate import BATCH, IDS, MASK, PAD, seq2seq
 from tests.hf.test_prepared_inputs import I, inputs, llava, qwen, seeded

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from repo import ROOT
 
 from decodelab import (
     BeamSearch,
@@ -26,10 +27,16 @@ from decodelab import (
     Speculative,
     Temperature,
     TopP,
+    as_custom_generate,
     decode,
     export_custom_generate,
     load,
-    as_custom_generate,
+)
+from decodelab.hf.custom_generate_export import (
+    portable_source,
+    required_modules,
+    run_without_decodelab,
+    source_of,
 )
 from decodelab.models.session import EMBEDDED
 from decodelab.strategies import (
@@ -39,19 +46,12 @@ from decodelab.strategies import (
     InsertAfter,
     Loop,
     Phrases,
-    Prepend,
     PreparedPrompt,
+    Prepend,
     RepeatedNGram,
     Reread,
     TokenTriggers,
 )
-from decodelab.hf.custom_generate_export import (
-    required_modules,
-    portable_source,
-    source_of,
-    run_without_decodelab,
-)
-from repo import ROOT
 
 MODELS = ROOT.parent / 'shared' / 'data' / 'models'
 

@@ -7,10 +7,10 @@ import torch
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
-    MBartConfig,
-    MBartForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
     PegasusConfig,
     PegasusForConditionalGeneration,
     SwitchTransformersConfig,
@@ -30,8 +30,8 @@ from decodelab import (
     generate,
     load,
 )
-from decodelab.evaluate.certify import g_test
 from decodelab.drafters.early_exit import first_layers
+from decodelab.evaluate.certify import g_test
 from decodelab.models.session import LM
 
 logging.set_verbosity_error()

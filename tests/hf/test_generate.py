@@ -23,10 +23,10 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from decodelab.logits import TopNSigma
-from decodelab.hf import explain_config
 from decodelab import generate, load
 from decodelab.evaluate.certify import random_lm
+from decodelab.hf import explain_config
+from decodelab.logits import TopNSigma
 from tests.hf.test_encoder_decoders import SIZES
 
 logging.set_verbosity_error()

@@ -10,13 +10,13 @@ import warnings
 import pytest
 import torch
 import transformers
+from repo import ROOT
 from transformers import T5Config, T5ForConditionalGeneration
 
 import decodelab
 from decodelab import load
 from decodelab.evaluate.certify import random_lm
 from decodelab.models.session import EMBEDDED
-from repo import ROOT
 
 GUIDES = ROOT.parent / 'shared' / 'guides'
 pytestmark = pytest.mark.skipif(

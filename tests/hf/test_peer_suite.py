@@ -2,9 +2,19 @@
 
 import pandas as pd
 import pytest
-
-from peer_suite import DIFFERENCES, FAST, NOTEBOOK, PAGE, RATES, Suite, differences, missing
-from peer_suite import section, share, unexpected
+from peer_suite import (
+    DIFFERENCES,
+    FAST,
+    NOTEBOOK,
+    PAGE,
+    RATES,
+    Suite,
+    differences,
+    missing,
+    section,
+    share,
+    unexpected,
+)
 from repo import cells
 
 

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from repo import ROOT
 
 from decodelab import (
     LM,
@@ -20,12 +21,11 @@ from decodelab import (
     generate,
     load,
 )
-from decodelab.zoo.speech_model import word_error_rate
-from decodelab.zoo.signals import sample
 from decodelab.drafters.shared_encoder import SharedEncoder, same_encoder
 from decodelab.models.audio import audio_features, read_wav, resample
-from decodelab.strategies.transcribe import transcribe, suppression_processors
-from repo import ROOT
+from decodelab.strategies.transcribe import suppression_processors, transcribe
+from decodelab.zoo.signals import sample
+from decodelab.zoo.speech_model import word_error_rate
 
 DATA = ROOT.parent / 'shared' / 'data'
 real = pytest.mark.skipif(

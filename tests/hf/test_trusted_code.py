@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from repo import ROOT
 
 from decodelab import load
 from decodelab.cli.harness import load_pretrained
@@ -20,7 +21,6 @@ from decodelab.hf.config_files import (
 from decodelab.hf.custom_generate_load import load_custom_generate
 from decodelab.hf.generate import generate
 from decodelab.models.loading import check_configuration
-from repo import ROOT
 
 NOT_BOOLS = ('no', 'False', 'True', '', 1, 0, 1.0, np.True_, [True])
 

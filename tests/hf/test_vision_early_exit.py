@@ -8,8 +8,12 @@ from tests.refusals import error_message
 
 def vision_model():
     "A vision encoder–decoder of random weights, its decoder a GPT-2 with two layers."
-    from transformers import GPT2Config, ViTConfig, VisionEncoderDecoderConfig
-    from transformers import VisionEncoderDecoderModel
+    from transformers import (
+        GPT2Config,
+        VisionEncoderDecoderConfig,
+        VisionEncoderDecoderModel,
+        ViTConfig,
+    )
 
     sizes = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
     vision = ViTConfig(**sizes, image_size=16, patch_size=8)

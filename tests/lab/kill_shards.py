@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / 'tools'))
 
 import preloaded
+
 from decodelab.core.files import read_run_rows
 
 SHARDS = 4

@@ -7,10 +7,10 @@ import csv
 
 import numpy as np
 import pytest
+from repo import ROOT
 
 from decodelab.core.metrics import Interval
 from decodelab.lab import Claim, Difference, Monotone, Ratio, Turning, judge
-from repo import ROOT
 
 TABLES = sorted((ROOT / 'experiments' / 'results').glob('*.verdicts.csv'))
 

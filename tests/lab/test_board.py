@@ -4,11 +4,11 @@ import json
 import subprocess
 
 import pytest
+from repo import ROOT
 
 from decodelab.lab import board_markdown, read_board, read_contribution
 from decodelab.lab.fingerprint import changed_names
 from tests.refusals import error_message
-from repo import ROOT
 
 FOLDER = ROOT / 'experiments' / 'board'
 SEED = FOLDER / 'h100_19_gpu_costs.json'

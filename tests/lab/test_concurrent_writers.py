@@ -13,16 +13,15 @@ import time
 from collections import Counter
 from unittest import mock
 
+import preloaded
 import pytest
+from repo import ROOT
 
 from decodelab.core.files import WriterLock, append_row, read_rows, read_run_rows, write_atomic
 from decodelab.evaluate.bench import bench, load_run, run_key
 from decodelab.evaluate.jobs import Ledger, run_jobs
-from repo import ROOT
-
-import preloaded
-from tests.fuzz import kill
 from tests.evaluate.test_bench_resume import script  # noqa: F401
+from tests.fuzz import kill
 
 pytestmark = pytest.mark.skipif(os.name != 'posix', reason='signals and mounts')
 

@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+import preloaded
 import pytest
 import torch
 
-import preloaded
 from tests.evaluate.test_bench_resume import SCRIPT, TIMES
 
 pytestmark = [
@@ -397,6 +397,7 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
     import nbformat
     import pandas as pd
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
     from decodelab import Greedy, PromptLookupDrafter, Speculative, bench, load
 
     (tmp_path / 'bin').mkdir()
@@ -472,6 +473,7 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
 def slurm_script():
     "The script that the notebook 15_lab/12_distributed shows."
     import ast
+
     from repo import ROOT, cells
 
     source = next(

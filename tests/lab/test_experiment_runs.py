@@ -11,15 +11,15 @@ import sys
 import time
 
 import nbformat
+import preloaded
 import pytest
 from huggingface_hub.constants import HF_HUB_CACHE
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from repo import ROOT, notebooks
 
-import preloaded
 from decodelab.core.files import may_be_alive
 from decodelab.lab import merge_runs
 from decodelab.lab.requirements import free_disk
-from repo import ROOT, notebooks
 
 pytest.importorskip('nbclient')
 SETUP = '''import os, time
@@ -237,7 +237,7 @@ def test_a_check_of_all_is_a_page_to_act_on(tmp_path):
 
 @pytest.mark.parametrize('path', notebooks('experiments'), ids=lambda p: p.stem)
 def test_every_experiment_names_its_needs_and_its_figures(path):
-    from decodelab.lab.notebook_runner import without_measuring, cell_sections
+    from decodelab.lab.notebook_runner import cell_sections, without_measuring
     from decodelab.lab.requirements import assigned_literal, requirements
 
     if assigned_literal(path, 'NEEDS') is None:

@@ -13,17 +13,17 @@ from functools import cache
 
 import pandas as pd
 import pytest
+from repo import ROOT, notebooks
 
 import decodelab
 from decodelab import builtin_prompts, decode, load
+from decodelab.cli import main as cli
 from decodelab.core.files import short_hash
 from decodelab.evaluate.bench import fingerprint, run_row
-from decodelab.cli import main as cli
 from decodelab.lab.fingerprint import PACKAGE, changed_parts, experiment_fingerprint
 from decodelab.lab.freshness import STATES, current_fingerprint, stored_freshness
 from decodelab.lab.requirements import missing_model, requirements
 from decodelab.lab.validate import commit_files, folder_problems
-from repo import ROOT, notebooks
 
 RESULTS = ROOT / 'experiments' / 'results'
 EXPERIMENTS = notebooks('experiments')

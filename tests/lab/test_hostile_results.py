@@ -4,10 +4,10 @@ import json
 import shutil
 
 import pytest
+from repo import ROOT
 
 from decodelab.cli.main import main
 from decodelab.lab.validate import folder_problems
-from repo import ROOT
 
 STEM = '02_prompt_lookup.pico'
 DEEP = '[' * 100_000

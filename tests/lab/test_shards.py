@@ -13,7 +13,8 @@ from decodelab import Greedy, PromptLookupDrafter, Speculative, bench, load
 from decodelab.cli.main import main
 from decodelab.core.files import read_run_rows
 from decodelab.core.job_claims import JobClaims
-from decodelab.evaluate import jobs as jobs_module, load_run, run_jobs
+from decodelab.evaluate import jobs as jobs_module
+from decodelab.evaluate import load_run, run_jobs
 from decodelab.lab import ShardCommand, submit_shards
 from decodelab.models.loading import process_rank
 from tests.lab.kill_shards import kill_shards

@@ -4,17 +4,17 @@ import json
 
 import pytest
 import torch
+from repo import ROOT
 from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
 
 from decodelab import (
     AssistantDrafter,
     BlockVerifier,
+    ClassifierFreeGuidance,
     EarlyExitDrafter,
     ExactMatchVerifier,
     FixedLookahead,
     Greedy,
-    ClassifierFreeGuidance,
-    TokenIntersectionDrafter,
     JsonGrammar,
     PromptLookupDrafter,
     RepetitionPenalty,
@@ -23,6 +23,7 @@ from decodelab import (
     Stop,
     SuffixDrafter,
     Temperature,
+    TokenIntersectionDrafter,
     TopP,
     UniversalDrafter,
     decode,
@@ -30,9 +31,9 @@ from decodelab import (
     load,
     random_lm,
 )
-from decodelab.logits import Mirostat
-from decodelab.evaluate.certify import g_test
 from decodelab.core.driver import Request, Rng
+from decodelab.evaluate.certify import g_test
+from decodelab.logits import Mirostat
 from decodelab.logits.json_grammar import (
     REQUIRED_CHARACTERS,
     TokenTrie,
@@ -41,7 +42,6 @@ from decodelab.logits.json_grammar import (
     token_trie,
 )
 from decodelab.models.tokenizer_bytes import token_texts
-from repo import ROOT
 
 TOKENIZERS = ROOT.parent / 'shared' / 'data' / 'tokenizers'
 MODELS = ROOT.parent / 'shared' / 'data' / 'models'

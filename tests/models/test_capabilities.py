@@ -16,12 +16,12 @@ from transformers import (
 )
 
 from decodelab import (
+    LM,
     AssistantDrafter,
     BeamSearch,
     EarlyExitDrafter,
     FixedLookahead,
     Greedy,
-    LM,
     PromptLookupDrafter,
     Speculative,
     TreeDrafter,

@@ -6,9 +6,11 @@ import os
 import random
 import warnings
 
+import preloaded
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -36,9 +38,9 @@ from decodelab import (
     SuffixDrafter,
     SyntheticDrafter,
     Temperature,
+    TokenIntersectionDrafter,
     TokenVerifier,
     UniversalDrafter,
-    TokenIntersectionDrafter,
     certify,
     check_drafter,
     check_verifier,
@@ -51,7 +53,6 @@ from decodelab.drafters import PardDrafter, SuffixAutomatonDrafter, TokenRecycli
 from decodelab.evaluate.certify import token_check
 from decodelab.evaluate.exact import ExactSample
 from decodelab.models.compile import run_traced
-import preloaded
 
 ROOMY = 256  # positions a model is made for, unless it says less
 ROPES = dict(

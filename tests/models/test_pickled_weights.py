@@ -5,10 +5,10 @@ import warnings
 
 import pytest
 import torch
+from repo import ROOT
 
 from decodelab import load
 from decodelab.lab.requirements import missing_model, weight_files, weights_in
-from repo import ROOT
 from tests.stand_ins import snapshot, to_pickle, write_model
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from decodelab import LM, Greedy, decode, decode_batch, random_lm
-from decodelab.evaluate.certify import ARCHITECTURES
 from decodelab.core.trace import Step
+from decodelab.evaluate.certify import ARCHITECTURES
 from decodelab.models.compile import CompiledForward
 from decodelab.models.tree_attention import TokenTree
 from tests.random_prompts import random_prompts

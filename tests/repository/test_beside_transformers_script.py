@@ -4,9 +4,7 @@ import importlib.util
 import json
 
 import pytest
-
 from repo import ROOT
-
 
 OPTIONS = ['--device', 'cpu', '--prompts', '1', '--new', '6']
 

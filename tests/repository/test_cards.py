@@ -5,13 +5,13 @@ import io
 import json
 import re
 
-import pytest
-
 import cards
 import corpus_licences
 import docs_blocks
-from decodelab.core.trace import Trace
+import pytest
 from repo import ROOT
+
+from decodelab.core.trace import Trace
 
 FOLDERS = sorted(p.name for p in cards.WEIGHTS.iterdir() if p.is_dir())
 MADE = cards.cards()

@@ -1,8 +1,7 @@
 "Notebooks and modules agree, and every kind of drift between them is caught."
 
-import pytest
-
 import drift
+import pytest
 from repo import ROOT, module_name, module_path, notebooks
 
 FIRST, SECOND = notebooks()[:2]

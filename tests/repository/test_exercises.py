@@ -6,7 +6,6 @@ import warnings
 
 import nbformat
 import pytest
-
 from repo import directives, module_name, notebooks
 
 HEADING = '## Your turn'

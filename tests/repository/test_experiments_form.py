@@ -7,10 +7,9 @@ import re
 
 import pandas as pd
 import pytest
-
 from audit import defined_names, words_of
-from words import FORBIDDEN
 from repo import ROOT
+from words import FORBIDDEN
 
 NOTEBOOKS = sorted((ROOT / 'experiments').glob('[0-9]*.ipynb'))
 

@@ -4,7 +4,6 @@ import ast
 
 import pandas as pd
 import pytest
-
 from audit import FORBIDDEN, defined_names, words_of
 from repo import ROOT
 from seconds import COLUMNS, LOOP, PAGE, page, slow_tests, stored

@@ -7,10 +7,9 @@ import json
 import os
 import time
 
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 import nbformat
-
 import preloaded
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from repo import ROOT
 
 SETUP = '''import time, pandas as pd

@@ -5,12 +5,12 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 import parameter_docs
+import pytest
 from parameter_docs import HEADING, Package, Parameter, document_folder, document_source
+from repo import ROOT, module_name, module_path, notebooks
+
 from tests.repository.test_package import PARTS, offered
-from repo import ROOT, module_path, notebooks, module_name
 
 # Docstrings and signatures of all public names and of their methods, as JSON
 REPORT = '''

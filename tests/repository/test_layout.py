@@ -7,11 +7,10 @@ import itertools
 import re
 from collections import Counter
 
-import nbformat
-import pytest
-
 import audit
 import links
+import nbformat
+import pytest
 from fold import unfolded
 from repo import (
     ROOT,

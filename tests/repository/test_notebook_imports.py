@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, req
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
 from repo import ROOT, cells, notebooks, numbered, project
 
 EVERY = [*numbered(), *notebooks(pattern='index.ipynb'), *notebooks('experiments')]

@@ -8,13 +8,13 @@ import sys
 from configparser import ConfigParser
 
 import pytest
+import stubs
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from repo import ROOT, exported_names, module_name, module_path, notebooks, project, tracked
 
 import decodelab
-import stubs
-from repo import ROOT, exported_names, module_name, module_path, notebooks, project, tracked
 
 MODULES = [module_name(p) for p in notebooks()]
 # These need the packages of [lab]; the first is imported when an explorer is shown

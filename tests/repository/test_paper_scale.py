@@ -9,9 +9,9 @@ import json
 
 import pandas as pd
 import pytest
+from repo import ROOT, notebooks
 
 from decodelab.lab.requirements import requirements
-from repo import ROOT, notebooks
 from tests.stand_ins import paper_environment
 
 WITHOUT = {

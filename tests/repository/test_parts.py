@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 
 import pytest
-
 from repo import (
     ROOT,
     cells,

@@ -4,13 +4,13 @@ import importlib.util
 import json
 import time
 
+import preloaded
 import pytest
 import torch
+from repo import ROOT
 from safetensors.torch import load_file
 
 from decodelab import load
-import preloaded
-from repo import ROOT
 
 SCRIPT = ROOT / 'experiments/pico.py'
 STEPS = 24  # of 1,024 tokens; the toy leaves a checkpoint after every fourth

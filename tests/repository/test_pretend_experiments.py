@@ -6,12 +6,12 @@ for the device. They take minutes each: run them by hand when they or the device
 
 import json
 
-from nbformat.v4 import new_code_cell, new_notebook
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+from repo import ROOT
 
 from decodelab.lab.requirements import requirements
-from repo import ROOT
 from tests.stand_ins import paper_environment
 
 CHEAPEST = ('08_watermark_attacks', '08_watermark_speculation', '09_whisper', '12_how_to_generate')

@@ -6,10 +6,9 @@ import subprocess
 
 import nbformat
 import pandas as pd
+import readme
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-
-import readme
 from repo import ROOT, commands, notebooks
 from result_tables import count_line, without_states
 

@@ -9,12 +9,20 @@ from dataclasses import replace
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-
 import refresh
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from refresh import (
+    adopt_run,
+    machine_seconds,
+    other_load,
+    plan_text,
+    refresh_plan,
+    select_results,
+    status_text,
+    wait_until_quiet,
+)
+
 from decodelab.lab.freshness import STATES, current_fingerprint, stored_freshness
-from refresh import adopt_run, machine_seconds, other_load, plan_text, refresh_plan
-from refresh import select_results, status_text, wait_until_quiet
 
 SOURCE = (
     'from decodelab.core.files import write_atomic',

@@ -6,11 +6,10 @@ import tomllib
 from configparser import ConfigParser
 
 import pytest
+import release
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-import release
 from repo import ROOT, project
 
 WORKFLOWS = sorted((ROOT / '.github' / 'workflows').glob('*.yml'))

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-
 from replays import REPLAYS, page, stored
 
 bs4 = pytest.importorskip('bs4', reason='comes with nbconvert, of [lab]')

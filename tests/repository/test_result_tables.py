@@ -8,19 +8,19 @@ from dataclasses import replace
 import nbformat
 import pandas as pd
 from nbformat.v4 import new_markdown_cell, new_notebook
+from repo import ROOT
 
 from decodelab.lab.freshness import stored_freshness
-from repo import ROOT
 
 sys.path.insert(0, str(ROOT / 'experiments'))
 from result_tables import (
     DRAFTER_HEADINGS,
     claims_table,
+    count_line,
     drafters_table,
     error_line,
     freshness_warning,
     pace_table,
-    count_line,
     scripts_list,
     sources_page,
     sources_table,

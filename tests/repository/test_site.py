@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import docs_blocks
 import nbformat
 import pandas as pd
 import pytest
@@ -15,8 +16,6 @@ import torch
 import transformers
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-
-import docs_blocks
 from repo import ROOT, notebooks, numbered
 
 sys.path.insert(0, str(ROOT / 'docs'))

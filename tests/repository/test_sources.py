@@ -6,11 +6,11 @@ import json
 import re
 
 import pytest
+from repo import ROOT, notebooks
 
 from decodelab.evaluate.datasets import SOURCES
 from decodelab.lab.experiment import SOURCE_FIELDS
 from decodelab.lab.requirements import requirements
-from repo import ROOT, notebooks
 
 FOLDER = ROOT / 'experiments' / 'sources'
 FACTS = {'checkpoints', 'datasets'}

@@ -7,7 +7,6 @@ import json
 import nbformat
 import numpy as np
 import pytest
-
 from repo import ROOT, notebooks, numbered
 
 Image = pytest.importorskip('PIL.Image', reason='comes with matplotlib')

@@ -4,7 +4,6 @@ import ast
 from importlib.util import find_spec
 
 import pytest
-
 import stubs
 from repo import ROOT
 

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from repo import ROOT
 
 from decodelab import AssistantDrafter, GreenList, SynthID, Temperature, decode, load
 from decodelab.watermark import DiPmark
 from decodelab.watermark.dual_gumbel import DualGumbel, HarmonicGumbel, TripleGumbel, harmonic_score
 from decodelab.watermark.null import GammaNull
-from repo import ROOT
 
 sys.path.insert(0, str(ROOT / 'experiments'))
 from watermark_tradeoff import (

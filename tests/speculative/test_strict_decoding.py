@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from repo import ROOT
 
 from decodelab import (
     AssistantDrafter,
+    ClassifierFreeGuidance,
     EarlyExitDrafter,
     FixedLookahead,
     Greedy,
-    ClassifierFreeGuidance,
     PromptLookupDrafter,
     RepetitionPenalty,
     Sample,
@@ -21,7 +22,6 @@ from decodelab import (
     random_lm,
 )
 from decodelab.evaluate.certify import ARCHITECTURES
-from repo import ROOT
 from tests.random_prompts import random_prompts
 
 HALF = torch.bfloat16

@@ -42,11 +42,11 @@ from decodelab import (
     load,
     random_lm,
 )
-from decodelab.logits import Mirostat, LogitsProcessorList
+from decodelab.core.driver import Request, Rng
+from decodelab.evaluate.certify import ARCHITECTURES
+from decodelab.logits import LogitsProcessorList, Mirostat
 from decodelab.strategies import hypotheses
 from decodelab.strategies.beam_search import Search
-from decodelab.evaluate.certify import ARCHITECTURES
-from decodelab.core.driver import Request, Rng
 
 PROMPTS = [[7], [3, 4, 5, 3, 4], list(range(1, 30))]
 WORDS = [PhrasalConstraint([5, 6]), DisjunctiveConstraint([[9], [11, 12]])]

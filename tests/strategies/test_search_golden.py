@@ -9,27 +9,27 @@ import json
 from collections import Counter
 
 import pytest
+from repo import ROOT
 
 from decodelab import (
+    LM,
     ConstrainedBeamSearch,
     ContrastiveSearch,
     DisjunctiveConstraint,
     DiverseBeamSearch,
     DoLa,
     Greedy,
-    LM,
     NoRepeatNGram,
     PhrasalConstraint,
     RepetitionPenalty,
     Stop,
     decode,
 )
+from decodelab.logits.processors import MinNewTokens
 from decodelab.strategies import from_force_words_ids
 from decodelab.strategies.beam_search import hypotheses
 from decodelab.strategies.constraints import fulfilled_at
-from decodelab.logits.processors import MinNewTokens
 from tests.golden.tiny import build, fingerprint
-from repo import ROOT
 
 GOLDEN = json.loads((ROOT / 'tests/golden/search.json').read_text())
 CASES = {c['name']: c for c in GOLDEN['cases']}

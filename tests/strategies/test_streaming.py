@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from repo import ROOT
 from transformers import TextIteratorStreamer
 
 from decodelab import (
@@ -15,7 +16,6 @@ from decodelab import (
     DoLa,
     EarlyExitDrafter,
     Greedy,
-    TokenIntersectionDrafter,
     PromptLookupDrafter,
     Sample,
     Speculative,
@@ -23,6 +23,7 @@ from decodelab import (
     SuffixDrafter,
     SyntheticDrafter,
     Temperature,
+    TokenIntersectionDrafter,
     TopP,
     UniversalDrafter,
     decode,
@@ -33,7 +34,6 @@ from decodelab import (
 )
 from decodelab.drafters import SuffixAutomatonDrafter, TokenRecyclingDrafter
 from decodelab.strategies import astream, stream_batch
-from repo import ROOT
 
 MODELS = ROOT.parent / 'shared' / 'data' / 'models'
 PROMPTS = [

@@ -9,13 +9,13 @@ from operator import attrgetter
 import nbformat
 import numpy as np
 import pandas as pd
+import preloaded
 import pytest
 
 from decodelab import FixedLookahead, PromptLookupDrafter, RoundCosts, load
 from decodelab.core.metrics import Interval
 from decodelab.tuning import cost_model
 from decodelab.tuning.search import TuningResult, format_tuning, tuning_json
-import preloaded
 
 
 @pytest.fixture(scope='module')

@@ -5,17 +5,18 @@ Tests of real files need a folder `shared` beside the checkout, and are skipped 
 
 import pytest
 import torch
+from repo import ROOT
 
 from decodelab import (
     AssistantDrafter,
     ConfidenceLookahead,
     CostAwareLookahead,
-    RoundCosts,
     DraftTable,
     EarlyExitDrafter,
     FixedLookahead,
     Greedy,
     PromptLookupDrafter,
+    RoundCosts,
     Speculative,
     SuffixDrafter,
     SyntheticDrafter,
@@ -26,7 +27,6 @@ from decodelab import (
     replay,
 )
 from decodelab.models import check_same_tokenizer
-from repo import ROOT
 
 DATA = ROOT.parent / 'shared' / 'data'
 pytestmark = pytest.mark.skipif(

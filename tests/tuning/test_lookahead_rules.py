@@ -5,16 +5,17 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from decodelab import (
+    LM,
     AssistantDrafter,
     BlockVerifier,
     ClassifierLookahead,
     ConfidenceLookahead,
     CostAwareLookahead,
-    RoundCosts,
     CumulativeLookahead,
     DraftTable,
     EarlyExitDrafter,
@@ -22,14 +23,14 @@ from decodelab import (
     FixedLookahead,
     Greedy,
     HeuristicLookahead,
-    LM,
     OracleLookahead,
     PromptLookupDrafter,
     RocLookahead,
+    RoundCosts,
     Sample,
     Speculative,
-    Stop,
     Step,
+    Stop,
     SuffixDrafter,
     SyntheticDrafter,
     TopK,
@@ -39,8 +40,8 @@ from decodelab import (
     replay,
 )
 from decodelab.drafters import PardDrafter
-from decodelab.speculative import BackoffLookahead, BanditLookahead
 from decodelab.evaluate.certify import exact_check
+from decodelab.speculative import BackoffLookahead, BanditLookahead
 from decodelab.speculative.protocol import DraftProbs, Verification, Verifier
 
 COSTS = RoundCosts.from_ratio(0.15, 0.05)

@@ -24,8 +24,8 @@ from decodelab import (
     ConfidenceLookahead,
     EarlyExitDrafter,
     FixedLookahead,
-    GreenList,
     Greedy,
+    GreenList,
     Gumbel,
     PromptLookupDrafter,
     Sample,
@@ -41,20 +41,7 @@ from decodelab import (
     decode_batch,
     random_lm,
 )
-from decodelab.watermark import (
-    SBW,
-    DiPmark,
-    DualGumbel,
-    HarmonicGumbel,
-    HardList,
-    WatermarkedDrafter,
-    WatermarkedVerifier,
-    IteratedHash,
-    TripleGumbel,
-    dual_key_speculation,
-)
 from decodelab.core import Rng
-from decodelab.watermark.null import null_distribution
 from decodelab.core.driver import Request
 from decodelab.evaluate.exact import (
     ExactGreedy,
@@ -65,6 +52,19 @@ from decodelab.evaluate.exact import (
     total_variation,
 )
 from decodelab.speculative.protocol import Draft
+from decodelab.watermark import (
+    SBW,
+    DiPmark,
+    DualGumbel,
+    HardList,
+    HarmonicGumbel,
+    IteratedHash,
+    TripleGumbel,
+    WatermarkedDrafter,
+    WatermarkedVerifier,
+    dual_key_speculation,
+)
+from decodelab.watermark.null import null_distribution
 
 SECRET = tuple(
     (1 + torch.randperm(60_000, generator=torch.Generator().manual_seed(0))[:30]).tolist()

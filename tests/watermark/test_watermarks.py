@@ -32,22 +32,22 @@ from decodelab import (
     decode_batch,
     random_lm,
 )
-from decodelab.watermark import (
-    DiPmark,
-    HardList,
-    KeySequence,
-    PermuteAndFlip,
-    Watermark,
-    IteratedHash,
-    SBW,
-    SWEET,
-    TransformersGreenList,
-    watermark_from_config,
-)
-from decodelab.evaluate.bench import stable_repr
 from decodelab.core.trace import Trace
 from decodelab.detection.detect import redacted_repr
+from decodelab.evaluate.bench import stable_repr
 from decodelab.models.session import LM
+from decodelab.watermark import (
+    SBW,
+    SWEET,
+    DiPmark,
+    HardList,
+    IteratedHash,
+    KeySequence,
+    PermuteAndFlip,
+    TransformersGreenList,
+    Watermark,
+    watermark_from_config,
+)
 from decodelab.watermark.transformers_green_list import _bits_cache, selfhash_seeds
 from tests.drafters.test_peer_defects import mended
 

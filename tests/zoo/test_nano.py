@@ -2,13 +2,13 @@
 
 import time
 
+import preloaded
 import torch
 
 from decodelab import load
 from decodelab.models.loading import NANO, NANO_PARAMETERS
 from decodelab.zoo.nano import CONFIGS, train
 from decodelab.zoo.training import new_model
-import preloaded
 
 STEPS = 20  # of 1,024 tokens; the toy leaves a checkpoint after every fourth
 CODE = (
