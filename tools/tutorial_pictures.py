@@ -71,7 +71,8 @@ def bars(values, label):
 
 def columns(groups, colours, label):
     "A group of upright bars for each name, `name -> values`, in the order of `colours`, `series -> colour`."
-    pieces, bottom, high = [note(4, 18, label)], 210, 150
+    pieces = [note(4, 18, label)]
+    bottom, high = 210, 150
     most = max(max(values) for values in groups.values())
     wide, space = 56, WIDTH / len(groups)
     for i, (name, values) in enumerate(groups.items()):
@@ -187,7 +188,7 @@ def first_ids(names):
         rounds = certificates.exact_rounds(sampler, case, False, max_paths=5000)
         joint = certificates.completed(rounds, case)
         rows.append(certificates.next_row(joint, (), case.vocab_size))
-    groups = {f'id {i}': [float(row[i]) for row in rows] for i in range(case.vocab_size)}
+    groups = {f'id {i}': list(map(float, row)) for i, row in enumerate(zip(*rows))}
     colours = {'the target': BLUE, 'the sampler as first written': ORANGE, 'mended': GREEN}
     label = 'Probability of the next id, exactly: one sampler of two follows the target'
     return columns(groups, colours, label)
