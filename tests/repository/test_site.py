@@ -19,6 +19,8 @@ import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from repo import ROOT, notebooks, numbered
 
+from decodelab.core.html import DARK, LIGHT
+
 sys.path.insert(0, str(ROOT / 'docs'))
 import accessible
 import dead_links
@@ -241,6 +243,11 @@ def test_every_defect_names_a_test_or_a_notebook_that_exists():
 def test_every_reproduction_of_a_defect_reproduces_it():
     with torch.random.fork_rng(devices=[]):
         assert docs_blocks.run(DEFECTS.read_text()) == DEFECTS.read_text()
+
+
+def test_figures_are_as_bright_as_on_every_page_that_is_ours():
+    style = (ROOT / 'docs' / '_static' / 'site.css').read_text()
+    assert set(re.findall(r'brightness\((.+)\)', style)) == {str(LIGHT), str(DARK)}
 
 
 def test_a_picture_has_its_title_as_text():
