@@ -18,45 +18,16 @@ from transformers import GenerationConfig
 from transformers.generation import logits_process as hf
 
 from ..core.driver import Request, SequenceEnds
-from decodelab.logits.processors import (
-    DRY,
-    EncoderNoRepeatNGram,
-    EncoderRepetitionPenalty,
-    ExponentialLengthPenalty,
-    ForcedBOS,
-    ForcedEOS,
-    MinLength,
-    MinNewTokens,
-    NoBadWords,
-    NoRepeatNGram,
-    PrefixConstrained,
-    RepetitionPenalty,
-    SequenceBias,
-    SuppressTokens,
-    SuppressTokensAtBegin,
-)
+from .processors import DRY, EncoderNoRepeatNGram, EncoderRepetitionPenalty
+from .processors import ExponentialLengthPenalty, ForcedBOS, ForcedEOS, MinLength
+from .processors import MinNewTokens, NoBadWords, NoRepeatNGram, PrefixConstrained
+from .processors import RepetitionPenalty, SequenceBias, SuppressTokens
+from .processors import SuppressTokensAtBegin
 from .stateful import ClassifierFreeGuidance, Mirostat
-from decodelab.logits.warpers import (
-    XTC,
-    EpsilonCutoff,
-    EtaCutoff,
-    FromIds,
-    LogitNormalization,
-    LogitsProcessor,
-    MinP,
-    PerRow,
-    RemoveInvalidValues,
-    Temperature,
-    TopH,
-    TopK,
-    TopNSigma,
-    TopP,
-    TypicalP,
-    Warper,
-    check_scores,
-    per_row,
-    prefixes,
-)
+from .warpers import XTC, EpsilonCutoff, EtaCutoff, FromIds, LogitNormalization
+from .warpers import LogitsProcessor, MinP, PerRow, RemoveInvalidValues, Temperature
+from .warpers import TopH, TopK, TopNSigma, TopP, TypicalP, Warper, check_scores
+from .warpers import per_row, prefixes
 from ..models.session import ModelInputs
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #3fcec2be
