@@ -13,8 +13,8 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from .html import escape, figures_html, image_html, legend_item, row_html, save_page
-from .html import style_attribute, token_span
+from .html import escape, figures_html, image_html, legend_item, row_html
+from .html import save_page, style_attribute, token_span
 from .metrics import Interval, counts, position_acceptance, prompt_ratios, rates
 from .metrics import ratio_of_medians, speedup, variant_name
 from .trace import Step, Trace

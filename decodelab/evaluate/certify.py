@@ -21,8 +21,9 @@ from ..core.checks import check_instance, check_int
 from ..core.driver import Request, Rng, Stop, Strategy, decode, trace_request
 from ..core.plot import facts_html, rows_html
 from ..core.trace import Step, Trace
-from .exact import ExactGreedy, ExactLM, ExactSample, KeepsStateError
-from .exact import LooksAheadError, NoTableError, TooManyPathsError, completions
+from .exact import ExactGreedy, ExactLM, ExactSample
+from .exact import KeepsStateError, LooksAheadError, NoTableError
+from .exact import TooManyPathsError, completions
 from .exact import exact_distribution, total_variation
 from .jobs import progress_bar
 from .score_tests import ScoredText, base_rows, mode, score_texts

@@ -19,8 +19,8 @@ from ..core.trace import Trace
 from ..evaluate.bench import run_row, to_frame
 from .explorer import EXAMPLES, ChoiceField, Field, FlagField, IntField
 from .explorer import ModelExplorer, NumberField, StateField, TextField
-from .explorer import best_text, best_tokens, call_text, evaluate, offered_models
-from .explorer import with_imports
+from .explorer import best_text, best_tokens, call_text, evaluate
+from .explorer import offered_models, with_imports
 from .round_explorer import P_COLOR, TokenTexts, distribution_html
 from ..models.session import LM, tokenizer_difference
 from ..strategies.streaming import Stream, make_request, partial_trace

@@ -21,9 +21,9 @@ from ..detection.attacks import AttackResult
 from ..detection.detect import Detection, detect
 from ..detection.highlight import STYLE, axis_ticks, critical_z, highlighted_spans
 from ..detection.highlight import legend_html, running_z
-from .explorer import EXAMPLES, ChoiceField, IntField, ModelExplorer, NumberField
-from .explorer import StateField, TextField, best_text, best_tokens, call_text
-from .explorer import evaluate, label, offered_models, with_imports
+from .explorer import EXAMPLES, ChoiceField, IntField, ModelExplorer
+from .explorer import NumberField, StateField, TextField, best_text, best_tokens
+from .explorer import call_text, evaluate, label, offered_models, with_imports
 from ..logits.warpers import Temperature
 from ..models.session import LM
 from ..strategies.sampling import Greedy, Sample

@@ -19,8 +19,9 @@ from transformers.utils import ModelOutput
 from ..core.driver import Request
 from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill
 from .inputs import check_room, check_streamer, decoder_prompts, encoder_inputs
-from .inputs import encoder_mask, encoder_states, end_rules, ids_argument, ids_of
-from .inputs import input_names, is_padding_outside, main_input_name, mask_of
+from .inputs import encoder_mask, encoder_states, end_rules
+from .inputs import ids_argument, ids_of, input_names, is_padding_outside
+from .inputs import main_input_name, mask_of
 from .inputs import max_new_tokens_of, on_device, pad_id, padding_before, rngs_of
 from .lockstep import Lockstep, joint_processors, run_in_step
 from .prepared_session import PreparedEncoder, PreparedInputs, move_columns

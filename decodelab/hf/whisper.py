@@ -17,8 +17,8 @@ from transformers.generation.utils import (
     GenerateEncoderDecoderOutput,
 )
 
-from .custom_generate import decode_rows, pack_output, requests_of, stop_from_criteria
-from .custom_generate import token_budget, with_processors
+from .custom_generate import decode_rows, pack_output, requests_of
+from .custom_generate import stop_from_criteria, token_budget, with_processors
 from .inputs import PromptRow, pad_id, rng_class, rngs_of
 from .lockstep import Lockstep, joint_processors, run_in_step, widen
 from .outputs import OUTPUT_FLAGS, output_fields, search_fields

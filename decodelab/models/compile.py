@@ -20,8 +20,8 @@ from transformers.cache_utils import Cache
 
 from ..core.checks import check_choice, check_int
 from ..core.driver import synchronize
-from .library import LibraryForward, fits_memory, library_forward, library_reason
-from .library import open_library
+from .library import LibraryForward, fits_memory, library_forward
+from .library import library_reason, open_library
 from .partial_forward import ROUNDING, PartialForward, attention_masks
 from .transformer import AttentionMask, Matrix, ModelSnapshot, NativeForward
 from .transformer import PassInfo, additive, causal_window, embed
