@@ -543,13 +543,13 @@ def recordable(self: Graphs, session) -> bool:
 
 
 @patch
-def recorded_pass(self: Graphs, seat: Seat, n: int):
+def recorded_pass(self: Graphs, seat: Seat, n: int, stop: int | None = None):
     """A pass over `n` tokens of a seat's sequence, as a function `(x (n,), where (n,)) → (n, V)`; compiled.
 
-    None if it cannot be compiled.
+    It exits behind layer `stop - 1`. None if it cannot be compiled.
     """
-    key = (n, seat.room, 0, self.depth, True)
-    buffers = tuple(map(list, zip(*(room for room, _ in seat.buffers))))
+    key = (n, seat.room, 0, stop or self.depth, True)
+    buffers = tuple(map(list, zip(*(room for room, _ in seat.buffers[: key[3]]))))
 
     def forward(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
         return single_output(self.graphs[key](x[None], where, *buffers[0], *buffers[1]))[0]
@@ -627,6 +627,21 @@ def try_to_record(self: Graphs, run) -> tuple | None:
         return None
 
 
+def seat_for(session, ids: list[int], least: int, k: int) -> tuple[Seat | None, int]:
+    """`(seat, n)`: the seat of a session, of whose `ids` the last `n`, at least `least`, are read again.
+
+    There is room for `k` tokens more. No seat if the session is not recorded, or has more to read than two.
+    """
+    graphs = session.lm.graphs
+    if graphs is None or not graphs.recordable(session):
+        return None, 0
+    held = min(common_prefix(session.rows[0], ids), len(ids) - least)
+    if held < 1 or len(ids) - held > 2:
+        return None, 0
+    session.rollback(held)
+    return graphs.seat(session.cache, held, len(ids) + k), len(ids) - held
+
+
 @torch.inference_mode()
 def recorded_chain(
     session,  # a `Session` of a compiled model
@@ -641,17 +656,12 @@ def recorded_chain(
     None where that is not recorded. The next chain overwrites the rows.
     """
     graphs = session.lm.graphs
-    if graphs is None or not graphs.recordable(session):
+    seat, n = seat_for(session, ids, 1, k)
+    if seat is None:
         return None
-    held = min(common_prefix(session.rows[0], ids), len(ids) - 1)
-    n = len(ids) - held
-    if held < 1 or n > 2:
-        return None
-    session.rollback(held)
-    seat = graphs.seat(session.cache, held, len(ids) + k)
     sampled = uniforms is not None
     key = 'chain', n, k, sampled, temperature
-    tape = seat and seat.tape(key, ids, lambda: graphs.record_chain(seat, *key[1:]))
+    tape = seat.tape(key, ids, lambda: graphs.record_chain(seat, *key[1:]))
     if tape is None:
         return None
     replay, numbers, rows, drawn_by = tape

@@ -18,6 +18,7 @@ from ..core.host_reads import lists_to_host, to_host
 from ..core.trace import Step
 from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
 from ..logits.warpers import Temperature
+from ..models.early_exit import upcast
 from ..models.session import Session
 from ..models.tree_branches import supports_tree
 
@@ -209,6 +210,12 @@ def reads_pending(self: Scorer) -> bool:
     if not fast_form_holds(self, 'pending_scores', 'scores') or not self.session.reads_pending:
         return False
     return self.record is None and not self.processors.reads_ids
+
+
+@patch
+def rows_of(self: Scorer, logits: torch.Tensor) -> torch.Tensor:
+    "Rows `(n, V)` of a model's logits, by processors that do not read ids."
+    return self.finalize(self.processors([], upcast(logits)))
 
 
 @patch
