@@ -191,7 +191,8 @@ def count_call(func, args, kwargs):
     else:
         waits = any(tag in func.tags for tag in DATA_DEPENDENT)
     if waits:
-        record('new shapes' if OPEN_CAPTURES else 'reads')
+        is_number = torch.Tag.data_dependent_output in func.tags
+        record('new shapes' if OPEN_CAPTURES and not is_number else 'reads')
     if not func.is_view and func not in (aten.detach.default, aten.alias.default):
         record_kernel()
 

@@ -20,7 +20,7 @@ from transformers.cache_utils import Cache
 
 from ..core.checks import check_choice, check_int
 from ..core.driver import synchronize
-from ..core.host_reads import draw_rows, to_host
+from ..core.host_reads import to_host
 from .kv_cache import common_prefix
 from decodelab.models.library import (
     LibraryForward,
@@ -242,7 +242,6 @@ class Graphs:
         self.tapes = weakref.WeakKeyDictionary()
         self.seats = weakref.WeakKeyDictionary()  # cache → its `Seat`
         self.free = {}  # room → seats without a sequence
-        self.unrecorded = ''  # why steps are not recorded, if that was tried
         self.failure = ''
         self.no_compiler = False
         self.blank = []
@@ -536,7 +535,7 @@ def seat(self: Graphs, cache, begin: int, end: int) -> Seat | None:
 @patch
 def recordable(self: Graphs, session) -> bool:
     "Are steps of this session recorded? Hooks and states need to see each pass."
-    if self.record is None or self.unrecorded or session.encoded is not None:
+    if self.record is None or session.encoded is not None:
         return False
     free = not session._keeps_states and session.ahead is None and self.is_free_of_hooks()
     return free and len(session.rows) == 1 and session.kind == 'growing'
@@ -578,34 +577,22 @@ def chain_of_passes(forwards, state: torch.Tensor, n: int, k: int, choose):
     return tokens, rows, usable
 
 
-def choose_next(logits: torch.Tensor, uniform: torch.Tensor | None, temperature: float):
-    "`(row, token, usable)` of logits `(1, V)`: the largest, or drawn by a uniform number."
-    scores = logits if logits.dtype == torch.float64 else logits.float()
-    if uniform is None:
-        best, token = scores.max(-1)
-        return scores, token, best.isfinite()
-    row = (scores / temperature).softmax(-1)
-    return row, *draw_rows(row, uniform)
-
-
 @patch
-def record_chain(
-    self: Graphs, seat: Seat, n: int, k: int, sampled: bool, temperature: float
-) -> tuple | None:
+def record_chain(self: Graphs, seat: Seat, n: int, k: int, scorer, rng) -> tuple | None:
     "`(replay, numbers (3 k,), rows (k, V), uniforms (k,))` of a chain; None if it cannot be recorded."
     forwards = [self.recorded_pass(seat, n), self.recorded_pass(seat, 1) if k > 1 else None]
     if forwards[0] is None:
         return None
     state = seat.state
-    uniforms = torch.zeros(k, dtype=torch.float64, device=state.device) if sampled else None
+    uniforms = torch.zeros(k, dtype=torch.float64, device=state.device)
 
     def choose(logits, j):
-        uniform = None if uniforms is None else uniforms[j : j + 1]
-        return choose_next(logits, uniform, temperature)
+        row = scorer.rows_of(logits)
+        return row, *rng.draw(row, uniforms[j : j + 1] if rng.draws else None)
 
     def run():
         tokens, rows, usable = chain_of_passes(forwards, state, n, k, choose)
-        p = rows if sampled else rows.softmax(-1)
+        p = rows if scorer.probabilities else rows.softmax(-1)
         probs = p.gather(1, tokens[:, None])[:, 0]
         numbers = torch.cat([part.double() for part in (tokens, probs, usable)])
         last = torch.cat([state[1:2], tokens])[-2:]
@@ -613,17 +600,16 @@ def record_chain(
         return numbers, rows
 
     recorded = self.try_to_record(run)
-    return recorded and (recorded[0], *recorded[1], uniforms)
+    return recorded and (recorded[0], *recorded[1], uniforms, scorer.source)
 
 
 @patch
 def try_to_record(self: Graphs, run) -> tuple | None:
-    "`self.record(run)`; if that fails, None, now and from now on, with a warning."
+    "`self.record(run)`; None, with a warning, if that fails: a part of it may need the host."
     try:
         return self.record(run)
     except RuntimeError as error:
-        self.unrecorded = f'steps are not recorded: {first_line(error)}'
-        self.warn(self.unrecorded)
+        self.warn(f'a step is not recorded: {first_line(error)}')
         return None
 
 
@@ -644,34 +630,34 @@ def seat_for(session, ids: list[int], least: int, k: int) -> tuple[Seat | None, 
 
 @torch.inference_mode()
 def recorded_chain(
-    session,  # a `Session` of a compiled model
+    scorer,  # a `Scorer` of a compiled model, whose processors do not read ids
     ids: list[int],
     k: int,  # tokens
-    uniforms: torch.Tensor | None,  # `(k,)`; None: greedy
-    temperature: float,
+    rng,  # how each is drawn from its row
+    uniforms: torch.Tensor | None,  # `(k,)`; None: `rng` draws none
     ends,  # ids after which the chain ends
 ) -> tuple | None:
     """`(tokens, probabilities, rows (n, V))` of up to `k` tokens after `ids`: one launch, one host read.
 
     None where that is not recorded. The next chain overwrites the rows.
     """
-    graphs = session.lm.graphs
+    session = scorer.session
     seat, n = seat_for(session, ids, 1, k)
     if seat is None:
         return None
-    sampled = uniforms is not None
-    key = 'chain', n, k, sampled, temperature
-    tape = seat.tape(key, ids, lambda: graphs.record_chain(seat, *key[1:]))
+    graphs = session.lm.graphs
+    key = 'chain', n, k, id(scorer.source), scorer.probabilities, type(rng).__name__
+    tape = seat.tape(key, ids, lambda: graphs.record_chain(seat, n, k, scorer, rng))
     if tape is None:
         return None
-    replay, numbers, rows, drawn_by = tape
-    if sampled:
+    replay, numbers, rows, drawn_by, _ = tape
+    if uniforms is not None:
         drawn_by.copy_(uniforms)
     replay()
     values = to_host(numbers)
     tokens = [int(x) for x in values[:k]]
-    everything = ids + tokens
-    seat.known = (*everything[-2:], len(everything))
+    after = ids + tokens
+    seat.known = (*after[-2:], len(after))
     end = next((j for j in range(k) if not values[2 * k + j]), k)
     end = next((j + 1 for j in range(end) if tokens[j] in ends), end)
     session.keep(ids + tokens[: max(0, end - 1)])

@@ -413,8 +413,12 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
         return upcast(self._forward_states(rows, n_cached, last))
 
     def chain(self, ids: list[int], k: int, uniforms=None, temperature=1.0, ends=()):
-        "Up to `k` tokens drawn one after the other (`recorded_chain`); None: this session cannot."
-        return recorded_chain(self, ids, k, uniforms, temperature, ends)
+        "Up to `k` tokens drawn one after the other (`LibrarySession`); None: this session cannot."
+        return None
+
+    def recorded_chain(self, scorer, ids: list[int], k: int, rng, uniforms, ends):
+        "A chain as one graph of a device (`models.compile`); None: it is not recorded."
+        return None if self.lm.graphs is None else recorded_chain(scorer, ids, k, rng, uniforms, ends)
 
     def keep(self, ids: list[int]):
         "The cache holds `ids`, the first of which it held before: recorded passes have read the others."

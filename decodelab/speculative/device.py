@@ -126,6 +126,8 @@ class DeviceSequence(SpeculativeSequence):
 
     def queued_step(self) -> Step | None:
         "A round with one host read; None if a part of it has to read on the way."
+        if self.room == 1:
+            return self.last_step()
         k = self.lookahead.fixed_length() if self.queues_drafts else None
         k = min(k or 0, self.room - 1)
         if k < 1 or not self.target.reads_pending():
@@ -145,6 +147,16 @@ class DeviceSequence(SpeculativeSequence):
         self.target.session.resolve(result.tokens)
         queued.scorer.session.resolve(result.tokens)
         return self.finish(result, queued.passes, start, drafted)
+
+    def last_step(self) -> Step | None:
+        "The step of the last token, without a draft, where that is recorded; else None."
+        start = self.request.now()
+        chain = self.target.chain(self.ids, 1, self.rng) if self.judges else None
+        if chain is None:
+            return None
+        step = round_step(Draft([], []), Verification(0, chain[0][0]))
+        step.verify_seconds = elapsed(start, self.request.now())
+        return self.commit(step)
 
     def finish(self, result: RoundResult, passes: int, start: float, drafted: float) -> Step:
         "The step of a round that the host has read; `passes` of the draft model."
