@@ -46,6 +46,7 @@ from .weights import cached_native_forward, hook_dicts, pack_matrices
 # %% ../../nbs/02_models/12_compile.ipynb #98d9f6d5
 MIN_CAPACITY = 256  # positions of the smallest cache
 MIN_BUCKET = 16  # tokens of the shortest padded prompt
+INDUCTOR = 'cpu', 'cuda', 'xpu', 'mps'  # devices that it writes code for
 
 # %% ../../nbs/02_models/12_compile.ipynb #70ed95b7
 class FixedCache(Cache):
@@ -347,12 +348,12 @@ class Graphs:
 
     def make_graph(self, key: tuple, function, x, where, buffers):
         "The function that computes a pass of shape `key`; raises `RuntimeError` without one."
-        if not self.no_compiler:
+        if self.record is None:
+            return compile_graph(function, x, where, buffers)
+        if not self.no_compiler and x.device.type in INDUCTOR:
             try:
                 return compile_graph(function, x, where, buffers)
-            except RuntimeError:
-                if self.record is None:
-                    raise
+            except RuntimeError:  # it is recorded as it is
                 self.no_compiler = True
         depth = len(buffers[0])
         return lambda x, where, *both: function(x, where, [*both[:depth]], [*both[depth:]])
