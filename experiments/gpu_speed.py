@@ -170,10 +170,10 @@ def plain(size, folder, device, toy=False):
         gc.collect()
         return dict(size=size, way=way, batch=batch, step_ms=1e3 * seconds, bound_ms=bound)
 
-    peers = ('generate',) if toy else ('generate', 'generate, static')
+    references = ('generate',) if toy else ('generate', 'generate, static')
     batches = BATCHES[:2] if toy else BATCHES
-    pairs = [(way, 1) for way in (*alone, *peers)]
-    pairs += [(way, batch) for batch in batches[1:] for way in ('eager', *peers)]
+    pairs = [(way, 1) for way in (*alone, *references)]
+    pairs += [(way, batch) for batch in batches[1:] for way in ('eager', *references)]
     jobs = {
         f'{way} | {batch}': lambda way=way, batch=batch: job(way, batch) for way, batch in pairs
     }

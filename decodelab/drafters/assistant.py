@@ -226,7 +226,6 @@ def recorded_draft(self: AssistantState, ids: list[int], k: int, rng) -> Recorde
         return None
     return RecordedDraft(scorer.session, scorer, self.base.sampler(rng), self.sampled)
 
-
 # %% ../../nbs/08_drafters/05_assistant.ipynb #b3126c89
 def begin_round(
     scorer,  # any scorer; only a `RoundScorer` needs this

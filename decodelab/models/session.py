@@ -418,7 +418,9 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
 
     def recorded_chain(self, scorer, ids: list[int], k: int, rng, uniforms, ends):
         "A chain as one graph of a device (`models.compile`); None: it is not recorded."
-        return None if self.lm.graphs is None else recorded_chain(scorer, ids, k, rng, uniforms, ends)
+        return (
+            None if self.lm.graphs is None else recorded_chain(scorer, ids, k, rng, uniforms, ends)
+        )
 
     def keep(self, ids: list[int]):
         "The cache holds `ids`, the first of which it held before: recorded passes have read the others."

@@ -16,7 +16,14 @@ from ..core.host_reads import copy_to_host, to_host
 from ..core.trace import Step
 from ..models.compile import Seat, chain_of_passes, seat_for
 from .loop import Speculative, SpeculativeSequence, round_step
-from .protocol import DeviceDraft, DeviceVerdict, Draft, RecordedDraft, Verification, select
+from decodelab.speculative.protocol import (
+    DeviceDraft,
+    DeviceVerdict,
+    Draft,
+    RecordedDraft,
+    Verification,
+    select,
+)
 from ..strategies.sampling import ChoiceRows
 
 # %% ../../nbs/07_speculative/05_device.ipynb #b79e2389
@@ -66,7 +73,7 @@ def read_round(
 
 
 def round_numbers(draft: DeviceDraft, n: torch.Tensor, verdict: DeviceVerdict) -> torch.Tensor:
-    "What the host reads of a round, `(5 + 2 k,)`."
+    "The numbers of a round that the host reads, `(5 + 2 k,)`."
     after = torch.arange(len(draft.tokens), device=n.device) >= n
     usable = verdict.usable & (draft.usable | after).all()
     used = n * draft.draws + verdict.draws
@@ -187,7 +194,7 @@ class DeviceSequence(SpeculativeSequence):
         return self.finish(result, k, start, start)
 
     def round_tape(self, draft: RecordedDraft, k: int) -> 'RoundTape | None':
-        "The recording of a round, at the place where the sequence is; None if there is none."
+        "The recording of a round, with the state of the sequence; None if there is none."
         target, shared = self.target.session, draft.session is self.target.session
         seat, n = seat_for(target, self.ids, 1, k)
         other = seat if shared else seat_for(draft.session, self.ids, 2, k)[0]
@@ -205,7 +212,6 @@ class DeviceSequence(SpeculativeSequence):
         tape = seat.tape(key, self.ids, make)
         other.write(self.ids)
         return tape
-
 
     def judge(self, draft: DeviceDraft, n: torch.Tensor, p: torch.Tensor) -> RoundResult:
         "The result of a draft with rows `p` `(k+1, V)`, of which `n` `()` tokens are judged."

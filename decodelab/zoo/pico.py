@@ -151,9 +151,7 @@ def check_teacher(name: str, home: Path):
         raise ValueError(f'{name} learns from pico, and {home / "pico"} has none: train pico first')
 
 
-def training_ids(
-    name: str, home: Path, tokens: int, toy: bool, device: str = 'cpu'
-) -> np.ndarray:
+def training_ids(name: str, home: Path, tokens: int, toy: bool, device: str = 'cpu') -> np.ndarray:
     "The corpus for `pico`, and for a draft the mixture that `pico` has made; makes what is missing."
     corpus = corpus_ids(home / 'data', toy)
     return corpus if name == 'pico' else draft_ids(name, home, tokens, toy, device)

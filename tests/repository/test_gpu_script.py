@@ -117,7 +117,7 @@ def test_unknown_arguments_are_rejected(tmp_path):
     assert child.returncode == 1
 
 
-def test_every_piece_has_minutes_and_a_place(tmp_path):
+def test_every_piece_is_listed(tmp_path):
     write_notebook(tmp_path)
     out, _ = call(tmp_path, '--list', '--only', EVERY_KIND).communicate(timeout=120)
     pieces = [line.split()[0] for line in out.splitlines()[1:]]
