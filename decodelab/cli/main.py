@@ -238,12 +238,8 @@ def print_failures(frame) -> bool:
 
 def report_comparison(args, out: Path, frame, result, traces: list):
     "Print table and sentences of a comparison, or its JSON, and write its JSON and page."
-    from decodelab.cli.bench_report import (
-        save_page,
-        summary_record,
-        summary_sentences,
-        summary_table,
-    )
+    from decodelab.cli.bench_report import save_page, summary_record, summary_sentences
+    from decodelab.cli.bench_report import summary_table
 
     provenance = json.loads((out / 'provenance.json').read_text(encoding='utf-8'))
     sampled = args.temperature > 0

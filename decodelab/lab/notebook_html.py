@@ -200,7 +200,7 @@ def notebook_figures(path) -> list[tuple[str, str]]:
 
 # %% ../../nbs/15_lab/07_notebook_html.ipynb #cdcdfc36
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
-STYLE = f'<style>{IMAGES}' + '''
+RULES = '''
 :root { color-scheme: light dark }
 body { max-width: 76em; margin: 2em auto; padding: 0 1.2em; font: 15px/1.55 system-ui, sans-serif }
 table { border-collapse: collapse; font-size: 13px; margin: .6em 0 }
@@ -232,7 +232,8 @@ figcaption { font-size: 12px; opacity: .8 }
 .dl-corrected { background: rgba(213, 94, 0, .3) }
 .dl-bonus { background: rgba(0, 158, 115, .22) }
 .dl-prompt { opacity: .65 }
-</style>'''
+'''
+STYLE = f'<style>{IMAGES}{RULES}</style>'
 
 
 def page_html(

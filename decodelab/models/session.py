@@ -23,7 +23,7 @@ from transformers.utils.output_capturing import OutputRecorder
 from ..core.checks import check_bool, check_int
 from ..core.files import read_json
 from .capabilities import CapabilitiesMixin
-from .compile import CompileMixin, TransformersGraphs
+from .compile import CompileMixin, TransformersGraphs, recorded_chain
 from .early_exit import EarlyExitMixin, upcast
 from .hidden_states import HiddenStatesMixin
 from .kv_cache import EncodedInput, common_prefix, decoder_start_ids
@@ -399,6 +399,18 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
     def chain(self, ids: list[int], k: int, uniforms=None, temperature=1.0, ends=()):
         "Up to `k` tokens drawn one after the other (`LibrarySession`); None: this session cannot."
         return None
+
+    def recorded_chain(self, scorer, ids: list[int], k: int, rng, uniforms, ends):
+        "A chain as one graph of a device (`models.compile`); None: it is not recorded."
+        return (
+            None if self.lm.graphs is None else recorded_chain(scorer, ids, k, rng, uniforms, ends)
+        )
+
+    def keep(self, ids: list[int]):
+        "The cache holds `ids`, the first of which it held before: recorded passes have read the others."
+        self.rows[0] = list(ids)
+        for layer in self.cache.layers:
+            layer.length = len(ids)
 
     def reduced(self, past):
         "A reader of drafted tokens over a part of this past, a `Reduction` (`models.reduced_cache`)."
