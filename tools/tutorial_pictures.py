@@ -35,7 +35,7 @@ def note(x, y, text, anchor='start'):
 
 def boxes(tokens, label):
     "Tokens as text, each `(text, colour, opacity)` in a box; `label` is a line above them."
-    columns = WIDTH // 9 - 1
+    columns = NARROW // 9 - 1
     wide, high = 9.0, 25
     pieces = [note(4, 18, label)]
     x, y = 0, 0
@@ -54,7 +54,7 @@ def boxes(tokens, label):
             shown = html.escape(part).replace(' ', '\u00a0')
             pieces.append(f'<text x="{left:.1f}" y="{top + 15}" {length}>{shown}</text>')
             x += len(part)
-    return svg(pieces, (y + 1) * high + 44, label)
+    return svg(pieces, (y + 1) * high + 44, label, NARROW)
 
 
 def bars(values, label):
