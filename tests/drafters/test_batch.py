@@ -115,7 +115,9 @@ def test_every_family(family):
 
 def test_every_size():
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
-    pairs = itertools.cycle((SIZES[::2], SIZES[1::2]))  # each drafter with all sizes, each base with all
+    pairs = itertools.cycle(
+        (SIZES[::2], SIZES[1::2])
+    )  # each drafter with all sizes, each base with all
     for strategy, sizes in zip(strategies(lm, draft), pairs):
         same(lm, prompts(64), strategy, sizes)
 
