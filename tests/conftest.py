@@ -13,7 +13,6 @@ import pytest
 from repo import ROOT, tracked
 from seconds import slow_tests, stored
 
-
 # what a wheel is built from
 PACKAGED = {
     'decodelab',
