@@ -538,7 +538,7 @@ def recordable(self: Graphs, session) -> bool:
     "Are steps of this session recorded? Hooks and states need to see each pass."
     if self.record is None or session.encoded is not None:
         return False
-    free = not session._keeps_states and session.ahead is None and self.is_free_of_hooks()
+    free = not session._keeps_states and self.is_free_of_hooks()
     return free and len(session.rows) == 1 and session.kind == 'growing'
 
 
