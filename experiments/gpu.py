@@ -215,14 +215,12 @@ def work(args):
 
 def run_tests(args, device):
     "The tests of the parts on the device; on a CPU, and for a toy, those of the pretend one."
-    import pytest
-
+    env = os.environ | dict(PYTHONPATH=str(HERE.parent))
     if not args.toy and device != 'cpu':
-        os.environ['DECODELAB_TEST_DEVICE'] = device
-    files = [str(HERE.parent / test) for test in TESTS[: 1 if args.toy else None]]
-    os.chdir(HERE.parent)
-    sys.path.insert(0, str(HERE.parent))
-    return int(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *files]) != 0)
+        env['DECODELAB_TEST_DEVICE'] = device
+    command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider']
+    files = TESTS[:1] if args.toy else TESTS
+    return int(subprocess.run([*command, *files], cwd=HERE.parent, env=env).returncode != 0)
 
 
 def compiles(args, device):

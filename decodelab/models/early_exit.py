@@ -148,6 +148,13 @@ class EarlyExitMixin:
         self.ahead.add([PENDING] * len(tokens), hidden)
         self.early_passes += 1
 
+    def _is_ahead_of(self, ids: list[int]) -> bool:
+        "Have the front layers processed `ids`, and then pending tokens only, which the others have not?"
+        if not (self.ahead and self.ahead.ids):
+            return False
+        known = len(self) + len(self.ahead.ids) - self.ahead.ids.count(PENDING)
+        return known == len(ids) == self._n_front(ids)
+
     def _resume_pending(self, ids: list[int], tokens: torch.Tensor, last: int) -> torch.Tensor:
         "Logits `(last, V)` after all layers; the front ones have processed the first of `tokens`."
         missing = len(tokens) - self.ahead.ids.count(PENDING)

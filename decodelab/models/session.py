@@ -672,7 +672,7 @@ def pending_logits(
 ) -> torch.Tensor:
     "Logits `(last, V)` after each of the last `last` prefixes of `ids` and `tokens`."
     m = len(tokens)
-    if self.ahead and self.ahead.ids:
+    if self._is_ahead_of(ids):
         return upcast(self._resume_pending(ids, tokens, last))
     n_cached = min(common_prefix(self.rows[0], ids), len(ids) + m - last)
     n_cached = self.rollback(n_cached)
