@@ -10,7 +10,7 @@ shows the pieces in their order, their minutes, and which are done:
     tests     the parts and the recorded steps on the device
     pico …    the embedded family trained anew; its weights, at most 16 MiB a file, in DIR/weights
     plain-…   plain decoding at .5 to 8 billion parameters, every way, batches 1 to 64 (`gpu_speed.py`)
-    rounds    rounds with drafts of two layers, as CUDA graphs and without
+    rounds-…  rounds with drafts of two layers, as CUDA graphs and without
     nano …    the nano family trained (`nbs/05_zoo/03_nano.ipynb`), for the experiments after it
     01_… …    the experiments of scale gpu
 
@@ -41,7 +41,8 @@ MEASURED = {  # minutes of what needs no training
     'plain-1.5B': 5.0,
     'plain-3B': 6.0,
     'plain-8B': 8.0,
-    'rounds': 7.0,
+    'rounds-3B': 5.0,
+    'rounds-8B': 7.0,
 }
 NANO = {
     'nano': 6.0,

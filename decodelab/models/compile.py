@@ -18,7 +18,7 @@ import torch
 from fastcore.basics import patch
 from transformers.cache_utils import Cache
 
-from ..core.checks import check_choice, check_int
+from ..core.checks import check_bool, check_choice, check_int
 from ..core.driver import synchronize
 from ..core.host_reads import to_host
 from .kv_cache import common_prefix
@@ -231,6 +231,7 @@ class Graphs:
         prompts: bool = False,  # all other passes over one sequence, padded to powers of two
         limit: int | None = None,  # positions that the model has; padding stays below
         warn=warnings.warn,  # called once with the reason why a graph cannot be made
+        inductor: bool = True,  # compile what is recorded
     ):
         self.width = check_int('width', width)
         self.record = record
@@ -244,13 +245,13 @@ class Graphs:
         self.seats = weakref.WeakKeyDictionary()  # cache → its `Seat`
         self.free = {}  # room → seats without a sequence
         self.failure = ''
-        self.no_compiler = False
+        self.inductor = inductor
         self.blank = []
 
     @property
     def shapes(self) -> dict:
         "The arguments of `__init__`."
-        names = ('width', 'record', 'room', 'prompts', 'limit', 'warn')
+        names = ('width', 'record', 'room', 'prompts', 'limit', 'warn', 'inductor')
         return {name: getattr(self, name) for name in names}
 
     def step(self, room: int, start: int, stop: int, head: bool):
@@ -350,11 +351,11 @@ class Graphs:
         "The function that computes a pass of shape `key`; raises `RuntimeError` without one."
         if self.record is None:
             return compile_graph(function, x, where, buffers)
-        if not self.no_compiler and x.device.type in INDUCTOR:
+        if self.inductor and x.device.type in INDUCTOR:
             try:
                 return compile_graph(function, x, where, buffers)
             except RuntimeError:  # it is recorded as it is
-                self.no_compiler = True
+                self.inductor = False
         depth = len(buffers[0])
         return lambda x, where, *both: function(x, where, [*both[:depth]], [*both[depth:]])
 
@@ -745,6 +746,7 @@ class CompileMixin:
         length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile
         prompts: bool = False,  # prompts and wider passes too, padded to powers of two
         cuda_graphs: bool = False,  # on a GPU, replay steps as CUDA graphs (not yet tried on one)
+        inductor: bool = True,  # False: record passes as they are, which takes no time to compile
         frozen: bool
         | None = None,  # by the library, with a copy of the weights; None: if there can be one
     ):
@@ -761,6 +763,10 @@ class CompileMixin:
         check_int('length', length)
         check_choice('prompts', prompts, (True, False))
         self._check_compilable(cuda_graphs, frozen)
+        if not check_bool('inductor', inductor) and not cuda_graphs:
+            raise ValueError(
+                'inductor=False compiles nothing: give cuda_graphs=True, or leave it out'
+            )
         if frozen or (frozen is None and not library_reason(self.native)):
             return self._use_library(build=True)
         self._drop_library()
@@ -770,6 +776,7 @@ class CompileMixin:
             room=max(MIN_CAPACITY, 1 << (length - 1).bit_length()),
             prompts=prompts,
             limit=self.max_length,
+            inductor=inductor,
             warn=self._warn_uncompiled,
         )
         native, self.backend = self.native, self._plain_backend()
@@ -791,7 +798,8 @@ class CompileMixin:
         """The graphs that were compiled, a pandas table with a row for each.
 
         tokens: of a pass; `positions`: of the cache; layers: how many; head: with it or without;
-        first_seconds: until the first result; steady_ms: of a later one; passes: uses so far.
+        first_seconds: until the first result; steady_ms: of a later one; passes: uses so far, without those
+        in recorded steps.
         """
         import pandas as pd
 
