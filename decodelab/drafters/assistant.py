@@ -17,15 +17,8 @@ from ..core.component import fast_form_holds
 from ..core.driver import Request, check_lm
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
-from decodelab.speculative.protocol import (
-    DeviceDraft,
-    Draft,
-    Drafter,
-    DraftState,
-    KeepDrafting,
-    RecordedDraft,
-    draft_chain,
-)
+from ..speculative.protocol import DeviceDraft, Draft, Drafter, DraftState, KeepDrafting
+from ..speculative.protocol import RecordedDraft, draft_chain
 from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #fc099b06

@@ -22,24 +22,11 @@ from ..core.checks import check_bool, check_choice, check_int
 from ..core.driver import synchronize
 from ..core.host_reads import to_host
 from .kv_cache import common_prefix
-from decodelab.models.library import (
-    LibraryForward,
-    fits_memory,
-    library_forward,
-    library_reason,
-    open_library,
-)
+from .library import LibraryForward, fits_memory, library_forward, library_reason
+from .library import open_library
 from .partial_forward import ROUNDING, PartialForward, attention_masks
-from decodelab.models.transformer import (
-    AttentionMask,
-    Matrix,
-    ModelSnapshot,
-    NativeForward,
-    PassInfo,
-    additive,
-    causal_window,
-    embed,
-)
+from .transformer import AttentionMask, Matrix, ModelSnapshot, NativeForward
+from .transformer import PassInfo, additive, causal_window, embed
 from .transformer import logits as head_logits
 from .weights import cached_native_forward, hook_dicts, pack_matrices
 

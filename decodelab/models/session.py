@@ -26,30 +26,14 @@ from .capabilities import CapabilitiesMixin
 from .compile import CompileMixin, TransformersGraphs, recorded_chain
 from .early_exit import PENDING, EarlyExitMixin, upcast
 from .hidden_states import HiddenStatesMixin
-from decodelab.models.kv_cache import (
-    EncodedInput,
-    common_prefix,
-    decoder_start_ids,
-    encoder_decoder_cache,
-    preallocated_cache,
-)
+from .kv_cache import EncodedInput, common_prefix, decoder_start_ids
+from .kv_cache import encoder_decoder_cache, preallocated_cache
 from .library import SequenceReader, library_reason
-from decodelab.models.loading import (
-    EMBEDDED,  # noqa: F401 - imported from here elsewhere
-    as_name,
-    auto_class,
-    check_configuration,
-    check_present,
-    device_of,
-    hub_commit,
-    load_error,
-    locate,
-    n_shards,
-    no_progress_bars,
-    read_weights,
-    repository_file,
-    resolve_placement,
-)
+from .loading import EMBEDDED  # noqa: F401 - imported from here elsewhere
+from .loading import as_name, auto_class, check_configuration, check_present
+from .loading import device_of, hub_commit, load_error, locate, n_shards
+from .loading import no_progress_bars, read_weights, repository_file
+from .loading import resolve_placement
 from .tree_branches import TreeBranchesMixin
 
 # %% ../../nbs/02_models/13_session.ipynb #28c52d30

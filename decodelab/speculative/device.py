@@ -16,14 +16,8 @@ from ..core.host_reads import copy_to_host, to_host
 from ..core.trace import Step
 from ..models.compile import Seat, chain_of_passes, seat_for
 from .loop import Speculative, SpeculativeSequence, round_step
-from decodelab.speculative.protocol import (
-    DeviceDraft,
-    DeviceVerdict,
-    Draft,
-    RecordedDraft,
-    Verification,
-    select,
-)
+from .protocol import DeviceDraft, DeviceVerdict, Draft, RecordedDraft
+from .protocol import Verification, select
 from ..strategies.sampling import ChoiceRows
 
 # %% ../../nbs/07_speculative/05_device.ipynb #b79e2389

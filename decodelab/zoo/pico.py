@@ -22,19 +22,9 @@ from ..models.session import load
 from . import training
 from .corpus import installed_corpus, pack, train_tokenizer
 from .nano import interleave, toy_corpus
-from decodelab.zoo.training import (
-    STAGES,
-    TokenBatches,
-    compile_layers,
-    fit,
-    generate_corpus,
-    held_out_score,
-    llama_sizes,
-    load_tokenizer,
-    loss_for,
-    new_model,
-    save_files,
-)
+from .training import STAGES, TokenBatches, compile_layers, fit, generate_corpus
+from .training import held_out_score, llama_sizes, load_tokenizer, loss_for
+from .training import new_model, save_files
 
 # %% ../../nbs/05_zoo/04_pico.ipynb #dced989c
 CONFIGS = training.CONFIGS
