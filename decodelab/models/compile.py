@@ -434,6 +434,16 @@ def record_graph(run, device: torch.device):
 
 
 @patch
+def try_to_record(self: Graphs, run) -> tuple | None:
+    "`self.record(run)`; None, with a warning, if that fails: a part of it may need the host."
+    try:
+        return self.record(run)
+    except RuntimeError as error:
+        self.warn(f'it is not recorded: {first_line(error)}')
+        return None
+
+
+@patch
 def replay_recorded(
     self: Graphs,
     key,
@@ -442,13 +452,20 @@ def replay_recorded(
     where: torch.Tensor,
     buffers: tuple[list, list],
 ) -> torch.Tensor:
-    "The pass from its recording, which is made if this session has none for these buffers."
+    """The pass from its recording, which is made if this session has none for these buffers.
+
+    If it cannot be recorded, as that of experts whose shapes depend on the tokens, no pass is.
+    """
     tapes = self.tapes.setdefault(cache, {})
     memory = buffers[0][0].data_ptr()
     if key not in tapes or tapes[key][0] != memory:
         ids, positions = x.clone(), where.clone()
         inputs = ids, positions, *buffers[0], *buffers[1]
-        recorded = self.record(lambda: single_output(self.graphs[key](*inputs)))
+        run = lambda: single_output(self.graphs[key](*inputs))
+        recorded = self.try_to_record(run)
+        if recorded is None:
+            self.record = None
+            return run()
         tapes[key] = (memory, ids, positions, *recorded)
     _, ids, positions, replay, out = tapes[key]
     ids.copy_(x)
@@ -590,16 +607,6 @@ def record_chain(self: Graphs, seat: Seat, n: int, k: int, scorer, rng) -> tuple
 
     recorded = self.try_to_record(run)
     return recorded and (recorded[0], *recorded[1], uniforms, scorer.source)
-
-
-@patch
-def try_to_record(self: Graphs, run) -> tuple | None:
-    "`self.record(run)`; None, with a warning, if that fails: a part of it may need the host."
-    try:
-        return self.record(run)
-    except RuntimeError as error:
-        self.warn(f'a step is not recorded: {first_line(error)}')
-        return None
 
 
 def seat_for(session, ids: list[int], least: int, k: int) -> tuple[Seat | None, int]:
