@@ -24,7 +24,7 @@ from ..core.checks import check_bool, check_int
 from ..core.files import read_json
 from .capabilities import CapabilitiesMixin
 from .compile import CompileMixin, TransformersGraphs, recorded_chain
-from .early_exit import EarlyExitMixin, upcast
+from .early_exit import PENDING, EarlyExitMixin, upcast
 from .hidden_states import HiddenStatesMixin
 from .kv_cache import EncodedInput, common_prefix, decoder_start_ids
 from .kv_cache import encoder_decoder_cache, preallocated_cache
@@ -649,9 +649,6 @@ class LibrarySession(Session):
             layer.length = len(ids)
 
 # %% ../../nbs/02_models/13_session.ipynb #d2af7de9
-PENDING = -1  # in `rows`: an id that the host has not read
-
-
 @patch(as_prop=True)
 def reads_pending(self: Session) -> bool:
     "Can a pass append tokens whose ids the host has not read?"
@@ -669,6 +666,8 @@ def pending_logits(
 ) -> torch.Tensor:
     "Logits `(last, V)` after each of the last `last` prefixes of `ids` and `tokens`."
     m = len(tokens)
+    if self._is_ahead_of(ids):
+        return upcast(self._resume_pending(ids, tokens, last))
     n_cached = min(common_prefix(self.rows[0], ids), len(ids) + m - last)
     n_cached = self.rollback(n_cached)
     logits = self._forward_pending(ids[n_cached:], tokens, last)
