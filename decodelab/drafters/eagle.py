@@ -20,13 +20,7 @@ from ..models.session import LM
 from ..models.transformer import NativeForward, RotaryTables, Weights
 from ..models.tree_attention import tree_masks
 from ..models.tree_branches import GrowingTree
-from decodelab.models.weights import (
-    layer_size,
-    llama_block,
-    read_layer,
-    read_norm,
-    release_memory,
-)
+from ..models.weights import layer_size, llama_block, read_layer, read_norm, release_memory
 from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/21_eagle.ipynb #e5e6db7d
