@@ -1,19 +1,29 @@
-"""Everything of scale gpu on one GPU, in pieces.
+"""The first hours of a GPU, in pieces, the most telling first.
 
+    python experiments/gpu.py --list
     python experiments/gpu.py --out DIR --minutes 9
 
-trains the nano family (`nbs/05_zoo/03_nano.ipynb`), then runs the experiments that have the scale.
 A call does what is next, stops in time, and prints a line of JSON with what is done and what is left;
-the same call goes on, also after a kill, until it prints "done": true. All calls together take
-30 minutes at most (`--total`): what would take longer is put off, and goes on at the end if there is
-time left. Results are in DIR (notebooks, rows, verdicts; small), weights in --nano. What is left is
-printed first, with its minutes and memory (`--plan`: that alone); nothing is downloaded.
-With --toy: a miniature of the family and the short forms, on a CPU if there is no GPU, to try it out.
+the same call goes on, also after a kill and in another session, until it prints "done": true. `--list`
+shows the pieces in their order, their minutes, and which are done:
+
+    tests     the parts and the recorded steps on the device
+    pico …    the embedded family trained anew; its weights, at most 16 MiB a file, in DIR/weights
+    plain-…   plain decoding at .5 to 8 billion parameters, every way, batches 1 to 64 (`gpu_speed.py`)
+    rounds    rounds with drafts of two layers, as CUDA graphs and without
+    nano …    the nano family trained (`nbs/05_zoo/03_nano.ipynb`), for the experiments after it
+    01_… …    the experiments of scale gpu
+
+No piece takes more than 9 minutes at a time; an experiment that takes long is put off, and goes on at the
+end. Results are in DIR (notebooks, rows, verdicts, weights: small), runs of training in --nano. What is left
+is printed first (`--plan`: that alone); nothing is downloaded. Bring DIR back, and give it to the next
+session. With --toy: a miniature of all of it, on a CPU if there is no GPU, to try it out.
 """
 
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,27 +35,39 @@ HERE = Path(__file__).resolve().parent
 if (HERE.parent / 'decodelab/__init__.py').exists():
     sys.path.insert(0, str(HERE.parent))  # a checkout need not be installed
 
-TRAINED = {
+PICO = {'pico': 5.0, 'pico-draft': 2.0, 'pico-alt': 1.0}  # minutes of training
+MEASURED = {  # minutes of what needs no training
+    'plain-0.5B': 4.0,
+    'plain-1.5B': 5.0,
+    'plain-3B': 6.0,
+    'plain-8B': 8.0,
+    'rounds': 7.0,
+}
+NANO = {
     'nano': 6.0,
     'nano-draft': 1.2,
     'nano-small': 0.8,
     'nano-alt': 0.8,
-}  # minutes of training
+}
+TRAINED = PICO | NANO
+PIECES = {'tests': 1.0} | PICO | MEASURED | NANO  # in this order, before the experiments
 EXPERIMENTS = (
-    '19_gpu_costs',
     '01_assisted_generation',
-    '04_early_exit',
     '02_prompt_lookup',
-    '05_universal_assisted_generation',
     '03_dynamic_lookahead',
-    '14_batch',
-    '11_compiled_generation',
+    '04_early_exit',
+    '05_universal_assisted_generation',
     '13_block_verification',
+    '14_batch',
     '16_drafters',
     '20_trees',
+    '19_gpu_costs',
+    '11_compiled_generation',
     '12_how_to_generate',
 )
-LONGEST = 4.0  # minutes of one experiment before the next has its turn
+TESTS = 'tests/drafters/test_recorded.py', 'tests/drafters/test_pretend_device.py'
+MOST = 16 << 20  # bytes of a file that is brought back
+LONGEST = 9.0  # minutes of a piece before the next has its turn
 LEAST = 40.0  # seconds that a task is begun with
 ENDING = 12.0  # seconds to stop in
 TRIES = 2  # of a task that fails
@@ -57,25 +79,28 @@ def arguments():
     )
     parser.add_argument(
         '--out',
-        required=True,
+        default='gpu-run',
         metavar='DIR',
-        help='where results go, and where a stopped run goes on',
+        help='where results go, and where a stopped run goes on (default: gpu-run)',
     )
     parser.add_argument(
         '--minutes', type=float, default=9.0, metavar='M', help='of this call (default: 9)'
     )
     parser.add_argument(
-        '--total', type=float, default=30.0, metavar='M', help='of all calls together (default: 30)'
+        '--total',
+        type=float,
+        default=180.0,
+        metavar='M',
+        help='of all calls together (default: 180)',
     )
     parser.add_argument(
         '--nano',
         default=os.environ.get('DECODELAB_NANO', 'zoo-runs'),
         metavar='DIR',
-        help='where the nano family lives (default: DECODELAB_NANO, or zoo-runs)',
+        help='where the families are trained (default: DECODELAB_NANO, or zoo-runs)',
     )
-    parser.add_argument(
-        '--only', metavar='A,B', help='these tasks: models of the family, experiments'
-    )
+    parser.add_argument('--only', metavar='A,B', help='these pieces')
+    parser.add_argument('--list', action='store_true', help='show all pieces, and which are done')
     parser.add_argument('--plan', action='store_true', help='print what is left, and do nothing')
     parser.add_argument('--experiments', default=str(HERE), metavar='DIR', help=argparse.SUPPRESS)
     parser.add_argument('--toy', action='store_true', help='a miniature, also on a CPU')
@@ -98,33 +123,51 @@ def planned(args):
         for name in dict.fromkeys([*EXPERIMENTS, *table.name])
         if name in set(table.name[table.scale == 'gpu'])
     ]
-    tasks = [
-        *TRAINED,
-        *(names if args.experiments != str(HERE) else [n for n in names if n in EXPERIMENTS]),
-    ]
+    every = [*PIECES, *names]
     if not args.only:
-        return tasks
+        own = args.experiments == str(HERE)
+        return [n for n in every if n in PIECES or n in EXPERIMENTS or not own]
     chosen = args.only.split(',')
-    if unknown := [n for n in chosen if n not in [*TRAINED, *names]]:
-        raise ValueError(f'no task {unknown[0]!r}: choose from {", ".join([*TRAINED, *names])}')
-    return [n for n in [*TRAINED, *names] if n in chosen]
+    if unknown := [n for n in chosen if n not in every]:
+        raise ValueError(f'no piece {unknown[0]!r}: choose from {", ".join(every)}')
+    return [n for n in every if n in chosen]
+
+
+def needs_of(args, task):
+    "`(minutes, memory)` of a piece, in words."
+    from decodelab.lab.requirements import experiments
+
+    if task in PIECES:
+        kind = (
+            'trained'
+            if task in TRAINED
+            else 'random weights'
+            if task in MEASURED
+            else 'small models'
+        )
+        return PIECES[task], kind
+    table = experiments(args.experiments)
+    needs = table[table.scale == 'gpu'].set_index('name')
+    return needs.minutes[task], f'{needs.memory_gb[task]} GB'
+
+
+def list_lines(args, tasks, state):
+    "All pieces, a line each: their minutes, and how far they are."
+    lines = [f'{"piece":34}{"minutes":>8}  {"spent":>6}  status']
+    for task in tasks:
+        record = state.of(task)
+        status = record['status'] + (f': {record["error"]}' if 'error' in record else '')
+        spent = record['seconds'] / 60
+        lines.append(f'{task:34}{needs_of(args, task)[0]:8.1f}  {spent:6.1f}  {status}')
+    return lines
 
 
 def plan_lines(args, tasks, state):
-    "The tasks that are left, a line each, with their expected minutes and memory."
-    from decodelab.lab.requirements import experiments
-
-    table = experiments(args.experiments)
-    needs = table[table.scale == 'gpu'].set_index('name')
+    "The pieces that are left, a line each, with their expected minutes and memory."
     left = [t for t in tasks if state.of(t)['status'] in ('left', 'put off')]
-    lines, total = [], 0.0
-    for task in left:
-        if task in TRAINED:
-            minutes, memory = TRAINED[task], 'trained'
-        else:
-            minutes, memory = needs.minutes[task], f'{needs.memory_gb[task]} GB'
-        total += minutes
-        lines.append(f'{task:34}{minutes:6.1f} min  {memory}')
+    needs = {task: needs_of(args, task) for task in left}
+    lines = [f'{task:34}{minutes:6.1f} min  {memory}' for task, (minutes, memory) in needs.items()]
+    total = sum(minutes for minutes, _ in needs.values())
     spent = state.seconds / 60
     return [
         *lines,
@@ -146,24 +189,20 @@ def work(args):
         os._exit(9)  # whoever started this is gone
 
     threading.Thread(target=watch, daemon=True).start()
-    import torch
+    from decodelab.models.loading import default_device
 
-    if args.task in TRAINED:
-        from decodelab.models.loading import default_device
-        from decodelab.zoo.nano import train
+    device = str(default_device(None))
+    if args.task == 'tests':
+        return run_tests(args, device)
+    if args.task in PICO:
+        return train_pico(args, device)
+    if args.task in MEASURED:
+        from gpu_speed import measure
 
-        compiled = torch.cuda.is_available() and not args.eager and not args.toy
-        folder = train(
-            args.task,
-            Path(args.nano) / args.task,
-            args.tokens,
-            minutes=TRAINED[args.task],
-            pause=args.pause / 60,
-            device=str(default_device(None)) if args.toy else None,
-            toy=args.toy,
-            compile=compiled,
-        )
-        return 0 if (folder / 'config.json').exists() else 3
+        rows = measure(args.task, Path(args.out) / 'speed', device, args.toy)
+        return 0 if any('error' not in row for row in rows) else 1
+    if args.task in NANO:
+        return train_nano(args, device)
     from decodelab.lab.runner import run_experiment
 
     ran = run_experiment(
@@ -172,6 +211,71 @@ def work(args):
     if ran.failure:
         print(ran.failure, ran.failure.trace, sep='\n')
     return 1 if ran.failure else 0
+
+
+def run_tests(args, device):
+    "The tests of the parts on the device; on a CPU, and for a toy, those of the pretend one."
+    import pytest
+
+    if not args.toy and device != 'cpu':
+        os.environ['DECODELAB_TEST_DEVICE'] = device
+    files = [str(HERE.parent / test) for test in TESTS[: 1 if args.toy else None]]
+    os.chdir(HERE.parent)
+    sys.path.insert(0, str(HERE.parent))
+    return int(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *files]) != 0)
+
+
+def compiles(args, device):
+    "Are the layers compiled for training?"
+    return device.startswith('cuda') and not args.eager and not args.toy
+
+
+def train_pico(args, device):
+    "Train a model of the embedded family; its weights are copied to DIR/weights."
+    from decodelab.zoo.pico import train
+
+    home = Path(args.nano) / 'pico-family'
+    folder = train(
+        args.task,
+        home,
+        args.tokens or (None if args.toy else 400_000_000),
+        compile=compiles(args, device),
+        pause=args.pause,
+        toy=args.toy,
+        device=device,
+        minutes=TRAINED[args.task],
+        wider=1 if args.toy else 8,
+    )
+    if not (folder / 'config.json').exists():
+        return 3
+    bring_back(folder, Path(args.out) / 'weights' / args.task)
+    return 0
+
+
+def bring_back(folder, target):
+    "Copy a model and its log, without the files that are too large."
+    target.mkdir(parents=True, exist_ok=True)
+    for file in folder.iterdir():
+        unwanted = file.name.startswith(('checkpoint', 'stable'))
+        if file.is_file() and not unwanted and file.stat().st_size <= MOST:
+            shutil.copyfile(file, target / file.name)
+
+
+def train_nano(args, device):
+    "Train a model of the nano family."
+    from decodelab.zoo.nano import train
+
+    folder = train(
+        args.task,
+        Path(args.nano) / args.task,
+        args.tokens,
+        minutes=TRAINED[args.task],
+        pause=args.pause / 60,
+        device=device if args.toy else None,
+        toy=args.toy,
+        compile=compiles(args, device),
+    )
+    return 0 if (folder / 'config.json').exists() else 3
 
 
 def started(args, task, pause, eager):
@@ -247,16 +351,13 @@ class State:
 
 
 def next_task(tasks, state):
-    "The first that is left; then those that were put off; None: nothing."
+    "The first that is left; then those that were put off; None: nothing. Experiments need the nano family."
+    training = [state.of(t)['status'] for t in tasks if t in NANO]
+    training_left = 'left' in training or 'put off' in training
     for status in ('left', 'put off'):
         for task in tasks:
             record = state.of(task)
-            if record['status'] == status and (
-                task in TRAINED
-                or not any(
-                    state.of(t)['status'] in ('left', 'put off') for t in tasks if t in TRAINED
-                )
-            ):
+            if record['status'] == status and (task in PIECES or not training_left):
                 return task
     return None
 
@@ -318,6 +419,9 @@ def main(argv=None):
 
     begun = time.monotonic()
     tasks = planned(args)
+    if args.list:
+        print(*list_lines(args, tasks, State(args.out)), sep='\n')
+        return 0
     print(*plan_lines(args, tasks, State(args.out)), sep='\n', file=sys.stderr, flush=True)
     if args.plan:
         return 0

@@ -41,7 +41,7 @@ def settings(home: Path, theme: str):
 
 @contextmanager
 def serve(folder: Path, home: Path, theme: str = 'Light', **env):
-    "A JupyterLab that serves the folder; yields a function from a notebook's name to its address."
+    "A JupyterLab that serves the folder; yields a function from a notebook's name to its address, with no other tab."
     with socket.socket() as s:
         s.bind(('127.0.0.1', 0))
         port = s.getsockname()[1]
@@ -70,21 +70,21 @@ def serve(folder: Path, home: Path, theme: str = 'Light', **env):
             else:
                 break
             assert server.poll() is None, (home / 'lab.log').read_text()
-        yield lambda name: f'http://127.0.0.1:{port}/lab/tree/{name}?token=tour'
+        yield lambda name: f'http://127.0.0.1:{port}/lab/tree/{name}?token=tour&reset'
     finally:
         server.terminate()
         server.wait(30)
 
 
 @contextmanager
-def open_browser(width: int = 1280, height: int = 2400):
-    "A page of a browser without a window."
+def open_browser():
+    "A browser without a window."
     from playwright.sync_api import sync_playwright
 
     arguments = ['--no-sandbox'] if os.geteuid() == 0 else []
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=BROWSER, args=arguments)
-        yield browser.new_page(viewport=dict(width=width, height=height))
+        yield browser
         browser.close()
 
 

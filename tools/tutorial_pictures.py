@@ -69,6 +69,41 @@ def bars(values, label):
     return svg(pieces, 40 + 28 * len(values), label)
 
 
+def columns(groups, colours, label):
+    "A group of upright bars for each name, `name -> values`, in the order of `colours`, `series -> colour`."
+    pieces = [note(4, 18, label)]
+    bottom, high = 210, 150
+    most = max(max(values) for values in groups.values())
+    wide, space = 56, WIDTH / len(groups)
+    for i, (name, values) in enumerate(groups.items()):
+        left = space * (i + 0.5) - wide * len(values) / 2
+        for j, (value, colour) in enumerate(zip(values, colours.values())):
+            x, length = left + wide * j, high * value / most
+            size = f'x="{x:.1f}" y="{bottom - length:.1f}" width="{wide - 6}" height="{length:.1f}"'
+            pieces.append(f'<rect {size} rx="3" fill="{colour}"/>')
+            pieces.append(note(x + wide / 2 - 3, bottom - length - 6, f'{value:.3f}', 'middle'))
+        pieces.append(note(space * (i + 0.5), bottom + 22, name, 'middle'))
+    for i, (name, colour) in enumerate(colours.items()):
+        left = 4 + WIDTH * i / len(colours)
+        size = f'x="{left:.0f}" y="{bottom + 42}" width="14" height="14" rx="3"'
+        pieces.append(f'<rect {size} fill="{colour}"/>')
+        pieces.append(note(left + 20, bottom + 54, name))
+    return svg(pieces, bottom + 66, label)
+
+
+def verdicts(rows, label):
+    "A line for each `(name, verdict, good, words)`: its verdict in a box, coloured if it is good."
+    pieces = [note(4, 18, label)]
+    for i, (name, verdict, good, words) in enumerate(rows):
+        top, colour = 32 + 28 * i, GREEN if good else ORANGE
+        pieces.append(f'<text x="4" y="{top + 15}">{html.escape(name)}</text>')
+        size = f'x="160" y="{top}" width="90" height="20" rx="3"'
+        pieces.append(f'<rect {size} fill="{colour}" fill-opacity="0.35"/>')
+        pieces.append(f'<text x="205" y="{top + 15}" text-anchor="middle">{verdict}</text>')
+        pieces.append(note(270, top + 15, words))
+    return svg(pieces, 40 + 28 * len(rows), label)
+
+
 def lines(series, threshold, label, unit):
     "Lines `name -> (colour, points)`, and a level that is rare."
     left, right = 44, WIDTH - 150
@@ -92,15 +127,6 @@ def lines(series, threshold, label, unit):
         pieces.append(note(x + 8, y + 4, name))
     pieces.append(note((left + right) / 2, bottom + 24, unit, 'middle'))
     return svg(pieces, bottom + 36, label)
-
-
-def text_lines(rows, label):
-    "Lines of a terminal."
-    pieces = [note(4, 18, label)]
-    for i, row in enumerate(rows):
-        shown = html.escape(row).replace(' ', '\u00a0')
-        pieces.append(f'<text x="4" y="{44 + 21 * i}" font-size="13">{shown}</text>')
-    return svg(pieces, 44 + 21 * len(rows), label)
 
 
 # What is drawn
@@ -129,7 +155,9 @@ def green_tokens(names):
     opacity = [0.35 if scored else 0.06 for scored in scores.scored]
     tokens = list(zip(trace.token_texts, colours, opacity))[:70]
     share = scores.total / scores.count
-    return boxes(tokens, f'{share:.0%} of the counted tokens are green; by chance it would be 25 %')
+    return boxes(
+        tokens, f'{100 * share:.0f} % of the counted tokens are green; by chance it would be 25 %'
+    )
 
 
 def evidence(names):
@@ -150,27 +178,52 @@ def evidence(names):
     return lines(series, 2.3, label, 'tokens')
 
 
+def first_ids(names):
+    "The distribution of the first id by both samplers, on the tables of the certificate's sentence."
+    from decodelab.engines import sampler_certificates as certificates
+
+    case = certificates.Case(vocab_size=3, k=1, seed=0)
+    rows = [case.target.probs(certificates.PROMPT)]
+    for sampler in (names['sampler'], names['mended']):
+        rounds = certificates.exact_rounds(sampler, case, False, max_paths=5000)
+        joint = certificates.completed(rounds, case)
+        rows.append(certificates.next_row(joint, (), case.vocab_size))
+    groups = {f'id {i}': list(map(float, row)) for i, row in enumerate(zip(*rows))}
+    colours = {'the target': BLUE, 'the sampler as first written': ORANGE, 'mended': GREEN}
+    label = 'Probability of the next id, exactly: one sampler of two follows the target'
+    return columns(groups, colours, label)
+
+
+def ways_of_reading(names):
+    "The table of capabilities: each way of reading, and its verdict."
+    from decodelab.models.capabilities import WAYS
+
+    table = names['lm'].capabilities
+    rows = [(way, table.verdict(way), table[way].works, f'read {WAYS[way][0]}') for way in WAYS]
+    return verdicts(
+        rows, 'Ways of reading your model, each compared with its own full forward pass'
+    )
+
+
+def passes(names):
+    "The passes of the target with each drafter, and without."
+    values = names['passes'] | {'plain decoding': sum(map(len, names['plain']))}
+    return bars(values, 'Passes of the target for the same text, by drafter: fewer are better')
+
+
 PICTURES = {
     'first_steps': {'sampled.svg': sure_tokens},
+    'your_own_model': {'capabilities.svg': ways_of_reading},
     'faster': {'lookup.svg': lambda names: readme.picture(names['lookup'])},
+    'lossless': {'first_ids.svg': first_ids},
     'watermark': {'green.svg': green_tokens, 'evidence.svg': evidence},
-    'which_drafter': {
-        'passes.svg': lambda names: bars(
-            names['passes'] | {'plain decoding': sum(map(len, names['plain']))},
-            'Passes of the target for the same text, by drafter: fewer are better',
-        )
-    },
-    'your_own_model': {
-        'capabilities.svg': lambda names: text_lines(
-            str(names['lm'].capabilities).splitlines(), 'lm.capabilities, checked on your model'
-        )
-    },
+    'which_drafter': {'passes.svg': passes},
 }  # page -> picture -> function of the page's names
 
 
 def pictures(page, names):
     "File -> picture of a page whose blocks have run."
-    return {f'{page}_{file}': draw(names) for file, draw in PICTURES[page].items()}
+    return {f'{page}_{file}': draw(names) for file, draw in PICTURES.get(page, {}).items()}
 
 
 if __name__ == '__main__':

@@ -10,12 +10,8 @@ import time
 
 from ..core.checks import check_int
 from ..drafters.assistant import AssistantDrafter
-from decodelab.drafters.combined import (
-    CappedDrafter,
-    CascadeDrafter,
-    FirstOfDrafter,
-    ParallelDrafter,
-)
+from ..drafters.combined import CappedDrafter, CascadeDrafter, FirstOfDrafter
+from ..drafters.combined import ParallelDrafter
 from ..drafters.dflash import DFlashDrafter, DFlashHeads
 from ..drafters.eagle import EagleDrafter, EagleHeads
 from ..drafters.early_exit import EarlyExitDrafter

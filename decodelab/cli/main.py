@@ -20,16 +20,8 @@ from pathlib import Path
 from .completion import SHELLS, completion_script
 from .detect_command import add_detect_arguments, detect_command
 from .experiment_command import add_experiment, experiment_command
-from decodelab.cli.strategy_names import (
-    DRAFTERS,
-    SPELLINGS,
-    Models,
-    make_strategy,
-    read_spelling,
-    split_spellings,
-    strategies_json,
-    strategies_table,
-)
+from .strategy_names import DRAFTERS, SPELLINGS, Models, make_strategy, read_spelling
+from .strategy_names import split_spellings, strategies_json, strategies_table
 from .terminal import STDOUT, add_json, columns, output, print_or_write, styled, wrap
 from ..core.files import os_sentence
 from ..lab.run_report import add_report, report_command
@@ -246,12 +238,8 @@ def print_failures(frame) -> bool:
 
 def report_comparison(args, out: Path, frame, result, traces: list):
     "Print table and sentences of a comparison, or its JSON, and write its JSON and page."
-    from decodelab.cli.bench_report import (
-        save_page,
-        summary_record,
-        summary_sentences,
-        summary_table,
-    )
+    from decodelab.cli.bench_report import save_page, summary_record, summary_sentences
+    from decodelab.cli.bench_report import summary_table
 
     provenance = json.loads((out / 'provenance.json').read_text(encoding='utf-8'))
     sampled = args.temperature > 0

@@ -13,26 +13,10 @@ from itertools import chain, zip_longest
 
 import numpy as np
 
-from decodelab.core.html import (
-    escape,
-    figures_html,
-    image_html,
-    legend_item,
-    row_html,
-    save_page,
-    style_attribute,
-    token_span,
-)
-from decodelab.core.metrics import (
-    Interval,
-    counts,
-    position_acceptance,
-    prompt_ratios,
-    rates,
-    ratio_of_medians,
-    speedup,
-    variant_name,
-)
+from .html import escape, figures_html, image_html, legend_item, row_html
+from .html import save_page, style_attribute, token_span
+from .metrics import Interval, counts, position_acceptance, prompt_ratios, rates
+from .metrics import ratio_of_medians, speedup, variant_name
 from .trace import Step, Trace
 
 # %% ../../nbs/01_core/06_plot.ipynb #b867474f

@@ -20,14 +20,8 @@ from scipy import stats
 
 from ..core.checks import check_fraction
 from ..core.files import write_atomic
-from decodelab.detection.training import (
-    check_tournament_scores,
-    check_training_scores,
-    likelihood_loss,
-    log_ratios,
-    pad_g_values,
-    train_weights,
-)
+from .training import check_tournament_scores, check_training_scores
+from .training import likelihood_loss, pad_g_values, log_ratios, train_weights
 from .weighted import CachedLatticeNull, layer_g_values
 from ..watermark.base import Watermark
 from ..watermark.null import null_distribution

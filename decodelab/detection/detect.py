@@ -23,13 +23,8 @@ from ..core.files import write_atomic
 from ..core.trace import Trace, detokenize
 from .highlight import highlight_tokens
 from .windows import WindowScan, best_window
-from decodelab.watermark.base import (
-    TokenScores,
-    Watermark,
-    first_occurrence,
-    redacted_repr,
-    with_new_key,
-)
+from ..watermark.base import TokenScores, Watermark, first_occurrence, redacted_repr
+from ..watermark.base import with_new_key
 from ..watermark.null import NullDistribution, null_distribution
 from ..watermark.transformers_green_list import watermark_from_config
 

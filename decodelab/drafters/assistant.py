@@ -17,14 +17,8 @@ from ..core.component import fast_form_holds
 from ..core.driver import Request, check_lm
 from ..core.host_reads import to_host
 from ..models.session import LM, PENDING, check_same_tokenizer
-from decodelab.speculative.protocol import (
-    DeviceDraft,
-    Draft,
-    Drafter,
-    DraftState,
-    KeepDrafting,
-    draft_chain,
-)
+from ..speculative.protocol import DeviceDraft, Draft, Drafter, DraftState, KeepDrafting
+from ..speculative.protocol import RecordedDraft, draft_chain
 from ..strategies.sampling import Base, Scorer
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #fc099b06
@@ -211,13 +205,19 @@ def draft_on_device(self: AssistantState, ids: list[int], k: int, rng) -> Device
         rows.append(row)
         tokens.append(token)
         usable.append(ok)
-    rows, tokens = torch.stack(rows), torch.cat(tokens)  # (k, V), (k,)
-    p = rows if scorer.probabilities else rows.softmax(-1)
-    probs = p.gather(1, tokens[:, None])[:, 0]
-    q = rows if self.sampled else None
-    return DeviceDraft(
-        tokens, q, probs, torch.cat(usable), rng.draws, scorer.passes - passes, scorer
-    )
+    chain = torch.cat(tokens), torch.stack(rows), torch.cat(usable)
+    more = rng.draws, scorer.passes - passes, scorer
+    return DeviceDraft.of_chain(*chain, scorer.probabilities, self.sampled, *more)
+
+
+@patch
+def recorded_draft(self: AssistantState, ids: list[int], k: int, rng) -> RecordedDraft | None:
+    "The draft as a part of a graph; None for heads, processors that read ids, and subclasses."
+    scorer = self.scorer
+    alike = fast_form_holds(self, 'recorded_draft', 'draft', 'draft_on_device')
+    if not alike or not isinstance(scorer, Scorer) or not scorer.reads_pending():
+        return None
+    return RecordedDraft(scorer.session, scorer, self.base.sampler(rng), self.sampled)
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #b3126c89
 def begin_round(

@@ -12,13 +12,8 @@ from dataclasses import replace
 from ..core.checks import check_instance, check_int
 from ..core.driver import Request
 from .assistant import AssistantDrafter, DraftHeads
-from decodelab.speculative.protocol import (
-    Draft,
-    Drafter,
-    DraftProbs,
-    DraftState,
-    ExactMatchVerifier,
-)
+from ..speculative.protocol import Draft, Drafter, DraftProbs, DraftState
+from ..speculative.protocol import ExactMatchVerifier
 from ..speculative.verifiers import TokenVerifier
 from ..strategies.sampling import Base, Scorer
 

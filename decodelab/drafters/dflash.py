@@ -18,14 +18,8 @@ from ..core.checks import check_int, check_number
 from .assistant import AssistantDrafter
 from .eagle import apply_rotary
 from .heads import Heads, HeadsScorer, set_weights, vocab_scores
-from decodelab.drafters.published_heads import (
-    LAYER_OPTIONS,
-    check_option,
-    rename_tensors,
-    rotary_tables,
-    run_block,
-    small_layer,
-)
+from .published_heads import LAYER_OPTIONS, check_option, rename_tensors
+from .published_heads import rotary_tables, run_block, small_layer
 from .train_heads import frozen_head, target_outputs
 from ..models.kv_cache import common_prefix, preallocated_cache
 from ..models.session import LM

@@ -15,8 +15,9 @@ from ..core.checks import check_int
 from ..core.driver import Request
 from .assistant import AssistantState
 from .shared_encoder import SharedEncoder
+from ..models.early_exit import upcast
 from ..models.session import LM, common_prefix
-from ..speculative.protocol import Drafter
+from ..speculative.protocol import Drafter, RecordedDraft
 from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/07_early_exit.ipynb #4608709e
@@ -44,10 +45,31 @@ class EarlyExitScorer:
         logits = self.session.exit_logits(ids, self.layer, max(1, n_new))
         return self.base.finalize(self.processors(ids, logits))[-1]
 
+    def rows_of(self, logits):
+        "Rows `(n, V)` of a model's logits, by processors that do not read ids."
+        return self.base.finalize(self.processors([], upcast(logits)))
+
     @property
     def passes(self) -> int:
         "Forward passes of the first layers, with those of the processors."
         return self.session.early_passes + self.processors.passes
+
+
+class EarlyExitState(AssistantState):
+    "The state of one sequence, drafted in the target's own session."
+
+    def recorded_draft(self, ids, k, rng):
+        """The draft as a part of a graph, whose verification runs the first layers again.
+
+        None for processors that read ids, and without graphs.
+        """
+        scorer, graphs = self.scorer, self.scorer.session.lm.graphs
+        if graphs is None or graphs.record is None or scorer.processors.reads_ids:
+            return None
+        if not scorer.session.reads_pending:
+            return None
+        scorer.session._drop_ahead()
+        return RecordedDraft(scorer.session, scorer, rng, self.sampled, scorer.layer)
 
 # %% ../../nbs/08_drafters/07_early_exit.ipynb #94a83639
 class EarlyExitDrafter(Drafter):
@@ -78,7 +100,7 @@ class EarlyExitDrafter(Drafter):
             return self._start_shallow(request, base, target)
         target.session.check_can_exit(self.layer)
         scorer = EarlyExitScorer(request, base, target.session, self.layer)
-        return AssistantState(scorer, base, sampled=not base.greedy)
+        return EarlyExitState(scorer, base, sampled=not base.greedy)
 
     def _start_shallow(self, request: Request, base: Base, target):
         "Begin to draft with the first layers of an encoder–decoder's decoder."

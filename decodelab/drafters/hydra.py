@@ -16,15 +16,8 @@ from torch import nn
 from ..core.driver import Request
 from .heads import Heads, set_weights, vocab_scores
 from .mtp import FromStateScorer
-from decodelab.drafters.published_heads import (
-    check_option,
-    layer_config,
-    layer_options,
-    rename_tensors,
-    rotary_tables,
-    run_block,
-    small_layer,
-)
+from .published_heads import check_option, layer_config, layer_options
+from .published_heads import rename_tensors, rotary_tables, run_block, small_layer
 from ..models.kv_cache import common_prefix, preallocated_cache
 from ..models.loading import locate
 from ..models.session import LM

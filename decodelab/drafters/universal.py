@@ -17,12 +17,8 @@ from ..core.checks import check_instance
 from ..core.driver import Request
 from .assistant import ModelDrafter, check_draft_model
 from ..models.session import LM, ModelInputs
-from decodelab.models.tokenizer_bytes import (
-    TokenizerBytes,
-    shared_tokens,
-    special_token_map,
-    tokenizer_bytes_pair,
-)
+from ..models.tokenizer_bytes import TokenizerBytes, shared_tokens, special_token_map
+from ..models.tokenizer_bytes import tokenizer_bytes_pair
 from ..speculative.protocol import Draft, DraftProbs, DraftState, draw_possible
 from ..strategies.sampling import Base, Greedy, Scorer
 

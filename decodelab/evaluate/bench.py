@@ -18,26 +18,11 @@ import torch
 from ..core.checks import check_choice, check_int
 from ..core.driver import Rng, decode, encode_prompt, to_stop
 from ..core.files import read_json, read_run_rows, short_hash
-from decodelab.core.metrics import (
-    counts,
-    good_runs,
-    identical,
-    rates,
-    ratio_of_medians,
-    ratio_of_totals,
-    slowdowns,
-    speedup,
-    variant_name,
-)
+from ..core.metrics import counts, good_runs, identical, rates, ratio_of_medians
+from ..core.metrics import ratio_of_totals, slowdowns, speedup, variant_name
 from ..core.trace import Trace
-from decodelab.evaluate.jobs import (
-    ClaimedJobs,
-    Ledger,
-    attempt,
-    machine_info,
-    progress_bar,
-    warn_of_errors,
-)
+from .jobs import ClaimedJobs, Ledger, attempt, machine_info, progress_bar
+from .jobs import warn_of_errors
 
 # %% ../../nbs/06_evaluate/02_bench.ipynb #39a23abc
 def plan(

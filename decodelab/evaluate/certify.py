@@ -21,18 +21,10 @@ from ..core.checks import check_instance, check_int
 from ..core.driver import Request, Rng, Stop, Strategy, decode, trace_request
 from ..core.plot import facts_html, rows_html
 from ..core.trace import Step, Trace
-from decodelab.evaluate.exact import (
-    ExactGreedy,
-    ExactLM,
-    ExactSample,
-    KeepsStateError,
-    LooksAheadError,
-    NoTableError,
-    TooManyPathsError,
-    completions,
-    exact_distribution,
-    total_variation,
-)
+from .exact import ExactGreedy, ExactLM, ExactSample
+from .exact import KeepsStateError, LooksAheadError, NoTableError
+from .exact import TooManyPathsError, completions
+from .exact import exact_distribution, total_variation
 from .jobs import progress_bar
 from .score_tests import ScoredText, base_rows, mode, score_texts
 from .streams import WatchedRng

@@ -27,15 +27,8 @@ import torch
 
 from .. import __version__
 from ..core.checks import check_choice
-from decodelab.core.files import (
-    WriterLock,
-    append_row,
-    merge_rows,
-    read_json,
-    read_rows,
-    read_run_rows,
-    write_atomic,
-)
+from ..core.files import WriterLock, append_row, merge_rows, read_json, read_rows
+from ..core.files import read_run_rows, write_atomic
 from ..core.job_claims import JobClaims
 from ..core.trace import Trace
 from ..models.loading import process_rank, shard

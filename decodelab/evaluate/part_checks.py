@@ -12,16 +12,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ..core.driver import Request, Rng, Strategy, decode
-from decodelab.evaluate.certify import (
-    EXACT_CASES,
-    ExactCase,
-    certify,
-    enumerate_cases,
-    inner_drafters,
-    random_lm,
-    rounding,
-    watched_rng,
-)
+from .certify import EXACT_CASES, ExactCase, certify, enumerate_cases
+from .certify import inner_drafters, random_lm, rounding, watched_rng
 from .exact import KeepsStateError, LooksAheadError
 from .score_tests import ScoredText, ScoreTests, score_texts
 from ..models.session import LM

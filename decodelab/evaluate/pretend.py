@@ -6,6 +6,7 @@
 __all__ = ['count_traffic', 'pretend_device', 'move']
 
 # %% ../../nbs/06_evaluate/14_pretend.ipynb #80bde4ec
+import contextlib
 import copy
 import functools
 import weakref
@@ -26,18 +27,23 @@ class Traffic(Counter):
     """Counts of a block.
 
     `reads`: the host waited for numbers of the device. `writes`: copies from the host to the device.
-    `kernels`: other calls of the device, views and new memory aside. `synchronisations`: the host waited
-    for an empty queue.
+    `kernels`: other calls of the device, views and new memory aside; `launches`: of kernels one by one, and
+    of whole graphs, the `replays`. `synchronisations`: the host waited for an empty queue.
     """
 
 
 OPEN_COUNTS: list[Traffic] = []  # of the blocks that run
 
 
-def record(kind: str):
-    "Count one event in every block that runs."
+OPEN_CAPTURES: list['Capture'] = []  # of graphs that are recorded, below
+
+
+def record(kind: str, n: int = 1):
+    "Count `n` events in every block that runs; raises `RuntimeError` for what a capture cannot record."
+    if OPEN_CAPTURES:
+        return check_capturable(kind)
     for traffic in OPEN_COUNTS:
-        traffic[kind] += 1
+        traffic[kind] += n
 
 # %% ../../nbs/06_evaluate/14_pretend.ipynb #95eb6f01
 @contextmanager
@@ -178,16 +184,23 @@ def count_call(func, args, kwargs):
         source = args[1] if func is aten.copy_.default else args[0]
         if goes_to_host(func, args, kwargs):
             return record('reads')
-        return record('kernels' if is_pretend(source) else 'writes')
+        return record_kernel() if is_pretend(source) else record('writes')
     if func in INDEXING:
         masks = (i for i in args[1] if isinstance(i, torch.Tensor))
         waits = any(i.dtype in (torch.bool, torch.uint8) for i in masks)
     else:
         waits = any(tag in func.tags for tag in DATA_DEPENDENT)
     if waits:
-        record('reads')
+        is_number = torch.Tag.data_dependent_output in func.tags
+        record('new shapes' if OPEN_CAPTURES and not is_number else 'reads')
     if not func.is_view and func not in (aten.detach.default, aten.alias.default):
-        record('kernels')
+        record_kernel()
+
+
+def record_kernel():
+    "Count a kernel that is launched by itself."
+    record('kernels')
+    record('launches')
 
 
 def memory_of(x):
@@ -217,7 +230,9 @@ def run_kernel(func, args, kwargs):
     count_call(func, args, kwargs)
     tensors = of_type(PretendTensor, args, kwargs)
     inner = [on_cpu(x) for x in args]
-    result = ON_CPU.get(func, func)(*inner, **{name: on_cpu(x) for name, x in kwargs.items()})
+    options = {name: on_cpu(x) for name, x in kwargs.items()}
+    call = functools.partial(ON_CPU.get(func, func), *inner, **options)
+    result = OPEN_CAPTURES[-1].run(func, call) if OPEN_CAPTURES else call()
     if any(t.shape != t.memory.shape for t in tensors):
         raise NotImplementedError(f'{func} gives a tensor another shape: make a new one on {NAME}')
     if goes_to_host(func, args, kwargs):
@@ -231,6 +246,96 @@ def run_kernel(func, args, kwargs):
         return arguments[id(memory)] if id(memory) in arguments else PretendTensor(memory)
 
     return convert(result, torch.Tensor, wrapped)
+
+# %% ../../nbs/06_evaluate/14_pretend.ipynb #ebb546a4
+NOT_CAPTURED = {
+    'reads': 'the host reads a number',
+    'writes': 'the host sends numbers to the device',
+    'synchronisations': 'the host waits for the device',
+    'new shapes': 'the shape of a result depends on numbers of the device',
+}
+
+
+def check_capturable(kind: str):
+    "Raise `RuntimeError` for an event that a capture cannot record."
+    if kind in NOT_CAPTURED:
+        raise RuntimeError(
+            f'{NOT_CAPTURED[kind]} inside a capture, and a graph runs without the host: '
+            'do it before the capture or after the replay'
+        )
+
+
+def storage(memory: torch.Tensor) -> int:
+    "The address of the memory that a CPU tensor is a view of."
+    return memory.untyped_storage().data_ptr()
+
+
+class Capture:
+    "The operations of a graph while it is recorded."
+
+    def __init__(self, calls: list):
+        self.calls = calls  # functions without arguments, one for each operation
+        self.made = set()  # addresses of memory that the graph itself has made
+
+    def run(self, func, call):
+        """The result of an operation, which is recorded.
+
+        One that changes memory from before the capture is not carried out: its replays do that.
+        """
+        tensors = of_type(torch.Tensor, call.args, call.keywords)
+        if func._schema.is_mutable:
+            self.calls.append(call)
+            arguments = zip(func._schema.arguments, [*call.args])
+            changed = [x for arg, x in arguments if arg.alias_info and arg.alias_info.is_write]
+            changed += [x for x in [call.keywords.get('out')] if x is not None]
+            inside = all(storage(x) in self.made for x in changed)
+            return call() if inside else changed[0]
+        result = call()
+        results = of_type(torch.Tensor, [result], {})
+        if {storage(x) for x in results} & {storage(x) for x in tensors}:
+            return result  # a view
+        self.made |= {storage(x) for x in results}
+        self.calls.append(functools.partial(run_again, call, results))
+        return result
+
+
+def run_again(call, results: list[torch.Tensor]):
+    "Run an operation, and write its results where the first ones are."
+    for old, new in zip(results, of_type(torch.Tensor, [call()], {})):
+        old.copy_(new)
+
+
+class PretendGraph:
+    "The counterpart of `torch.cuda.CUDAGraph`."
+
+    def __init__(self):
+        self.calls = []
+
+    @torch.inference_mode()
+    def replay(self):
+        "Run what was captured, on the same memory: one launch."
+        record('replays')
+        record('launches')
+        record('kernels', len(self.calls))
+        for call in self.calls:
+            call()
+
+
+class PretendStream:
+    "The counterpart of `torch.cuda.Stream`, without a queue of its own."
+
+    def wait_stream(self, other: 'PretendStream'):
+        "Nothing to wait for."
+
+
+@contextmanager
+def capture(graph: PretendGraph):
+    "A block whose operations are recorded in a graph."
+    OPEN_CAPTURES.append(Capture(graph.calls))
+    try:
+        yield
+    finally:
+        OPEN_CAPTURES.pop()
 
 # %% ../../nbs/06_evaluate/14_pretend.ipynb #df6b29fb
 HOST_GENERATOR = torch.Generator
@@ -293,13 +398,28 @@ class PretendModule:
     def set_rng_state(self, state: torch.Tensor, device=0):
         "Nothing to set."
 
+    CUDAGraph = PretendGraph  # by the names that `torch.cuda` has
+    Stream = PretendStream
+
+    def current_stream(self, device=None) -> PretendStream:
+        return PretendStream()
+
+    def stream(self, stream: PretendStream):
+        "A block whose kernels are queued in a stream: there is one queue."
+        return contextlib.nullcontext()
+
+    def graph(self, graph: PretendGraph):
+        "A block whose kernels are recorded in a graph."
+        return capture(graph)
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
 
 def make_on_cpu(*args, kernel, device=None, pin_memory=None, **options) -> PretendTensor:
     "A new tensor by a kernel without tensors among its arguments."
-    return PretendTensor(kernel(*args, device=torch.device('cpu'), **options))
+    call = functools.partial(kernel, *args, device=torch.device('cpu'), **options)
+    return PretendTensor(OPEN_CAPTURES[-1].run(kernel, call) if OPEN_CAPTURES else call())
 
 
 def read_number(x: PretendTensor):

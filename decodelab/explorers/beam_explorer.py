@@ -18,22 +18,10 @@ from fastcore.basics import patch
 from ..core.checks import check_choice
 from ..core.html import escape, row_html
 from ..core.trace import Step, Trace
-from decodelab.explorers.explorer import (
-    EXAMPLES,
-    ChoiceField,
-    FlagField,
-    IntField,
-    ModelExplorer,
-    NumberField,
-    StateField,
-    TextField,
-    best_text,
-    call_text,
-    evaluate,
-    offered_models,
-    top_pairs,
-    with_imports,
-)
+from .explorer import EXAMPLES, ChoiceField, FlagField, IntField
+from .explorer import ModelExplorer, NumberField, StateField, TextField
+from .explorer import best_text, call_text, evaluate, offered_models
+from .explorer import top_pairs, with_imports
 from ..logits.processors import check_ids
 from ..logits.warpers import LogitsProcessor
 from ..models.session import LM

@@ -17,23 +17,10 @@ from ..core.metrics import Interval, speedup
 from ..core.plot import STYLE, legend_html, prompt_html, strip_html, token_span_list
 from ..core.trace import Trace
 from ..evaluate.bench import run_row, to_frame
-from decodelab.explorers.explorer import (
-    EXAMPLES,
-    ChoiceField,
-    Field,
-    FlagField,
-    IntField,
-    ModelExplorer,
-    NumberField,
-    StateField,
-    TextField,
-    best_text,
-    best_tokens,
-    call_text,
-    evaluate,
-    offered_models,
-    with_imports,
-)
+from .explorer import EXAMPLES, ChoiceField, Field, FlagField, IntField
+from .explorer import ModelExplorer, NumberField, StateField, TextField
+from .explorer import best_text, best_tokens, call_text, evaluate
+from .explorer import offered_models, with_imports
 from .round_explorer import P_COLOR, TokenTexts, distribution_html
 from ..models.session import LM, tokenizer_difference
 from ..strategies.streaming import Stream, make_request, partial_trace

@@ -19,22 +19,9 @@ from ..core.driver import Request, Rng, encode_prompt
 from ..core.html import escape, probability_text, row_html
 from ..core.plot import prompt_html
 from ..core.trace import detokenize
-from decodelab.explorers.explorer import (
-    EXAMPLES,
-    Field,
-    FlagField,
-    IntField,
-    ModelExplorer,
-    NumberField,
-    StateField,
-    TextField,
-    best_text,
-    call_text,
-    evaluate,
-    offered_models,
-    top_pairs,
-    with_imports,
-)
+from .explorer import EXAMPLES, Field, FlagField, IntField, ModelExplorer
+from .explorer import NumberField, StateField, TextField, best_text, call_text
+from .explorer import evaluate, offered_models, top_pairs, with_imports
 from ..logits.processor_list import LogitsProcessorList
 from ..models.session import LM
 

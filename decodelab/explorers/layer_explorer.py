@@ -14,17 +14,9 @@ import torch
 
 from ..core.html import escape, svg_html
 from ..core.trace import detokenize
-from decodelab.explorers.explorer import (
-    EXAMPLES,
-    ChoiceField,
-    ModelExplorer,
-    NumberField,
-    StateField,
-    TextField,
-    call_text,
-    offered_models,
-    with_imports,
-)
+from .explorer import EXAMPLES, ChoiceField, ModelExplorer, NumberField
+from .explorer import StateField, TextField, call_text, offered_models
+from .explorer import with_imports
 from ..models.session import LM
 from ..strategies.beam_plot import display_text
 from ..strategies.dola import DIVERGENCES, contrast, dola_layers

@@ -12,20 +12,9 @@ from dataclasses import dataclass, field
 from ..core.html import escape, figures_html, svg_html
 from ..core.plot import TINTS
 from ..core.trace import CONTEXT, Step, detokenize
-from decodelab.explorers.explorer import (
-    ChoiceField,
-    Explorer,
-    IntField,
-    NumberField,
-    StateField,
-    best_text,
-    best_tokens,
-    call_text,
-    constructor_code,
-    evaluate,
-    load_call,
-    with_imports,
-)
+from .explorer import ChoiceField, Explorer, IntField, NumberField, StateField
+from .explorer import best_text, best_tokens, call_text, constructor_code
+from .explorer import evaluate, load_call, with_imports
 from .round_explorer import visible
 from ..models.session import LM
 from ..speculative.cost_aware import RoundCosts

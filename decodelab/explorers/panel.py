@@ -18,20 +18,9 @@ import traitlets
 
 from ..core.html import escape
 from ..core.plot import shorten
-from decodelab.explorers.explorer import (
-    ChoiceField,
-    Explorer,
-    FlagField,
-    IntField,
-    NumberField,
-    StateField,
-    StoppedError,
-    TextField,
-    error_text,
-    label,
-    static_html,
-    view_html,
-)
+from .explorer import ChoiceField, Explorer, FlagField, IntField, NumberField
+from .explorer import StateField, StoppedError, TextField, error_text, label
+from .explorer import static_html, view_html
 
 # %% ../../nbs/14_explorers/02_panel.ipynb #5847c331
 def shared_options(name: str) -> dict:

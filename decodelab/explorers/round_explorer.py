@@ -15,16 +15,8 @@ from ..core.checks import check_int
 from ..core.html import escape, probability_text, row_html
 from ..core.plot import TINTS
 from ..core.trace import CONTEXT, Step, Trace, detokenize
-from decodelab.explorers.explorer import (
-    N_BEST,
-    Explorer,
-    IntField,
-    StateField,
-    call_text,
-    constructor_code,
-    load_call,
-    with_imports,
-)
+from .explorer import Explorer, IntField, StateField, call_text, constructor_code
+from .explorer import N_BEST, load_call, with_imports
 from ..models.session import LM
 
 # %% ../../nbs/14_explorers/03_round_explorer.ipynb #24e82d53

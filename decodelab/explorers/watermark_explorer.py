@@ -19,30 +19,11 @@ from ..core.plot import prompt_html
 from ..core.trace import Step, Trace, detokenize
 from ..detection.attacks import AttackResult
 from ..detection.detect import Detection, detect
-from decodelab.detection.highlight import (
-    STYLE,
-    axis_ticks,
-    critical_z,
-    highlighted_spans,
-    legend_html,
-    running_z,
-)
-from decodelab.explorers.explorer import (
-    EXAMPLES,
-    ChoiceField,
-    IntField,
-    ModelExplorer,
-    NumberField,
-    StateField,
-    TextField,
-    best_text,
-    best_tokens,
-    call_text,
-    evaluate,
-    label,
-    offered_models,
-    with_imports,
-)
+from ..detection.highlight import STYLE, axis_ticks, critical_z, highlighted_spans
+from ..detection.highlight import legend_html, running_z
+from .explorer import EXAMPLES, ChoiceField, IntField, ModelExplorer
+from .explorer import NumberField, StateField, TextField, best_text, best_tokens
+from .explorer import call_text, evaluate, label, offered_models, with_imports
 from ..logits.warpers import Temperature
 from ..models.session import LM
 from ..strategies.sampling import Greedy, Sample

@@ -23,15 +23,8 @@ from transformers.utils import ModelOutput
 from ..core.checks import check_instance, check_int
 from ..core.driver import Request, Rng, Stop, encode_prompt, trace_request
 from ..core.trace import Trace
-from decodelab.hf.lockstep import (
-    Lockstep,
-    StreamingStrategy,
-    joint_criteria,
-    joint_processors,
-    run_in_step,
-    stream,
-    widen,
-)
+from .lockstep import Lockstep, StreamingStrategy, joint_criteria
+from .lockstep import joint_processors, run_in_step, stream, widen
 from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, LogitsProcessorList, flatten
 from ..logits.stateful import ClassifierFreeGuidance
 from ..logits.warpers import LogitsProcessor, PerRow

@@ -16,7 +16,12 @@ import re
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
-from importlib.metadata import packages_distributions, version
+from importlib.metadata import (
+    PackageNotFoundError,
+    distribution,
+    packages_distributions,
+    version,
+)
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
@@ -274,16 +279,23 @@ def generate(model, seed=0{parameters}, **arguments):
 '''
 
 # %% ../../nbs/12_hf/09_custom_generate_export.ipynb #a8a7313c
+def distribution_of(package: str) -> str:
+    "The name under which a package is installed, most often its own."
+    try:
+        return distribution(package).name
+    except PackageNotFoundError:  # reading all that is installed takes a third of a second
+        return packages_distributions().get(package, [package])[0]
+
+
 def requirements(modules: list[str]) -> list[str]:
     """The packages that the modules import at their top, in the versions that run them here.
 
     transformers exactly, since its private parts are used.
     """
     packages = sorted(set().union(*(imports_of(source_of(m), m)[1] for m in modules)))
-    distributions = packages_distributions()
     lines = []
     for package in packages:
-        name = next(iter(distributions.get(package, [package])))
+        name = distribution_of(package)
         release = version(name).split('+')[0]
         minor = '.'.join(release.split('.')[:2])
         exact = package == 'transformers'

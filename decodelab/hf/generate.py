@@ -15,55 +15,22 @@ import torch
 from ..core.driver import Request, trace_request
 from .custom_generate import trace_streamed
 from .custom_generate_load import CustomGenerate, load_custom_generate
-from decodelab.hf.inputs import (
-    PromptRow,
-    argument_names,
-    check_pictures,
-    check_streamer,
-    drop_segments,
-    grown_cache,
-    max_new_tokens_of,
-    pad_id,
-    padding_before,
-    prompt_rows,
-    requests_for,
-    visible_ids,
-    with_cache,
-)
+from .inputs import PromptRow, argument_names, check_pictures, check_streamer
+from .inputs import drop_segments, padding_before
+from .inputs import grown_cache
+from .inputs import max_new_tokens_of, pad_id, prompt_rows, requests_for
+from .inputs import visible_ids, with_cache
 from .lockstep import PerRequest
-from decodelab.hf.outputs import (
-    check_outputs,
-    new_token_rows,
-    output_fields,
-    pad_rows,
-    row_owners,
-    search_fields,
-)
-from decodelab.hf.prepared import (
-    Call,
-    PreparedResult,
-    decode_in_step,
-    drafts_prepared,
-    leave_out_drafts,
-    prepared_row,
-    steps_together,
-)
-from decodelab.hf.settings import (
-    INPUTS,
-    Settings,
-    check_names,
-    is_beam_search,
-    resolve_min_new_tokens,
-)
+from .outputs import check_outputs, new_token_rows, output_fields, pad_rows
+from .outputs import row_owners, search_fields
+from .prepared import Call, PreparedResult, decode_in_step, drafts_prepared
+from .prepared import leave_out_drafts, prepared_row, steps_together
+from .settings import INPUTS, Settings, check_names, is_beam_search
+from .settings import resolve_min_new_tokens
 from .strategies import as_lm, eos_ids, hf_model, settings_for, strategies_for
-from decodelab.hf.whisper import (
-    generate_long_form,
-    needs_long_form,
-    returns_full_sequences,
-    strip_end_tokens,
-    whisper_names,
-    without_schedule,
-)
+from .whisper import generate_long_form, needs_long_form
+from .whisper import returns_full_sequences, strip_end_tokens, whisper_names
+from .whisper import without_schedule
 from ..models.batching import Batch, Batcher, Queue, run_batch
 from ..models.capabilities import rope_deltas_restored
 from ..models.session import LM

@@ -17,14 +17,8 @@ from ..drafters.early_exit import EarlyExitDrafter
 from ..drafters.prompt_lookup import MostRecentMatch, PromptLookupDrafter
 from ..drafters.token_intersection import TokenIntersectionDrafter
 from ..drafters.universal import UniversalDrafter
-from decodelab.hf.settings import (
-    LOOKAHEAD,
-    Settings,
-    checked_settings,
-    has_model_drafter,
-    is_beam_search,
-    short_repr,
-)
+from .settings import LOOKAHEAD, Settings, checked_settings, has_model_drafter
+from .settings import is_beam_search, short_repr
 from .strategies import UNLIMITED, AllOf, as_lm, hf_model, strategies_for
 from ..logits.processor_list import LAST, PROCESSORS, SAMPLING, LogitsProcessorList
 from ..logits.warpers import LogitNormalization

@@ -18,14 +18,8 @@ from ..core.counter import CounterRng
 from ..core.driver import Request, Rng, Stop, encode_prompt
 from ..core.trace import Trace
 from .prepared_session import PreparedSession
-from decodelab.hf.settings import (
-    Settings,
-    config_names,
-    is_beam_search,
-    is_sampling,
-    resolve_max_new_tokens,
-    short_repr,
-)
+from .settings import Settings, config_names, is_beam_search, is_sampling
+from .settings import resolve_max_new_tokens, short_repr
 from .strategies import end_ids, eos_ids
 from ..models.past_key_values import CachedPrompt, cache_of, check_past
 from ..models.prefill import PrecomputedEncoder, Prefill, PrefillInputs, UncachedInputs

@@ -17,40 +17,16 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from ..core.driver import Request
-from decodelab.hf.inputs import (
-    HARMLESS,
-    MEMORY_CACHES,
-    READ_BY_ROWS,
-    PromptRow,
-    check_fill,
-    check_room,
-    check_streamer,
-    decoder_prompts,
-    encoder_inputs,
-    encoder_mask,
-    encoder_states,
-    end_rules,
-    ids_argument,
-    ids_of,
-    input_names,
-    is_padding_outside,
-    main_input_name,
-    mask_of,
-    max_new_tokens_of,
-    on_device,
-    pad_id,
-    padding_before,
-    rngs_of,
-)
+from .inputs import HARMLESS, MEMORY_CACHES, READ_BY_ROWS, PromptRow, check_fill
+from .inputs import check_room, check_streamer, decoder_prompts, encoder_inputs
+from .inputs import encoder_mask, encoder_states, end_rules
+from .inputs import ids_argument, ids_of, input_names, is_padding_outside
+from .inputs import main_input_name, mask_of
+from .inputs import max_new_tokens_of, on_device, pad_id, padding_before, rngs_of
 from .lockstep import Lockstep, joint_processors, run_in_step
 from .prepared_session import PreparedEncoder, PreparedInputs, move_columns
-from decodelab.hf.settings import (
-    Settings,
-    check_minimum,
-    drafting_arguments,
-    is_beam_search,
-    is_token_by_token,
-)
+from .settings import Settings, check_minimum, drafting_arguments, is_beam_search
+from .settings import is_token_by_token
 from .strategies import TrainingLM, foreign_processors, strategies_for
 from .whisper import whisper_names
 from ..models.batching import Batch

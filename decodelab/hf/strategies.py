@@ -23,29 +23,12 @@ from ..drafters.shared_encoder import SharedEncoder, same_encoder
 from ..drafters.single_position import ASSISTANTS, SinglePositionDrafter
 from ..drafters.token_intersection import TokenIntersectionDrafter
 from ..drafters.universal import UniversalDrafter
-from decodelab.hf.settings import (
-    NEEDS,
-    NEUTRAL,
-    PROCESSOR_NAMES,
-    Settings,
-    check_names,
-    checked_settings,
-    drafting_arguments,
-    has_model_drafter,
-    is_beam_search,
-    is_constrained,
-    is_contrastive,
-    is_diverse,
-    is_sampling,
-    short_repr,
-    takes_precedence,
-)
-from decodelab.logits.processor_list import (
-    LogitsProcessorList,
-    flatten,
-    has_bind,
-    processors_from_config,
-)
+from .settings import NEEDS, NEUTRAL, PROCESSOR_NAMES, Settings, check_names
+from .settings import checked_settings, drafting_arguments, has_model_drafter
+from .settings import is_beam_search, is_constrained, is_contrastive, is_diverse
+from .settings import is_sampling, short_repr, takes_precedence
+from ..logits.processor_list import LogitsProcessorList, flatten, has_bind
+from ..logits.processor_list import processors_from_config
 from ..logits.warpers import LogitNormalization
 from ..models.session import LM, has_dropout, tokenizer_difference
 from ..speculative.lookahead import HeuristicLookahead, RocLookahead

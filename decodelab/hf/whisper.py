@@ -17,25 +17,13 @@ from transformers.generation.utils import (
     GenerateEncoderDecoderOutput,
 )
 
-from decodelab.hf.custom_generate import (
-    decode_rows,
-    pack_output,
-    requests_of,
-    stop_from_criteria,
-    token_budget,
-    with_processors,
-)
+from .custom_generate import decode_rows, pack_output, requests_of
+from .custom_generate import stop_from_criteria, token_budget, with_processors
 from .inputs import PromptRow, pad_id, rng_class, rngs_of
 from .lockstep import Lockstep, joint_processors, run_in_step, widen
 from .outputs import OUTPUT_FLAGS, output_fields, search_fields
-from decodelab.hf.settings import (
-    Settings,
-    drafting_arguments,
-    is_beam_search,
-    is_sampling,
-    is_token_by_token,
-    short_repr,
-)
+from .settings import Settings, drafting_arguments, is_beam_search, is_sampling
+from .settings import is_token_by_token, short_repr
 from .strategies import drafter_for, lookahead_for, make_strategy
 from ..logits.processor_list import LogitsProcessorList
 from ..models.session import LM, ModelInputs

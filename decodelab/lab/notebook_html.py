@@ -12,6 +12,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from ..core.html import IMAGES
 from .requirements import check_installed
 
 # %% ../../nbs/15_lab/07_notebook_html.ipynb #75498635
@@ -199,7 +200,7 @@ def notebook_figures(path) -> list[tuple[str, str]]:
 
 # %% ../../nbs/15_lab/07_notebook_html.ipynb #cdcdfc36
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'"
-STYLE = '''<style>
+RULES = '''
 :root { color-scheme: light dark }
 body { max-width: 76em; margin: 2em auto; padding: 0 1.2em; font: 15px/1.55 system-ui, sans-serif }
 table { border-collapse: collapse; font-size: 13px; margin: .6em 0 }
@@ -208,7 +209,6 @@ td, th {
   border-bottom: 1px solid rgba(128, 128, 128, .35)
 }
 th { font-weight: 600 }
-img { max-width: 100%; background: #fff }
 pre { overflow-x: auto; font-size: 12px; line-height: 1.45; white-space: pre-wrap; overflow-wrap: anywhere }
 blockquote { margin-left: 0; opacity: .8 }
 .wide { overflow-x: auto }
@@ -221,7 +221,7 @@ figcaption { font-size: 12px; opacity: .8 }
 .yes, .no, .open { white-space: nowrap; font-weight: 600 }
 .yes { color: #007a5a }
 .no { color: #c04a00 }
-.open { color: #777 }
+.open { color: #737373 }
 .failed { border-left: 4px solid #c04a00; padding-left: .8em }
 @media (prefers-color-scheme: dark) {
   .yes { color: #35c79b }
@@ -232,7 +232,8 @@ figcaption { font-size: 12px; opacity: .8 }
 .dl-corrected { background: rgba(213, 94, 0, .3) }
 .dl-bonus { background: rgba(0, 158, 115, .22) }
 .dl-prompt { opacity: .65 }
-</style>'''
+'''
+STYLE = f'<style>{IMAGES}{RULES}</style>'
 
 
 def page_html(

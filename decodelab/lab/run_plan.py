@@ -15,16 +15,8 @@ import torch
 from ..evaluate.datasets import SOURCES, data_file
 from .experiment import locate_model
 from .notebook_runner import format_duration
-from decodelab.lab.requirements import (
-    cached_folder,
-    checkpoint_gb,
-    free_disk,
-    hub_cache,
-    known_facts,
-    missing_model,
-    requirements,
-    weight_files,
-)
+from .requirements import cached_folder, checkpoint_gb, free_disk, hub_cache
+from .requirements import known_facts, missing_model, requirements, weight_files
 from ..models.loading import default_device, install_command
 
 # %% ../../nbs/15_lab/08_run_plan.ipynb #372d3036

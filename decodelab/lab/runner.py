@@ -19,13 +19,8 @@ from pathlib import Path
 from ..core.files import WriterLock, write_atomic
 from ..evaluate.jobs import machine_info, process_rank
 from .fingerprint import experiment_fingerprint
-from decodelab.lab.notebook_runner import (
-    Failure,
-    Progress,
-    execute,
-    measuring_digest,
-    without_measuring,
-)
+from .notebook_runner import Failure, Progress, execute, measuring_digest
+from .notebook_runner import without_measuring
 from .requirements import requirements
 from ..models.loading import EMBEDDED
 

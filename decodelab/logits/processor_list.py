@@ -18,45 +18,16 @@ from transformers import GenerationConfig
 from transformers.generation import logits_process as hf
 
 from ..core.driver import Request, SequenceEnds
-from decodelab.logits.processors import (
-    DRY,
-    EncoderNoRepeatNGram,
-    EncoderRepetitionPenalty,
-    ExponentialLengthPenalty,
-    ForcedBOS,
-    ForcedEOS,
-    MinLength,
-    MinNewTokens,
-    NoBadWords,
-    NoRepeatNGram,
-    PrefixConstrained,
-    RepetitionPenalty,
-    SequenceBias,
-    SuppressTokens,
-    SuppressTokensAtBegin,
-)
+from .processors import NoBadWords, SuppressTokensAtBegin, DRY, EncoderNoRepeatNGram
+from .processors import EncoderRepetitionPenalty, ExponentialLengthPenalty
+from .processors import ForcedBOS, ForcedEOS, MinLength, MinNewTokens, NoRepeatNGram
+from .processors import PrefixConstrained, RepetitionPenalty, SequenceBias
+from .processors import SuppressTokens
 from .stateful import ClassifierFreeGuidance, Mirostat
-from decodelab.logits.warpers import (
-    XTC,
-    EpsilonCutoff,
-    EtaCutoff,
-    FromIds,
-    LogitNormalization,
-    LogitsProcessor,
-    MinP,
-    PerRow,
-    RemoveInvalidValues,
-    Temperature,
-    TopH,
-    TopK,
-    TopNSigma,
-    TopP,
-    TypicalP,
-    Warper,
-    check_scores,
-    per_row,
-    prefixes,
-)
+from .warpers import FromIds, PerRow, EpsilonCutoff, EtaCutoff, MinP
+from .warpers import RemoveInvalidValues, LogitNormalization, LogitsProcessor
+from .warpers import Temperature, TopH, TopK, TopNSigma, TopP, TypicalP, XTC
+from .warpers import Warper, check_scores, per_row, prefixes
 from ..models.session import ModelInputs
 
 # %% ../../nbs/03_logits/04_processor_list.ipynb #3fcec2be

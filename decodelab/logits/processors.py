@@ -17,13 +17,8 @@ from numbers import Integral
 import torch
 from transformers.generation import logits_process as hf
 
-from decodelab.core.checks import (
-    check_bool,
-    check_ids,
-    check_in_vocabulary,
-    check_int,
-    check_number,
-)
+from ..core.checks import check_bool, check_ids
+from ..core.checks import check_in_vocabulary, check_int, check_number
 from ..core.driver import check_end_ids
 from .warpers import HFProcessor, LogitsProcessor, PerRow, Warper, per_row
 

@@ -18,15 +18,8 @@ import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from ..core.checks import check_choice, check_instance, check_int
-from decodelab.core.driver import (
-    Request,
-    Rng,
-    check_lm,
-    elapsed,
-    encode_prompt,
-    to_stop,
-    trace_request,
-)
+from ..core.driver import Request, Rng, check_lm, elapsed, encode_prompt, to_stop
+from ..core.driver import trace_request
 from ..core.host_reads import SHARED_TRANSFER, join_transfers
 from ..core.trace import Trace
 from .capabilities import SEQUENCE

@@ -20,30 +20,20 @@ from transformers.cache_utils import Cache
 
 from ..core.checks import check_choice, check_int
 from ..core.driver import synchronize
-from decodelab.models.library import (
-    LibraryForward,
-    fits_memory,
-    library_forward,
-    library_reason,
-    open_library,
-)
+from ..core.host_reads import to_host
+from .kv_cache import common_prefix
+from .library import LibraryForward, fits_memory, library_forward, library_reason
+from .library import open_library
 from .partial_forward import ROUNDING, PartialForward, attention_masks
-from decodelab.models.transformer import (
-    AttentionMask,
-    Matrix,
-    ModelSnapshot,
-    NativeForward,
-    PassInfo,
-    additive,
-    causal_window,
-    embed,
-)
+from .transformer import AttentionMask, Matrix, ModelSnapshot, NativeForward
+from .transformer import PassInfo, additive, causal_window, embed
 from .transformer import logits as head_logits
 from .weights import cached_native_forward, hook_dicts, pack_matrices
 
 # %% ../../nbs/02_models/12_compile.ipynb #98d9f6d5
 MIN_CAPACITY = 256  # positions of the smallest cache
 MIN_BUCKET = 16  # tokens of the shortest padded prompt
+INDUCTOR = 'cpu', 'cuda', 'xpu', 'mps'  # devices that it writes code for
 
 # %% ../../nbs/02_models/12_compile.ipynb #70ed95b7
 class FixedCache(Cache):
@@ -238,7 +228,10 @@ class Graphs:
         self.graphs = {}
         self.costs = {}
         self.tapes = weakref.WeakKeyDictionary()
+        self.seats = weakref.WeakKeyDictionary()  # cache → its `Seat`
+        self.free = {}  # room → seats without a sequence
         self.failure = ''
+        self.no_compiler = False
         self.blank = []
 
     @property
@@ -342,7 +335,15 @@ class Graphs:
 
     def make_graph(self, key: tuple, function, x, where, buffers):
         "The function that computes a pass of shape `key`; raises `RuntimeError` without one."
-        return compile_graph(function, x, where, buffers)
+        if self.record is None:
+            return compile_graph(function, x, where, buffers)
+        if not self.no_compiler and x.device.type in INDUCTOR:
+            try:
+                return compile_graph(function, x, where, buffers)
+            except RuntimeError:  # it is recorded as it is
+                self.no_compiler = True
+        depth = len(buffers[0])
+        return lambda x, where, *both: function(x, where, [*both[:depth]], [*both[depth:]])
 
     def disable(self, why: str) -> bool:
         "Make no further graph, and warn once with the reason."
@@ -393,6 +394,10 @@ class CompiledForward(Graphs, NativeForward):
         "The function that one graph computes, `(x, where, keys, values)`."
         return pass_function(self, room, start, stop, head)
 
+    def is_free_of_hooks(self) -> bool:
+        "Has the model no hook that must see each pass?"
+        return self.has_no_hooks()
+
     def __call__(self, ids, cache, begin, last):
         "Run a pass by a graph if there can be one, and otherwise as `NativeForward` does."
         out = self.logits(ids, cache, begin, last)
@@ -408,15 +413,21 @@ class CompiledForward(Graphs, NativeForward):
         return out
 
 # %% ../../nbs/02_models/12_compile.ipynb #40b5bf65
-def record_cuda(run):
-    "`(replay, out)`: the launches of `run()` as a CUDA graph, and the tensor that it writes."
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
+def has_graphs(device: torch.device) -> bool:
+    "Can launches be recorded on a device, as CUDA can?"
+    return device.type != 'cpu' and hasattr(torch.get_device_module(device), 'CUDAGraph')
+
+
+def record_graph(run, device: torch.device):
+    "`(replay, out)`: the launches of `run()` as a CUDA graph, and what it returns, in the graph's memory."
+    module = torch.get_device_module(device)
+    side = module.Stream()
+    side.wait_stream(module.current_stream())
+    with module.stream(side):
         run()  # the first call allocates, which must not be recorded
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    module.current_stream().wait_stream(side)
+    graph = module.CUDAGraph()
+    with module.graph(graph):
         out = run()
     return graph.replay, out
 
@@ -443,6 +454,203 @@ def replay_recorded(
     positions.copy_(where)
     replay()
     return out.clone()  # the next replay overwrites it
+
+# %% ../../nbs/02_models/12_compile.ipynb #e6731613
+MAX_TAPES = 16  # recordings of a seat; the oldest is dropped
+
+
+class Seat:
+    "The memory of recordings: the cache of one sequence at a time, its last two ids and its length."
+
+    def __init__(self, layers: list):
+        self.buffers = [(layer.room, layer.both) for layer in layers]
+        keys = layers[0].room[0]
+        self.room = keys.shape[2]
+        self.state = torch.zeros(3, dtype=torch.long, device=keys.device)
+        self.known = ()  # the numbers in `state`, as far as the host knows them
+        self.tapes = {}
+
+    def holds(self, layers: list) -> bool:
+        "Are the buffers of these layers those of the seat?"
+        return all(layer.room is room for layer, (room, _) in zip(layers, self.buffers))
+
+    def take(self, layers: list, n: int):
+        "Move `n` tokens of another cache into the seat."
+        for layer, (room, both) in zip(layers, self.buffers):
+            for new, old in zip(room, layer.room):
+                new[:, :, :n] = old[:, :, :n]
+            layer.room, layer.both = room, both
+
+    def write(self, ids: list[int]):
+        "Let `state` be that of `ids`; costs nothing if the last replay has left it so."
+        state = (*ids[-2:], len(ids))
+        if state != self.known:
+            self.state.copy_(torch.tensor(state))
+            self.known = state
+
+    def tape(self, key: tuple, ids: list[int], make):
+        "The recording of a key, which `make()` makes for a sequence of `ids` if there is none."
+        if key not in self.tapes:
+            if len(self.tapes) == MAX_TAPES:
+                del self.tapes[next(iter(self.tapes))]
+            self.write(ids)
+            self.tapes[key] = make()
+            self.known = ()  # it has run once
+        self.write(ids)
+        return self.tapes[key]
+
+
+@patch
+def seat(self: Graphs, cache, begin: int, end: int) -> Seat | None:
+    "The seat of a cache that holds `begin` tokens, with room for `end`; None for a cache that has none."
+    layers = self.cache_layers(cache, 0, self.depth)
+    if not layers:
+        return None
+    room = self._reserve(layers, begin, end)
+    mine = self.seats.get(cache)
+    if mine is None or not mine.holds(layers):
+        free = self.free.setdefault(room, [])
+        if free:
+            mine = free.pop()
+            mine.take(layers, begin)
+        else:
+            mine = Seat(layers)
+        self.seats[cache] = mine
+        weakref.finalize(cache, free.append, mine)
+    return mine
+
+
+@patch
+def recordable(self: Graphs, session) -> bool:
+    "Are steps of this session recorded? Hooks and states need to see each pass."
+    if self.record is None or session.encoded is not None:
+        return False
+    free = not session._keeps_states and session.ahead is None and self.is_free_of_hooks()
+    return free and len(session.rows) == 1 and session.kind == 'growing'
+
+
+@patch
+def recorded_pass(self: Graphs, seat: Seat, n: int, stop: int | None = None):
+    """A pass over `n` tokens of a seat's sequence, as a function `(x (n,), where (n,)) → (n, V)`; compiled.
+
+    It exits behind layer `stop - 1`. None if it cannot be compiled.
+    """
+    key = (n, seat.room, 0, stop or self.depth, True)
+    buffers = tuple(map(list, zip(*(room for room, _ in seat.buffers[: key[3]]))))
+
+    def forward(x: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+        return single_output(self.graphs[key](x[None], where, *buffers[0], *buffers[1]))[0]
+
+    if key not in self.graphs:  # tried at the end of the sequence, whose passes overwrite it
+        where = seat.state[2] - 1 + torch.arange(n, device=seat.state.device)
+        x = torch.zeros_like(where)
+        if not self.compile_shape(key, x[None], where, buffers, lambda: forward(x, where)[None]):
+            return None
+    return forward
+
+# %% ../../nbs/02_models/12_compile.ipynb #5725c718
+def chain_of_passes(forwards, state: torch.Tensor, n: int, k: int, choose):
+    """`(tokens (k,), rows (k, V), usable (k,))`: drawn one after the other by recorded passes.
+
+    `forwards`: of the first pass, over the last `n` ids, and of the others. `choose(logits (1, V), j)`
+    gives a row, a token and whether it is usable.
+    """
+    x = state[2 - n : 2]
+    where = state[2] - n + torch.arange(n, device=state.device)
+    chosen = []
+    for j in range(k):
+        chosen.append(choose(forwards[min(j, 1)](x, where)[-1:], j))
+        x, where = chosen[-1][1], where[-1:] + 1
+    rows, tokens, usable = (torch.cat(part) for part in zip(*chosen))
+    return tokens, rows, usable
+
+
+@patch
+def record_chain(self: Graphs, seat: Seat, n: int, k: int, scorer, rng) -> tuple | None:
+    "`(replay, numbers (3 k,), rows (k, V), uniforms (k,))` of a chain; None if it cannot be recorded."
+    forwards = [self.recorded_pass(seat, n), self.recorded_pass(seat, 1) if k > 1 else None]
+    if forwards[0] is None:
+        return None
+    state = seat.state
+    uniforms = torch.zeros(k, dtype=torch.float64, device=state.device)
+
+    def choose(logits, j):
+        row = scorer.rows_of(logits)
+        return row, *rng.draw(row, uniforms[j : j + 1] if rng.draws else None)
+
+    def run():
+        tokens, rows, usable = chain_of_passes(forwards, state, n, k, choose)
+        p = rows if scorer.probabilities else rows.softmax(-1)
+        probs = p.gather(1, tokens[:, None])[:, 0]
+        numbers = torch.cat([part.double() for part in (tokens, probs, usable)])
+        last = torch.cat([state[1:2], tokens])[-2:]
+        state.copy_(torch.cat([last, state[2:] + k]))
+        return numbers, rows
+
+    recorded = self.try_to_record(run)
+    return recorded and (recorded[0], *recorded[1], uniforms, scorer.source)
+
+
+@patch
+def try_to_record(self: Graphs, run) -> tuple | None:
+    "`self.record(run)`; None, with a warning, if that fails: a part of it may need the host."
+    try:
+        return self.record(run)
+    except RuntimeError as error:
+        self.warn(f'a step is not recorded: {first_line(error)}')
+        return None
+
+
+def seat_for(session, ids: list[int], least: int, k: int) -> tuple[Seat | None, int]:
+    """`(seat, n)`: the seat of a session, of whose `ids` the last `n`, at least `least`, are read again.
+
+    There is room for `k` tokens more. No seat if the session is not recorded, or has more to read than two.
+    """
+    graphs = session.lm.graphs
+    if graphs is None or not graphs.recordable(session):
+        return None, 0
+    held = min(common_prefix(session.rows[0], ids), len(ids) - least)
+    if held < 1 or len(ids) - held > 2:
+        return None, 0
+    session.rollback(held)
+    return graphs.seat(session.cache, held, len(ids) + k), len(ids) - held
+
+
+@torch.inference_mode()
+def recorded_chain(
+    scorer,  # a `Scorer` of a compiled model, whose processors do not read ids
+    ids: list[int],
+    k: int,  # tokens
+    rng,  # how each is drawn from its row
+    uniforms: torch.Tensor | None,  # `(k,)`; None: `rng` draws none
+    ends,  # ids after which the chain ends
+) -> tuple | None:
+    """`(tokens, probabilities, rows (n, V))` of up to `k` tokens after `ids`: one launch, one host read.
+
+    None where that is not recorded. The next chain overwrites the rows.
+    """
+    session = scorer.session
+    seat, n = seat_for(session, ids, 1, k)
+    if seat is None:
+        return None
+    graphs = session.lm.graphs
+    key = 'chain', n, k, id(scorer.source), scorer.probabilities, type(rng).__name__
+    tape = seat.tape(key, ids, lambda: graphs.record_chain(seat, n, k, scorer, rng))
+    if tape is None:
+        return None
+    replay, numbers, rows, drawn_by, _ = tape
+    if uniforms is not None:
+        drawn_by.copy_(uniforms)
+    replay()
+    values = to_host(numbers)
+    tokens = [int(x) for x in values[:k]]
+    after = ids + tokens
+    seat.known = (*after[-2:], len(after))
+    end = next((j for j in range(k) if not values[2 * k + j]), k)
+    end = next((j + 1 for j in range(end) if tokens[j] in ends), end)
+    session.keep(ids + tokens[: max(0, end - 1)])
+    session.passes += max(1, end)
+    return tokens[:end], values[k : k + end], rows[:end]
 
 # %% ../../nbs/02_models/12_compile.ipynb #10788011
 def partial_pass_function(parts: PartialForward, room: int, start: int, stop: int, head: bool):
@@ -483,6 +691,10 @@ class TransformersGraphs(Graphs):
         "Logits `(1, last, V)`, or None if no graph can do the pass or a hook must see it."
         return None if any(self.hooks) else self.logits(ids, cache, begin, last)
 
+    def is_free_of_hooks(self) -> bool:
+        "Has the model no hook that must see each pass?"
+        return not any(self.hooks)
+
     def is_current(self) -> bool:
         "Is the model as it was when it was traced?"
         return self.snapshot.is_current()
@@ -519,7 +731,7 @@ class CompileMixin:
         width: int = 8,  # passes of up to `width` tokens get a graph each; wider ones stay as they are
         length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile
         prompts: bool = False,  # prompts and wider passes too, padded to powers of two
-        cuda_graphs: bool = False,  # on a GPU, replay passes as CUDA graphs (not yet tried on one)
+        cuda_graphs: bool = False,  # on a GPU, replay steps as CUDA graphs (not yet tried on one)
         frozen: bool
         | None = None,  # by the library, with a copy of the weights; None: if there can be one
     ):
@@ -541,7 +753,7 @@ class CompileMixin:
         self._drop_library()
         shapes = dict(
             width=width,
-            record=record_cuda if cuda_graphs else None,
+            record=functools.partial(record_graph, device=self.device) if cuda_graphs else None,
             room=max(MIN_CAPACITY, 1 << (length - 1).bit_length()),
             prompts=prompts,
             limit=self.max_length,
@@ -674,7 +886,7 @@ class CompileMixin:
             raise ValueError(
                 f'{self.name} is compiled already: wrap the model again to compile it otherwise'
             )
-        if cuda_graphs and self.device.type != 'cuda':
+        if cuda_graphs and not has_graphs(self.device):
             raise ValueError(
                 f'{self.name} is on {self.device}, and cuda_graphs needs a CUDA device'
             )

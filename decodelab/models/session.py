@@ -23,33 +23,17 @@ from transformers.utils.output_capturing import OutputRecorder
 from ..core.checks import check_bool, check_int
 from ..core.files import read_json
 from .capabilities import CapabilitiesMixin
-from .compile import CompileMixin, TransformersGraphs
+from .compile import CompileMixin, TransformersGraphs, recorded_chain
 from .early_exit import EarlyExitMixin, upcast
 from .hidden_states import HiddenStatesMixin
-from decodelab.models.kv_cache import (
-    EncodedInput,
-    common_prefix,
-    decoder_start_ids,
-    encoder_decoder_cache,
-    preallocated_cache,
-)
+from .kv_cache import EncodedInput, common_prefix, decoder_start_ids
+from .kv_cache import encoder_decoder_cache, preallocated_cache
 from .library import SequenceReader, library_reason
-from decodelab.models.loading import (
-    EMBEDDED,  # noqa: F401 - imported from here elsewhere
-    as_name,
-    auto_class,
-    check_configuration,
-    check_present,
-    device_of,
-    hub_commit,
-    load_error,
-    locate,
-    n_shards,
-    no_progress_bars,
-    read_weights,
-    repository_file,
-    resolve_placement,
-)
+from .loading import EMBEDDED  # noqa: F401 - imported from here elsewhere
+from .loading import as_name, auto_class, check_configuration, check_present
+from .loading import device_of, hub_commit, load_error, locate, n_shards
+from .loading import no_progress_bars, read_weights, repository_file
+from .loading import resolve_placement
 from .tree_branches import TreeBranchesMixin
 
 # %% ../../nbs/02_models/13_session.ipynb #28c52d30
@@ -415,6 +399,18 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
     def chain(self, ids: list[int], k: int, uniforms=None, temperature=1.0, ends=()):
         "Up to `k` tokens drawn one after the other (`LibrarySession`); None: this session cannot."
         return None
+
+    def recorded_chain(self, scorer, ids: list[int], k: int, rng, uniforms, ends):
+        "A chain as one graph of a device (`models.compile`); None: it is not recorded."
+        return (
+            None if self.lm.graphs is None else recorded_chain(scorer, ids, k, rng, uniforms, ends)
+        )
+
+    def keep(self, ids: list[int]):
+        "The cache holds `ids`, the first of which it held before: recorded passes have read the others."
+        self.rows[0] = list(ids)
+        for layer in self.cache.layers:
+            layer.length = len(ids)
 
     def reduced(self, past):
         "A reader of drafted tokens over a part of this past, a `Reduction` (`models.reduced_cache`)."

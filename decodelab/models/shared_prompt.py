@@ -13,14 +13,8 @@ from dataclasses import dataclass
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from decodelab.models.batching import (
-    BatchedSession,
-    Batcher,
-    ForwardRequest,
-    ModelBatch,
-    not_ended,
-    run_pass,
-)
+from .batching import Batcher, BatchedSession, ForwardRequest, ModelBatch
+from .batching import not_ended, run_pass
 from .kv_cache import EncodedInput, SlotCache, common_prefix
 from .session import LM
 

@@ -15,17 +15,8 @@ import torch
 from torch import nn
 
 from .partial_forward import LAYER_KINDS, ROUNDING, trial_length, without_hooks
-from decodelab.models.transformer import (
-    ONEDNN,
-    Layer,
-    Matrix,
-    ModelSnapshot,
-    NativeForward,
-    Norm,
-    RotaryTables,
-    Weights,
-    has_own_product,
-)
+from .transformer import Layer, NativeForward, Matrix, Norm, ONEDNN, RotaryTables
+from .transformer import Weights, ModelSnapshot, has_own_product
 
 # %% ../../nbs/02_models/05_weights.ipynb #04beeb2e
 def llama_block(block) -> dict:

@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/07_speculative/05_device.ipynb #d51c6e32
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +14,10 @@ import torch
 from ..core.driver import RandomSource, Request, elapsed
 from ..core.host_reads import copy_to_host, to_host
 from ..core.trace import Step
+from ..models.compile import Seat, chain_of_passes, seat_for
 from .loop import Speculative, SpeculativeSequence, round_step
-from .protocol import DeviceDraft, DeviceVerdict, Draft, Verification
+from .protocol import DeviceDraft, DeviceVerdict, Draft, RecordedDraft
+from .protocol import Verification, select
 from ..strategies.sampling import ChoiceRows
 
 # %% ../../nbs/07_speculative/05_device.ipynb #b79e2389
@@ -60,12 +63,22 @@ def read_round(
 
     Raises `ValueError` if a row gave no token.
     """
-    k = len(draft.tokens)
-    after = torch.arange(k, device=p.device) >= n
+    return read_numbers(round_numbers(draft, n, verdict), draft, p, rng)
+
+
+def round_numbers(draft: DeviceDraft, n: torch.Tensor, verdict: DeviceVerdict) -> torch.Tensor:
+    "The numbers of a round that the host reads, `(5 + 2 k,)`."
+    after = torch.arange(len(draft.tokens), device=n.device) >= n
     usable = verdict.usable & (draft.usable | after).all()
     used = n * draft.draws + verdict.draws
     numbers = torch.stack([n, verdict.accepted, verdict.token, used, usable.long()])
-    values = to_host(torch.cat([t.double() for t in (numbers, draft.tokens, draft.probs)]))
+    return torch.cat([t.double() for t in (numbers, draft.tokens, draft.probs)])
+
+
+def read_numbers(numbers: torch.Tensor, draft: DeviceDraft, p: torch.Tensor, rng) -> RoundResult:
+    "The result of a round whose `numbers` are on the device; as `read_round`."
+    k = len(draft.tokens)
+    values = to_host(numbers)
     judged, accepted, token, used, usable = map(int, values[:5])
     if not usable:
         raise_unusable(p, draft, rng)
@@ -102,6 +115,7 @@ class DeviceSequence(SpeculativeSequence):
 
     def __init__(self, strategy: Speculative, request: Request):
         super().__init__(strategy, request)
+        self.strategy = strategy
         self.end_ids = torch.tensor(sorted(self.eos), dtype=torch.long, device=request.lm.device)
         self.judges = self.verifier.judges_on_device and self.rng.draws_on_device
         self.own_draws = self.draft_rng is not self.rng  # has the drafter a source of its own?
@@ -113,10 +127,15 @@ class DeviceSequence(SpeculativeSequence):
 
     def queued_step(self) -> Step | None:
         "A round with one host read; None if a part of it has to read on the way."
+        if self.room == 1:
+            return self.last_step()
         k = self.lookahead.fixed_length() if self.queues_drafts else None
         k = min(k or 0, self.room - 1)
         if k < 1 or not self.target.reads_pending():
             return None
+        recorded = self.recorded_step(k)
+        if recorded is not None:
+            return recorded
         start = self.request.now()
         queued = self.draft_state.draft_on_device(self.ids, k, self.draft_rng)
         if queued is None:
@@ -128,12 +147,65 @@ class DeviceSequence(SpeculativeSequence):
         result = self.judge(queued, judged_length(queued.tokens, self.end_ids), p)
         self.target.session.resolve(result.tokens)
         queued.scorer.session.resolve(result.tokens)
+        return self.finish(result, queued.passes, start, drafted)
+
+    def last_step(self) -> Step | None:
+        "The step of the last token, without a draft, where that is recorded; else None."
+        start = self.request.now()
+        chain = self.target.chain(self.ids, 1, self.rng) if self.judges else None
+        if chain is None:
+            return None
+        step = round_step(Draft([], []), Verification(0, chain[0][0]))
+        step.verify_seconds = elapsed(start, self.request.now())
+        return self.commit(step)
+
+    def finish(self, result: RoundResult, passes: int, start: float, drafted: float) -> Step:
+        "The step of a round that the host has read; `passes` of the draft model."
         n = result.judged
-        draft = Draft(result.tokens[:n], None, result.probs[:n], queued.passes)
+        draft = Draft(result.tokens[:n], None, result.probs[:n], passes)
         step = round_step(draft, result.verification)
         step.draft_seconds = elapsed(start, drafted)
         step.verify_seconds = elapsed(drafted, self.request.now())
         return self.commit(step)
+
+    def recorded_step(self, k: int) -> Step | None:
+        """A round that is one graph, of `k` drafted tokens: one launch, one host read.
+
+        Its seconds are those of the verification. None where it is not recorded.
+        """
+        if self.own_draws:
+            return None
+        start = self.request.now()
+        draft = self.draft_state.recorded_draft(self.ids, k, self.draft_rng)
+        tape = None if draft is None else self.round_tape(draft, k)
+        if tape is None:
+            return None
+        if self.rng.draws:
+            tape.uniforms.copy_(self.rng.stock.peek(len(tape.uniforms)))
+        tape.replay()
+        result = read_numbers(tape.numbers, tape.draft, tape.p, self.rng)
+        tape.keep(self.target.session, draft, self.ids, result)
+        return self.finish(result, k, start, start)
+
+    def round_tape(self, draft: RecordedDraft, k: int) -> 'RoundTape | None':
+        "The recording of a round, with the state of the sequence; None if there is none."
+        target, shared = self.target.session, draft.session is self.target.session
+        seat, n = seat_for(target, self.ids, 1, k)
+        other = seat if shared else seat_for(draft.session, self.ids, 2, k)[0]
+        if seat is None or other is None or n != 1:
+            return None
+        kind = type(self.rng).__name__, tuple(sorted(self.eos))
+        key = 'round', k, id(self.strategy), id(other), kind
+
+        def make():
+            other.write(self.ids)
+            tape = record_round(self, draft, k, seat, other)
+            other.known = ()
+            return tape
+
+        tape = seat.tape(key, self.ids, make)
+        other.write(self.ids)
+        return tape
 
     def judge(self, draft: DeviceDraft, n: torch.Tensor, p: torch.Tensor) -> RoundResult:
         "The result of a draft with rows `p` `(k+1, V)`, of which `n` `()` tokens are judged."
@@ -153,3 +225,70 @@ class DeviceSequence(SpeculativeSequence):
             choices = ChoiceRows(p)
             return self.verifier.verify(choices.rows(), draft, choices)
         return self.verifier.verify(rows_to_host(p, draft), draft, self.rng)
+
+# %% ../../nbs/07_speculative/05_device.ipynb #66072f9c
+@dataclass
+class RoundTape:
+    "A recorded round, and its results in the graph's memory."
+
+    replay: Callable
+    numbers: torch.Tensor  # `(5 + 2 k,)`, as `round_numbers` returns them
+    draft: DeviceDraft
+    p: torch.Tensor  # `(k+1, V)`: the target's rows
+    uniforms: torch.Tensor  # the random numbers of the round
+    seats: tuple[Seat, Seat]  # of the target and of the draft model
+    strategy: Speculative  # kept, so that no other has its id
+
+    def keep(self, target, draft: RecordedDraft, ids: list[int], result: RoundResult):
+        "Let the sessions know what a replay after `ids` has read."
+        accepted, token = result.verification.accepted, result.verification.token
+        k = len(result.tokens)
+        after = ids + result.tokens[:accepted] + [token]
+        for seat in self.seats:
+            seat.known = (*after[-2:], len(after))
+        target.keep(after[:-1])
+        target.passes += 1
+        if draft.session is target:
+            target.early_passes += k
+        else:
+            draft.session.keep((ids + result.tokens[: k - 1])[: len(after) - 1])
+            draft.session.passes += k
+
+
+def record_round(
+    sequence: DeviceSequence, draft: RecordedDraft, k: int, seat: Seat, other: Seat
+) -> RoundTape | None:
+    "Record a round of `k` drafted tokens in the seats of the target and of the draft model."
+    graphs, theirs = sequence.target.session.lm.graphs, draft.session.lm.graphs
+    n = 1 if seat is other else 2
+    forwards = [theirs.recorded_pass(other, m, draft.layer) for m in (n, 1)]
+    verify = graphs.recorded_pass(seat, k + 1)
+    if None in (*forwards, verify):
+        return None
+    state, rng = seat.state, sequence.rng
+    uniforms = torch.zeros(2 * k + 2, dtype=torch.float64, device=state.device)
+
+    def run():
+        scorer = draft.scorer
+        chain = chain_of_passes(
+            forwards, other.state, n, k, lambda logits, j: draft.choose(logits, j, uniforms)
+        )
+        kind = scorer.probabilities, draft.sampled, draft.rng.draws
+        queued = DeviceDraft.of_chain(*chain, *kind)
+        x = torch.cat([state[1:2], queued.tokens])
+        where = state[2] - 1 + torch.arange(k + 1, device=state.device)
+        p = sequence.target.rows_of(verify(x, where))  # (k+1, V)
+        judged = judged_length(queued.tokens, sequence.end_ids)
+        verdict = sequence.verifier.judge(p, queued, judged, rng, uniforms if rng.draws else None)
+        last = select(x, verdict.accepted)
+        after = torch.stack([last, verdict.token, state[2] + verdict.accepted + 1])
+        numbers = round_numbers(queued, judged, verdict)
+        for each in {id(seat): seat, id(other): other}.values():
+            each.state.copy_(after)
+        return numbers, queued, p
+
+    recorded = graphs.try_to_record(run)
+    if recorded is None:
+        return None
+    replay, results = recorded
+    return RoundTape(replay, *results, uniforms, (seat, other), sequence.strategy)

@@ -19,26 +19,13 @@ from ..core.checks import check_bool, check_fraction, check_int, check_number
 from ..core.component import fast_form_holds
 from ..core.driver import Request, Stop
 from ..core.trace import Step
-from decodelab.evaluate.certify import (
-    draft_qualities,
-    exact_check,
-    random_lm,
-    token_check,
-    varied_prompts,
-)
+from ..evaluate.certify import draft_qualities, exact_check, random_lm, token_check
+from ..evaluate.certify import varied_prompts
 from ..evaluate.exact import ExactLM
 from ..evaluate.streams import WatchedRng
 from .loop import Speculative
-from decodelab.speculative.protocol import (
-    Draft,
-    Drafter,
-    DraftProbs,
-    DraftState,
-    LookaheadRule,
-    check_finite,
-    draft_chain,
-    judged_tokens,
-)
+from .protocol import Draft, Drafter, DraftProbs, DraftState, LookaheadRule
+from .protocol import check_finite, draft_chain, judged_tokens
 from ..strategies.sampling import Sample
 
 # %% ../../nbs/07_speculative/07_lookahead.ipynb #bf3c9883

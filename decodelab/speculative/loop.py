@@ -14,15 +14,8 @@ import torch
 from ..core.checks import check_bool, check_instance
 from ..core.driver import RandomSource, Request, Rng, SequenceEnds, Strategy, elapsed
 from ..core.trace import Step
-from decodelab.speculative.protocol import (
-    Draft,
-    Drafter,
-    ExactMatchVerifier,
-    FixedLookahead,
-    LookaheadRule,
-    Verification,
-    Verifier,
-)
+from .protocol import Draft, Drafter, ExactMatchVerifier, FixedLookahead
+from .protocol import LookaheadRule, Verification, Verifier
 from .verifiers import MultiDraftVerifier, TokenVerifier
 from ..strategies.deterministic import DeterministicScorer
 from ..strategies.sampling import Base, ChoiceRows, Greedy, record_target

@@ -172,6 +172,9 @@ class DraftState:
     def draft_on_device(self, ids: list[int], k: int, rng: Rng):
         "A `DeviceDraft` of `k` tokens that the host does not read; None where there is none."
 
+    def recorded_draft(self, ids: list[int], k: int, rng: Rng):
+        "A `RecordedDraft` of `k` tokens, for a round that is one graph; None where there is none."
+
     def observe(self, draft: Draft, p):
         """Learn from the target's rows `p` `(1 + n, V)`: after `draft.committed` and after each node.
 
@@ -285,6 +288,30 @@ class DeviceDraft:
     draws: int = 0  # uniform numbers that each token took from the stock
     passes: int = 0  # forward passes of the draft model
     scorer: Any = None  # the drafter's, whose session learns the ids at the end
+
+    @classmethod
+    def of_chain(cls, tokens, rows, usable, probabilities: bool, sampled: bool, *more):
+        "A draft drawn from rows `(k, V)`, which are probabilities or scores."
+        p = rows if probabilities else rows.softmax(-1)
+        probs = p.gather(1, tokens[:, None])[:, 0]
+        return cls(tokens, rows if sampled else None, probs, usable, *more)
+
+
+@dataclass
+class RecordedDraft:
+    "How a graph drafts: passes of a session's model, and the draw of a token after each."
+
+    session: Any  # of the draft model, or the target's own
+    scorer: Any  # turns logits into rows, without ids
+    rng: RandomSource
+    sampled: bool  # are drafts samples of q?
+    layer: int | None = None  # passes exit after it; None: all layers
+
+    def choose(self, logits: torch.Tensor, j: int, uniforms: torch.Tensor | None):
+        "`(row, token, usable)` of the token at position `j`, for logits `(1, V)`."
+        row = self.scorer.rows_of(logits)
+        drawn_by = uniforms[j : j + 1] if self.rng.draws else None
+        return row, *self.rng.draw(row, drawn_by)
 
 
 @dataclass

@@ -13,13 +13,8 @@ import numpy as np
 
 from ..core.checks import check_bool
 from ..core.trace import Step
-from decodelab.speculative.cost_aware import (
-    OPTIMISM,
-    PRIOR_ACCEPTANCE,
-    PRIOR_DRAFTS,
-    CostAwareLookahead,
-    RoundCosts,
-)
+from .cost_aware import OPTIMISM, PRIOR_ACCEPTANCE, PRIOR_DRAFTS
+from .cost_aware import CostAwareLookahead, RoundCosts
 
 # %% ../../nbs/07_speculative/10_self_measuring.ipynb #a27c8cb8
 SAMPLES = 12  # the last rounds of each length that are tried at

@@ -9,15 +9,8 @@ __all__ = ['TokenVerifier', 'BlockVerifier', 'MultiDraftVerifier']
 import torch
 
 from ..core.driver import RandomSource, Rng
-from decodelab.speculative.protocol import (
-    DeviceDraft,
-    DeviceVerdict,
-    Draft,
-    Verification,
-    Verifier,
-    n_leading,
-    select,
-)
+from .protocol import DeviceDraft, DeviceVerdict, Draft, Verification, Verifier
+from .protocol import n_leading, select
 
 # %% ../../nbs/07_speculative/02_verifiers.ipynb #0854bd34
 def unnormalized_residual(

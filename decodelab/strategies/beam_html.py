@@ -9,18 +9,8 @@ __all__ = []
 from ..core.checks import check_choice, check_int
 from ..core.html import MONOSPACE, escape, image_html, save_page, svg_html
 from ..core.trace import Trace
-from decodelab.strategies.beam_plot import (
-    CHAR,
-    COLORS,
-    ROW,
-    TOP,
-    Edge,
-    display_text,
-    display_width,
-    labelled_frame,
-    layout_columns,
-    layout_runs,
-)
+from .beam_plot import CHAR, COLORS, ROW, TOP, Edge, display_width
+from .beam_plot import layout_columns, labelled_frame, layout_runs, display_text
 
 # %% ../../nbs/04_strategies/08_beam_html.ipynb #0fe218bc
 PLAIN = dict.fromkeys(map(ord, '·↵⇥…×■□'))

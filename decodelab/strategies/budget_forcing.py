@@ -11,14 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from fastcore.basics import patch
 
-from decodelab.core.checks import (
-    check_bool,
-    check_fraction,
-    check_ids,
-    check_in_vocabulary,
-    check_instance,
-    check_int,
-)
+from ..core.checks import check_bool, check_fraction, check_ids, check_in_vocabulary
+from ..core.checks import check_instance, check_int
 from ..core.component import Component
 from ..core.driver import Request, Strategy, encode_prompt
 from ..core.trace import Step

@@ -18,23 +18,12 @@ from ..core.driver import Request, Strategy
 from ..core.host_reads import to_host
 from ..core.plot import axes, ink, legend, series_style
 from ..core.trace import Step
-from decodelab.strategies.best_of_n import (
-    MAX_SEQUENCES,
-    Candidate,
-    Draws,
-    LoggedBase,
-    add_steps,
-    check_draws,
-    read_rows,
-)
+from .best_of_n import MAX_SEQUENCES
+from .best_of_n import Candidate, Draws, LoggedBase, add_steps, check_draws
+from .best_of_n import read_rows
 from .sampling import Base, Sample
-from decodelab.strategies.self_consistency import (
-    check_reader,
-    count_votes,
-    elect,
-    read_answer,
-    vote_info,
-)
+from .self_consistency import check_reader, count_votes, elect, read_answer
+from .self_consistency import vote_info
 
 # %% ../../nbs/04_strategies/21_deepconf.ipynb #c23d71a8
 def token_confidence(

@@ -18,6 +18,7 @@ from ..core.host_reads import lists_to_host, to_host
 from ..core.trace import Step
 from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
 from ..logits.warpers import Temperature
+from ..models.early_exit import upcast
 from ..models.session import Session
 from ..models.tree_branches import supports_tree
 
@@ -83,6 +84,8 @@ class Scorer:
     "Scores of one sequence by one model under logits processors."
 
     session = None  # of the model, where one is read position by position
+    source: LogitsProcessorList | None = None  # the processors, not bound to a request
+    reads_no_ids = False  # can the rows of a session be computed without the ids before them?
     processors: BoundProcessors | None = None  # None for a table of probabilities
     probabilities = False  # are the rows probabilities? Otherwise they are scores
     last_tree = None  # ids, tokens and logits of the last tree, if processors learn from scores
@@ -97,10 +100,12 @@ class Scorer:
         probabilities: bool,  # give probabilities instead of scores
     ):
         self.session = request.session()
+        self.source = processors
         self.processors = processors.bind(request)
         self.probabilities = probabilities
         if isinstance(self.session, Session):
             self.temperature = chain_temperature(self.processors.functions, probabilities)
+            self.reads_no_ids = not self.processors.reads_ids
 
     def scores(self, ids: list[int], last: int) -> torch.Tensor:
         "`(last, V)` after each of the last `last` prefixes of `ids`."
@@ -141,17 +146,21 @@ class Scorer:
     def chain(self, ids: list[int], k: int, rng: RandomSource, ends=()) -> tuple | None:
         """`(tokens, probabilities, rows (n, V))` of up to `k` tokens, each drawn after the last was read.
 
-        None where a row has to be seen on the way: by a record, by processors other than a temperature, by a
-        source of random numbers of another kind, or where the session cannot.
+        None where a row has to be seen on the way: by a record, by processors that read ids, by a source of
+        random numbers of another kind, or where the session cannot.
         """
-        if self.temperature is None or self.record is not None:
+        recorded = self.reads_no_ids and self.session.lm.graphs is not None
+        if self.record is not None or not (recorded or self.temperature is not None):
             return None
         if self.probabilities != bool(rng.draws) or not rng.draws_on_device:
             return None
         if not fast_form_holds(self, 'chain', 'scores', 'next_scores'):
             return None
         uniforms = rng.stock.peek(k) if rng.draws else None
-        chain = self.session.chain(ids, k, uniforms, self.temperature, ends)
+        if recorded:
+            chain = self.session.recorded_chain(self, ids, k, rng, uniforms, ends)
+        else:
+            chain = self.session.chain(ids, k, uniforms, self.temperature, ends)
         if chain is None or not chain[0]:
             return None
         if rng.draws:
@@ -209,6 +218,12 @@ def reads_pending(self: Scorer) -> bool:
     if not fast_form_holds(self, 'pending_scores', 'scores') or not self.session.reads_pending:
         return False
     return self.record is None and not self.processors.reads_ids
+
+
+@patch
+def rows_of(self: Scorer, logits: torch.Tensor) -> torch.Tensor:
+    "Rows `(n, V)` of a model's logits, by processors that do not read ids."
+    return self.finalize(self.processors([], upcast(logits)))
 
 
 @patch

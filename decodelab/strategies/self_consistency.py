@@ -16,16 +16,9 @@ from ..core.component import Component
 from ..core.driver import Request, Strategy
 from ..core.plot import SERIES, axes
 from ..core.trace import Step, Trace
-from decodelab.strategies.best_of_n import (
-    MAX_SEQUENCES,
-    Candidate,
-    CandidateScorer,
-    Draws,
-    check_draws,
-    choice_info,
-    to_scorer,
-    write_candidate,
-)
+from .best_of_n import MAX_SEQUENCES
+from .best_of_n import Candidate, CandidateScorer, Draws, check_draws
+from .best_of_n import choice_info, to_scorer, write_candidate
 from .sampling import Sample
 
 # %% ../../nbs/04_strategies/20_self_consistency.ipynb #c6e5880b

@@ -17,17 +17,9 @@ import torch
 from greenlet import greenlet
 
 from ..core.checks import check_instance, check_int
-from decodelab.core.driver import (
-    Request,
-    Rng,
-    add_token_texts,
-    check_lm,
-    elapsed,
-    empty_trace,
-    encode_prompt,
-    iter_steps,
-    to_stop,
-)
+from ..core.driver import Request, Rng, add_token_texts, check_lm, empty_trace
+from ..core.driver import elapsed, encode_prompt
+from ..core.driver import iter_steps, to_stop
 from ..core.plot import trace_html
 from ..core.trace import Trace
 from ..models.batching import Batcher, Queue, not_ended, owner_of

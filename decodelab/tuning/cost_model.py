@@ -17,14 +17,8 @@ import torch
 
 from ..core.checks import check_int, check_number
 from ..core.driver import Stop, decode, elapsed, encode_prompt, synchronize
-from decodelab.core.metrics import (
-    counts,
-    expected_tokens,
-    position_acceptance,
-    rates,
-    ratio_of_totals,
-    speedup,
-)
+from ..core.metrics import counts, expected_tokens, ratio_of_totals, position_acceptance
+from ..core.metrics import rates, speedup
 from ..core.plot import SERIES, axes, ink, legend, series_style
 from ..evaluate.bench import plan
 from ..evaluate.jobs import progress_bar

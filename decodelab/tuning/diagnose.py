@@ -12,18 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from decodelab.core.metrics import (
-    Interval,
-    counts,
-    good_runs,
-    pair_runs,
-    position_acceptance,
-    prompt_ratios,
-    rates,
-    ratio_of_medians,
-    speedup,
-    variant_name,
-)
+from ..core.metrics import Interval, counts, good_runs, pair_runs, position_acceptance
+from ..core.metrics import prompt_ratios, rates, ratio_of_medians, speedup, variant_name
 from ..core.trace import Step, Trace
 from ..evaluate.bench import load_run, run_row, to_frame
 from ..speculative.cost_aware import RoundCosts

@@ -24,13 +24,8 @@ from ..drafters.prompt_lookup import PromptLookupDrafter
 from ..evaluate.bench import bench, stable_repr
 from ..evaluate.jobs import progress_bar
 from ..speculative.cost_aware import BanditLookahead, CostAwareLookahead, RoundCosts
-from decodelab.speculative.lookahead import (
-    ConfidenceLookahead,
-    CumulativeLookahead,
-    EntropyLookahead,
-    HeuristicLookahead,
-    RocLookahead,
-)
+from ..speculative.lookahead import ConfidenceLookahead, CumulativeLookahead
+from ..speculative.lookahead import EntropyLookahead, HeuristicLookahead, RocLookahead
 from ..speculative.loop import Speculative
 from ..speculative.protocol import FixedLookahead, LookaheadRule
 from ..strategies.sampling import Greedy

@@ -13,16 +13,9 @@ import torch
 
 from ..core.checks import check_choice, check_fraction, check_int, check_number
 from .base import GreenListWatermark, rows_as_tuples
-from decodelab.watermark.philox import (
-    LIST_DOMAIN,
-    SEEDINGS,
-    key_words,
-    select_context,
-    self_token_words,
-    self_vocabulary_words,
-    token_words,
-    vocabulary_words,
-)
+from .philox import select_context, key_words, LIST_DOMAIN, SEEDINGS
+from .philox import self_token_words, self_vocabulary_words, token_words
+from .philox import vocabulary_words
 
 # %% ../../nbs/10_watermark/04_green_list.ipynb #baff5ff9
 @dataclass(frozen=True, repr=False)

@@ -14,22 +14,11 @@ import numpy as np
 import torch
 
 from ..core.checks import check_int
-from decodelab.watermark.base import (
-    TokenScores,
-    Watermark,
-    check_ids_and_prompt,
-    first_occurrence,
-    rows_as_tuples,
-    scorable_positions,
-)
+from .base import TokenScores, Watermark, check_ids_and_prompt, first_occurrence
+from .base import rows_as_tuples, scorable_positions
 from .null import GammaNull, null_distribution
-from decodelab.watermark.philox import (
-    key_words,
-    preceding_ids,
-    token_words,
-    uniform,
-    vocabulary_words,
-)
+from .philox import key_words, preceding_ids, token_words, uniform
+from .philox import vocabulary_words
 
 # %% ../../nbs/10_watermark/06_gumbel.ipynb #a267aef0
 def gumbel_argmax(

@@ -11,15 +11,8 @@ import torch
 from ..core.checks import check_instance
 from ..core.driver import RandomSource, Request, Rng
 from ..speculative.loop import Speculative
-from decodelab.speculative.protocol import (
-    Draft,
-    Drafter,
-    DraftState,
-    FixedLookahead,
-    LookaheadRule,
-    Verification,
-    Verifier,
-)
+from ..speculative.protocol import Draft, Drafter, DraftState, FixedLookahead, LookaheadRule
+from ..speculative.protocol import Verification, Verifier
 from ..speculative.verifiers import TokenVerifier
 from ..strategies.sampling import Base, Sample
 from .dual_gumbel import DualGumbel, TripleGumbel

@@ -18,15 +18,8 @@ import torch
 from ..core.checks import check_int
 from .base import TokenScores, Watermark, check_ids_and_prompt
 from .null import LatticeNull, null_distribution
-from decodelab.watermark.tournament_sampling import (
-    GValues,
-    IteratedHash,
-    TableHash,
-    keys_digest,
-    tournament,
-    tournament_logp,
-    vocabulary_g_values,
-)
+from .tournament_sampling import GValues, IteratedHash, TableHash, keys_digest
+from .tournament_sampling import tournament, tournament_logp, vocabulary_g_values
 
 # %% ../../nbs/10_watermark/09_synthid.ipynb #6759ede9
 def contexts_of(new: Sequence[int], width: int, padded: bool = False) -> list[tuple[int, ...]]:

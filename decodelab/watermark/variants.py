@@ -14,25 +14,12 @@ import numpy as np
 import torch
 
 from ..core.checks import check_choice, check_fraction, check_int, check_number
-from decodelab.watermark.base import (
-    GreenListWatermark,
-    TokenScores,
-    cached_green_lists,
-    check_ids_and_prompt,
-    first_occurrence,
-    pair_with_prompts,
-    unique_by,
-)
+from .base import GreenListWatermark, TokenScores, cached_green_lists
+from .base import check_ids_and_prompt, first_occurrence, pair_with_prompts
+from .base import unique_by
 from .green_list import GreenList
-from decodelab.watermark.philox import (
-    LIST_DOMAIN,
-    WORD_MASK,
-    key_words,
-    philox,
-    preceding_ids,
-    token_words,
-    vocabulary_words,
-)
+from .philox import LIST_DOMAIN, WORD_MASK, key_words, philox, preceding_ids
+from .philox import token_words, vocabulary_words
 
 # %% ../../nbs/10_watermark/05_variants.ipynb #2ec8c4d1
 @dataclass(frozen=True, repr=False)

@@ -14,25 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from decodelab.zoo.biographies import (
-    KINDS,
-    WORDINGS,
-    FactQuestion,
-    Person,
-    corpus,
-    lexicon,
-    people,
-    questions,
-)
+from .biographies import KINDS, WORDINGS, FactQuestion, Person, corpus, lexicon, people
+from .biographies import questions
 from .corpus import wrap_tokenizer
-from decodelab.zoo.training import (
-    RowBatches,
-    cross_entropy,
-    fit,
-    forward,
-    save_files,
-    train_command,
-)
+from .training import RowBatches, cross_entropy, fit, forward, save_files
+from .training import train_command
 
 # %% ../../nbs/05_zoo/07_biographies_model.ipynb #0884f8d0
 def new_tokenizer():

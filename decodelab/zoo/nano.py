@@ -17,17 +17,9 @@ import torch
 
 from ..models.loading import NANO
 from .corpus import corpus, source_files
-from decodelab.zoo.training import (
-    TokenBatches,
-    compile_layers,
-    fit,
-    held_out_score,
-    llama_sizes,
-    loss_for,
-    new_model,
-    save_files,
-    training_data,
-)
+from .training import TokenBatches, compile_layers, fit, held_out_score, llama_sizes
+from .training import loss_for
+from .training import new_model, save_files, training_data
 
 # %% ../../nbs/05_zoo/03_nano.ipynb #22dba6d3
 CONFIGS = dict(

@@ -18,14 +18,8 @@ import torch
 import torch.nn.functional as F
 
 from .signals import KEYS, MORSE, RATE, SECONDS, Signal, sample
-from decodelab.zoo.training import (
-    RowBatches,
-    check_names,
-    fit,
-    save_files,
-    train_command,
-    trained_model,
-)
+from .training import RowBatches, check_names, fit, save_files, train_command
+from .training import trained_model
 
 # %% ../../nbs/05_zoo/10_speech_model.ipynb #33e5bdb0
 NAMES = 'pico-whisper', 'pico-whisper-draft'

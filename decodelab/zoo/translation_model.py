@@ -13,14 +13,8 @@ import numpy as np
 import torch
 
 from .number_words import Pair, pairs
-from decodelab.zoo.training import (
-    RowBatches,
-    check_names,
-    fit,
-    save_files,
-    train_command,
-    trained_model,
-)
+from .training import RowBatches, check_names, fit, save_files, train_command
+from .training import trained_model
 
 # %% ../../nbs/05_zoo/08_translation_model.ipynb #e4c44b44
 END = 0

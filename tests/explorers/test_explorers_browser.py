@@ -34,10 +34,9 @@ from decodelab.explorers import (
 )
 from decodelab.explorers.explorer import RERUN, view_html
 from decodelab.speculative import recorded
-from tests.jupyter_browser import ARTEFACTS, BROWSER, open_browser, open_notebook, run_all, serve
+from tests.jupyter_browser import ARTEFACTS, open_notebook, run_all
 
 bs4 = pytest.importorskip('bs4', reason='comes with nbconvert, of [lab]')
-pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 PROMPT = 'def is_even(n):\n    """Return True if n is even."""'
 SETUP = f"""
 from decodelab import AssistantDrafter, DraftTable, Sample, Speculative, Temperature
@@ -70,21 +69,21 @@ DIFFERENCE = 'first difference'
 
 
 @pytest.fixture(scope='module')
-def lab(tmp_path_factory):
+def lab(browser, jupyterlab, notebooks):
     "The page of a notebook with all explorers, the address of a file beside it, and its folder."
-    home, folder = (tmp_path_factory.mktemp(name) for name in ('home', 'notebooks'))
     sources = [SETUP, *CELLS.values()]
     nb = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, sources)))
     nb.metadata.kernelspec = dict(name='python3', display_name='python3', language='python')
-    nbformat.write(nb, folder / 'explorers.ipynb')
+    nbformat.write(nb, notebooks / 'explorers.ipynb')
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    with serve(folder, home) as address, open_browser(1280, 1600) as page:
-        page.context.grant_permissions(['clipboard-read', 'clipboard-write'])
-        open_notebook(page, address('explorers.ipynb') + '&reset')
-        outputs = run_all(page)
-        assert not [o for o in outputs if o['output_type'] == 'error'], outputs
-        page.locator('.decodelab-panel .decodelab-explorer').nth(len(CELLS) - 1).wait_for()
-        yield page, address, folder
+    page = browser.new_page(viewport=dict(width=1280, height=1600))
+    page.context.grant_permissions(['clipboard-read', 'clipboard-write'])
+    open_notebook(page, jupyterlab('explorers.ipynb'))
+    outputs = run_all(page)
+    assert not [o for o in outputs if o['output_type'] == 'error'], outputs
+    page.locator('.decodelab-panel .decodelab-explorer').nth(len(CELLS) - 1).wait_for()
+    yield page, jupyterlab, notebooks
+    page.close()
 
 
 class Form:
@@ -258,7 +257,7 @@ def test_a_decode_that_fails_or_is_stopped(lab, form):
     alert.wait_for(timeout=30_000)
     assert 'weighs probabilities' in alert.inner_text()
     form.choose('verifier', 'default')
-    form.move('max new tokens', 200)
+    form.move('max new tokens', 40, 'PageUp')
 
     def stop_in_the_second_pane():
         form.press('Run')
@@ -389,7 +388,7 @@ def test_saved_and_opened_without_its_kernel(lab, trusted):
         nb = nbformat.read(folder / 'explorers.ipynb', 4)
         nb.metadata.author = 'somebody'  # another file than the one that was signed
         nbformat.write(nb, folder / name)
-    open_notebook(page, address(name) + '&reset')
+    open_notebook(page, address(name))
     page.locator('.decodelab-still').first.wait_for()
     page.wait_for_timeout(1000)
     text = page.locator('.jp-Notebook').inner_text()

@@ -6,9 +6,6 @@ nothing load, which must change nothing about what a reader sees.
 Skipped if the machine has no browser.
 """
 
-import os
-import shutil
-
 import pytest
 
 from decodelab import BeamSearch, GreenList, decode, detect
@@ -18,10 +15,6 @@ from decodelab.detection.highlight import highlight_tokens
 from decodelab.evaluate.certify import random_lm
 from decodelab.lab.notebook_html import markdown_html, safe_html
 from decodelab.strategies.beam_html import beam_html
-
-NAMES = ('chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable')
-BROWSER = next(filter(None, map(shutil.which, NAMES)), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 
 HOSTILE = (
     '<script>window.hit = 1</script>',
@@ -41,17 +34,6 @@ CSP = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
     "script-src 'none'; connect-src 'none'; frame-src 'none'"
 )
-
-
-@pytest.fixture(scope='module')
-def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        arguments = ['--no-sandbox'] if os.geteuid() == 0 else []
-        browser = play.chromium.launch(executable_path=BROWSER, args=arguments)
-        yield browser
-        browser.close()
 
 
 def look(browser, path, strict: bool) -> dict:

@@ -8,20 +8,19 @@ import replays
 from replays import REPLAYS
 
 from decodelab.core.html import save_page
-from tests.jupyter_browser import ARTEFACTS, BROWSER, open_browser
-
-pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
+from tests.jupyter_browser import ARTEFACTS
 
 
 @pytest.fixture(scope='module')
-def page():
+def page(browser):
     ARTEFACTS.mkdir(parents=True, exist_ok=True)
-    with open_browser(1000, 1400) as page:
-        page.errors = []
-        page.on('pageerror', lambda error: page.errors.append(str(error)))
-        page.on('console', lambda m: m.type == 'error' and page.errors.append(m.text))
-        page.context.grant_permissions(['clipboard-read', 'clipboard-write'])
-        yield page
+    page = browser.new_page(viewport=dict(width=1000, height=1400))
+    page.errors = []
+    page.on('pageerror', lambda error: page.errors.append(str(error)))
+    page.on('console', lambda m: m.type == 'error' and page.errors.append(m.text))
+    page.context.grant_permissions(['clipboard-read', 'clipboard-write'])
+    yield page
+    page.close()
 
 
 @pytest.fixture

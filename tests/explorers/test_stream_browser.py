@@ -6,9 +6,8 @@ Skipped if the machine has no browser.
 import nbformat
 import pytest
 
-from tests.explorers.test_tour_browser import BROWSER, TOUR, lab, page  # noqa: F401 (fixtures)
+from tests.jupyter_browser import open_notebook
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 MADE = '''import time
 from decodelab import BeamSearch, Speculative, PromptLookupDrafter, decode, load
 from decodelab.strategies import display_live
@@ -27,27 +26,17 @@ SEARCH = "display_live(lm, prompt, BeamSearch(4), 20)"
 
 
 @pytest.fixture
-def tour(tmp_path):
-    "A folder with a notebook that watches, under the tour's name."
-    nbformat.write(
-        nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(source) for source in (MADE, FAST, WIDE, SEARCH)],
-            metadata=dict(
-                kernelspec=dict(name='python3', display_name='Python 3', language='python')
-            ),
-        ),
-        tmp_path / TOUR,
-    )
-    return tmp_path
+def address(jupyterlab, notebooks):
+    "The address of a notebook that watches."
+    cells = [nbformat.v4.new_code_cell(source) for source in (MADE, FAST, WIDE, SEARCH)]
+    nb = nbformat.v4.new_notebook(cells=cells)
+    nb.metadata.kernelspec = dict(name='python3', display_name='Python 3', language='python')
+    nbformat.write(nb, notebooks / 'stream.ipynb')
+    return jupyterlab('stream.ipynb')
 
 
-def test_a_text_is_watched_as_it_grows(lab, page):
-    page.goto(lab)
-    page.locator('.jp-Notebook .jp-CodeCell').first.wait_for(timeout=90_000)
-    page.wait_for_function(
-        "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'",
-        timeout=90_000,
-    )
+def test_a_text_is_watched_as_it_grows(address, page):
+    open_notebook(page, address)
     page.evaluate("""() => { window.seen = []; setInterval(() => window.seen.push([...document.querySelectorAll('.jp-CodeCell')].map(c => {
         const text = c.querySelector('.decodelab-trace .dl-text')
         return text && [text.innerText, text.querySelectorAll('.dl-accepted').length] })), 20) }""")

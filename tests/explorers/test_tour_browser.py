@@ -9,47 +9,24 @@ import nbformat
 import pytest
 from repo import ROOT
 
-from tests.jupyter_browser import (
-    ARTEFACTS,
-    BROWSER,
-    CELLS,
-    open_browser,
-    open_notebook,
-    run_all,
-    serve,
-)
+from tests.jupyter_browser import ARTEFACTS, CELLS, open_notebook, run_all
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason='no Chromium on this machine')
 TOUR = '00_tour.ipynb'
 
 
 @pytest.fixture
-def tour(tmp_path):
-    "A folder with the tour, all outputs taken away, so that whatever is seen was made here."
+def address(jupyterlab, notebooks):
+    "The address of the tour, all outputs taken away, so that whatever is seen was made here."
     nb = nbformat.read(ROOT / 'experiments' / TOUR, 4)
     for cell in nb.cells:
         if cell.cell_type == 'code':
             cell.outputs, cell.execution_count = [], None
-    nbformat.write(nb, tmp_path / TOUR)
-    return tmp_path
+    nbformat.write(nb, notebooks / TOUR)
+    return jupyterlab(TOUR)
 
 
-@pytest.fixture
-def lab(tour, tmp_path_factory):
-    "The address of the tour in a JupyterLab that serves its folder."
-    home = tmp_path_factory.mktemp('home')
-    with serve(tour, home, DECODELAB_SCALE='pico', DECODELAB_QUICK='1') as address:
-        yield address(TOUR)
-
-
-@pytest.fixture
-def page():
-    with open_browser() as page:
-        yield page
-
-
-def test_the_tour_runs_and_shows_its_trace_and_its_figures(lab, tour, page):
-    open_notebook(page, lab)
+def test_the_tour_runs_and_shows_its_trace_and_its_figures(address, page):
+    open_notebook(page, address)
     assert page.evaluate(
         f"[...{CELLS}].filter(c => c.type === 'code').every(c => c.outputs.length === 0 && "
         "c.executionCount === null)"

@@ -172,7 +172,8 @@ class Lazy(dict):
             self[name] = Eagle3Heads(width, target.vocab_size).randomized(target)
         elif name == 'other':
             other = build('llama', 2, self.vocab_size)
-            self[name] = type(other)(other.model, letters(self.vocab_size, reverse=True), 'other')
+            kind = type(self['target'])  # the target remembers its logits, or neither does
+            self[name] = kind(other.model, letters(self.vocab_size, reverse=True), 'other')
         else:
             raise KeyError(name)
         return self[name]

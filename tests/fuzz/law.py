@@ -11,8 +11,9 @@ import time
 import numpy as np
 import torch
 
-from decodelab import Sample
-from decodelab.core.driver import NoTokenError, iter_steps
+from decodelab import Sample, Stop
+from decodelab.core.driver import NoTokenError, Request, iter_steps
+from decodelab.evaluate.certify import Exercised, sequence_distribution
 from decodelab.evaluate.exact import Enumerator, Interval
 from decodelab.logits.processor_list import LogitsProcessorList
 from tests.fuzz.cases import SECONDS, Case, FailedError, Kind, judged, time_limit, world_of
@@ -76,6 +77,46 @@ def outcomes(run, most: int, seconds: float):
         value = run(rng)
         paths += rng.untried
         yield value, rng.weight
+
+
+def enumerated(request, strategy, most: int, seconds: float, observe=None) -> dict:
+    """Sequence → probability under a strategy, by every outcome of its draws.
+
+    `request(rng)` opens a path; `observe`, if given, sees the steps of each.
+    """
+    probabilities = {}
+
+    def run(rng):
+        steps = [step for step, _ in iter_steps(request(rng), strategy)]
+        if observe is not None:
+            observe(steps)
+        return tuple(itertools.chain.from_iterable(step.tokens for step in steps))
+
+    for tokens, weight in outcomes(run, most, seconds):
+        probabilities[tokens] = probabilities.get(tokens, 0) + weight
+    return probabilities
+
+
+def total_variation(a: dict, b: dict) -> float:
+    "Half the sum of absolute differences."
+    return sum(abs(a.get(t, 0) - b.get(t, 0)) for t in a.keys() | b.keys()) / 2
+
+
+def distance_from_base(strategy, lm, prompt, n: int) -> tuple[float, Exercised]:
+    "How far the first `n` tokens of a strategy are from plain sampling, exactly, and what its paths exercised."
+    exercised = Exercised()
+
+    def observe(steps):
+        for step in steps:
+            exercised.add(step)
+
+    def request(rng):
+        return Request(lm, list(prompt), n, rng, Stop(eos=()))
+
+    sequences = itertools.product(range(lm.vocab_size), repeat=n)
+    plain = dict(zip(sequences, sequence_distribution(strategy.base, lm, list(prompt), n)))
+    probabilities = enumerated(request, strategy, 100_000, SECONDS, observe)
+    return total_variation(probabilities, plain), exercised
 
 
 def plain_distribution(case: Case, target, processors) -> dict | None:
@@ -153,24 +194,14 @@ def check(
     if plain is None:
         return False
 
-    def run(rng):
-        steps = iter_steps(case.request(target, case.prompts[0], rng), strategy)
-        return tuple(itertools.chain.from_iterable(step.tokens for step, _ in steps))
-
     with time_limit(SECONDS), judged(plain_succeeded=True):
-        probabilities = {}
         try:
-            for tokens, weight in outcomes(run, most, seconds):
-                probabilities[tokens] = probabilities.get(tokens, 0) + weight
+            probabilities = enumerated(
+                lambda rng: case.request(target, case.prompts[0], rng), strategy, most, seconds
+            )
         except TooManyPathsError:
             return False
-    distance = (
-        sum(
-            abs(probabilities.get(t, 0) - plain.get(t, 0))
-            for t in probabilities.keys() | plain.keys()
-        )
-        / 2
-    )
+    distance = total_variation(probabilities, plain)
     if distance > TOLERANCE and distance > TOLERANCE + worst_rounding(case, target):
         raise FailedError(f'TV = {distance:.6f} from plain sampling, over {len(plain)} sequences')
     return True

@@ -61,30 +61,60 @@ def lm():
     return load('pico', device='cpu', dtype=torch.float32)
 
 
-def test_exported_strategies_generate_the_same_without_decodelab(lm, tmp_path):
+@pytest.fixture(scope='module')
+def prompt(lm):
+    return lm.encode('def read_lines(path):\n    """')
+
+
+@pytest.fixture(scope='module')
+def methods(lm):
+    "Strategies that transformers no longer has."
     path = lm.encode(' path')
-    made = dict(
+    other = DisjunctiveConstraint([lm.encode(' file'), lm.encode(' line')])
+    return dict(
         dola=DoLa(),
         low=DoLa('low', repetition_penalty=None),
         contrastive=ContrastiveSearch(0.5, 5),
         diverse=DiverseBeamSearch(4, 2, 0.6),
         lookup=Speculative(PromptLookupDrafter(), lookahead=FixedLookahead(4)),
         fast_dola=Speculative(PromptLookupDrafter(), base=DoLa()),
-        constrained=ConstrainedBeamSearch(
-            [
-                PhrasalConstraint(path),
-                DisjunctiveConstraint([lm.encode(' file'), lm.encode(' line')]),
-            ],
-            4,
-        ),
+        constrained=ConstrainedBeamSearch([PhrasalConstraint(path), other], 4),
     )
+
+
+@pytest.fixture(scope='module')
+def guide(lm):
+    "The custom methods of the generation guide: thinking on, going back, special tokens, prepared inputs."
+    end, comma = lm.encode('.')[0], tuple(lm.encode(', and'))
+    return dict(
+        thinking=BudgetForcing(end, 12, 16, wait=comma),
+        unsure=BudgetForcing(end, 0, 20, wait=comma, confidence=0.9, trial_tokens=4),
+        hidden=BudgetForcing(end, max_tokens=4, hidden=True),
+        back=Backtracking(RepeatedNGram(3)),
+        phrases=Backtracking(Phrases([tuple(lm.encode(' a list'))])),
+        inserted=TokenTriggers([InsertAfter(tuple(lm.encode(' list')), comma), Calculator()]),
+        reread=PreparedPrompt(Reread((end,)), Greedy(RepetitionPenalty(1.2))),
+        prefix=PreparedPrompt(Prepend((end, end)), ContrastiveSearch()),
+    )
+
+
+@pytest.fixture(scope='module')
+def exported(methods, guide, prompt, tmp_path_factory):
+    "`{name: new tokens}` of both, exported, in one Python without decodelab."
+    folder = tmp_path_factory.mktemp('exported')
+    made = methods | guide
     for name, strategy in made.items():
-        export_custom_generate(strategy, tmp_path / name)
-    prompt = lm.encode('def read_lines(path):\n    """Return')
-    (tmp_path / 'cache').mkdir()
-    assert run_without_decodelab(
-        [tmp_path / n for n in made], EMBEDDED / 'pico', prompt, 16, tmp_path / 'cache'
-    ) == [decode(lm, prompt, s, 16).tokens for s in made.values()]
+        export_custom_generate(strategy, folder / name)
+    (folder / 'cache').mkdir()
+    folders = [folder / name for name in made]
+    return dict(
+        zip(made, run_without_decodelab(folders, EMBEDDED / 'pico', prompt, 20, folder / 'cache'))
+    )
+
+
+def test_exported_strategies_generate_the_same_without_decodelab(lm, methods, prompt, exported):
+    for name, strategy in methods.items():
+        assert exported[name] == decode(lm, prompt, strategy, 20).tokens, name
 
 
 def test_an_exported_recipe_takes_arguments_batches_streamers_and_stop_strings(lm, tmp_path):
@@ -117,29 +147,11 @@ def test_an_exported_recipe_takes_arguments_batches_streamers_and_stop_strings(l
     assert outputs['one'][-1] in [i for i in range(lm.vocab_size) if '\n' in lm.decode([i])]
 
 
-def test_the_methods_of_the_generation_guide_are_recipes(lm, tmp_path):
-    "Thinking on, going back, special tokens and prepared inputs, in a Python without decodelab."
-    prompt = lm.encode('def read_lines(path):\n    """')
-    end, comma = lm.encode('.')[0], tuple(lm.encode(', and'))
-    made = dict(
-        thinking=BudgetForcing(end, 12, 16, wait=comma),
-        unsure=BudgetForcing(end, 0, 20, wait=comma, confidence=0.9, trial_tokens=4),
-        hidden=BudgetForcing(end, max_tokens=4, hidden=True),
-        back=Backtracking(RepeatedNGram(3)),
-        phrases=Backtracking(Phrases([tuple(lm.encode(' a list'))])),
-        inserted=TokenTriggers([InsertAfter(tuple(lm.encode(' list')), comma), Calculator()]),
-        reread=PreparedPrompt(Reread((end,)), Greedy(RepetitionPenalty(1.2))),
-        prefix=PreparedPrompt(Prepend((end, end)), ContrastiveSearch()),
-    )
-    for name, strategy in made.items():
-        export_custom_generate(strategy, tmp_path / name)
-    (tmp_path / 'cache').mkdir()
-    result = run_without_decodelab(
-        [tmp_path / name for name in made], EMBEDDED / 'pico', prompt, 20, tmp_path / 'cache'
-    )
-    want = [decode(lm, prompt, strategy, 20).tokens for strategy in made.values()]
-    assert result == want
-    assert all(tokens != decode(lm, prompt, Greedy(), 20).tokens for tokens in want)
+def test_the_methods_of_the_generation_guide_are_recipes(lm, guide, prompt, exported):
+    plain = decode(lm, prompt, Greedy(), 20).tokens
+    for name, strategy in guide.items():
+        assert exported[name] == decode(lm, prompt, strategy, 20).tokens, name
+        assert exported[name] != plain, name
 
 
 def test_the_methods_of_the_generation_guide_through_the_hook_in_batches(lm):

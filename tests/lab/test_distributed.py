@@ -423,24 +423,24 @@ def test_the_slurm_script_shares_an_experiment_and_leaves_a_finished_one_alone(t
         SLURM_GPUS_ON_NODE='1',
         SLURM_JOB_NODELIST='n[1-2]',
     )
-    for _ in range(2):  # the second time there is nothing to do, and nobody waits for anybody
-        job = subprocess.run(
-            [
-                'bash',
-                tmp_path / 'job.sh',
-                '04_small',
-                '--notebooks',
-                tmp_path,
-                '--out',
-                tmp_path / 'out',
-            ],
-            env=env | dict(SLURM_JOB_ID=str(free_port() - 20000)),
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert job.returncode == 0, job.stderr[-3000:]
-        assert job.stdout.count('agrees: they add up') == 1  # the main process alone speaks
+    options = ['04_small', '--notebooks', tmp_path, '--out', tmp_path / 'out']
+    job = subprocess.run(
+        ['bash', tmp_path / 'job.sh', *options],
+        env=env | dict(SLURM_JOB_ID=str(free_port() - 20000)),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert job.returncode == 0, job.stderr[-3000:]
+    again = Forks(2, ['-m', 'decodelab', 'experiment', *options, '--resume'], env)
+    try:
+        # nothing is left to do, and nobody waits for anybody
+        out, err = again.communicate(timeout=240)
+    finally:
+        again.kill()
+    assert again.returncode == 0, err[-3000:]
+    for output in (job.stdout, out):  # the main process alone speaks
+        assert output.count('agrees: they add up') == 1
     files = {
         part: stored_rows(tmp_path / 'out' / 'runs' / '04_small.pico' / part)
         for part in ('live', 'rows')

@@ -5,9 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import nbformat
@@ -20,6 +17,7 @@ from repo import ROOT, notebooks
 from decodelab.core.files import may_be_alive
 from decodelab.lab import merge_runs
 from decodelab.lab.requirements import free_disk
+from tests.lab.test_distributed import Forks
 
 pytest.importorskip('nbclient')
 SETUP = '''import os, time
@@ -69,28 +67,15 @@ def write(folder, name='01_slow', *cells):
     return folder / f'{name}.ipynb'
 
 
-def start(*args, cwd, pace=0, launch=(), **env):
-    "The command, started: in a fork, or by `launch`."
-    env = (
-        {k: v for k, v in os.environ.items() if not k.startswith('DECODELAB_')}
-        | dict(PYTHONPATH=str(ROOT), PACE=str(pace), OMP_NUM_THREADS='1')
-        | env
-    )
-    if not launch:
-        return preloaded.start(['-m', 'decodelab', *args], cwd=cwd, env=env)
-    heed = lambda: signal.signal(
-        signal.SIGINT, signal.SIG_DFL
-    )  # a shell's background job is started with SIGINT ignored, and hands that on
-    accelerate = [sys.executable, '-m', 'accelerate.commands.accelerate_cli', *launch[1:]]
-    return subprocess.Popen(
-        [*accelerate, '-m', 'decodelab', *map(str, args)],
-        cwd=cwd,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed,
-    )
+def environment(pace=0, **more):
+    "The environment of a command: this one's, without what the project's variables say."
+    own = {k: v for k, v in os.environ.items() if not k.startswith('DECODELAB_')}
+    return own | dict(PYTHONPATH=str(ROOT), PACE=str(pace), OMP_NUM_THREADS='1') | more
+
+
+def start(*args, cwd, pace=0, **env):
+    "The command, started in a fork."
+    return preloaded.start(['-m', 'decodelab', *args], cwd=cwd, env=environment(pace, **env))
 
 
 def run(*args, **how):
@@ -255,7 +240,7 @@ def test_every_experiment_names_its_needs_and_its_figures(path):
 # Several processes
 
 
-def test_accelerate_shares_one_experiment_after_the_other_and_the_main_process_writes(tmp_path):
+def test_two_processes_share_one_experiment_after_the_other_and_the_main_one_writes(tmp_path):
     write(tmp_path / 'e')
     cells = (
         '# Next',
@@ -270,32 +255,14 @@ def test_accelerate_shares_one_experiment_after_the_other_and_the_main_process_w
         AGREEMENT,
     )
     write(tmp_path / 'e', '02_next', *cells)  # its processes must find each other again
-    with socket.socket() as s:
-        s.bind(('127.0.0.1', 0))
-        port = s.getsockname()[1]
-    launch = (
-        'accelerate',
-        'launch',
-        '--num_processes',
-        '2',
-        '--multi_gpu',
-        '--main_process_port',
-        str(port),
-    )  # needs no GPU
-    process = start(
-        'experiment',
-        'all',
-        '--notebooks',
-        'e',
-        '--out',
-        'out',
-        cwd=tmp_path,
-        pace=0.3,
-        launch=launch,
-        CUDA_VISIBLE_DEVICES='',
-    )
-    out, err = process.communicate(timeout=400)
-    assert process.returncode == 0, err[-3000:]
+    options = ['experiment', 'all', '--notebooks', tmp_path / 'e', '--out', tmp_path / 'out']
+    env = environment(pace=0.3, CUDA_VISIBLE_DEVICES='')
+    processes = Forks(2, ['-m', 'decodelab', *options], env)
+    try:
+        out, err = processes.communicate(timeout=400)
+    finally:
+        processes.kill()
+    assert processes.returncode == 0, err[-3000:]
     assert out.count('squares add up') == 2, err[-3000:]
     jobs = [l.split() for l in (tmp_path / 'out' / 'runs' / 'begun').read_text().splitlines()]
     assert sorted(int(i) for i, _ in jobs) == sorted([*range(6)] * 2)

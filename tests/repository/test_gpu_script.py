@@ -1,6 +1,6 @@
 """experiments/gpu.py, in a small form: after a kill it does the rest and nothing twice.
 
-And it runs from end to end on the pretend accelerator.
+All of it on the pretend accelerator.
 """
 
 import json
@@ -9,8 +9,11 @@ import time
 
 import nbformat
 import preloaded
+import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from repo import ROOT
+
+from decodelab.evaluate.pretend import count_traffic, pretend_device
 
 SETUP = '''import time, pandas as pd
 from pathlib import Path
@@ -27,10 +30,8 @@ VERDICT = (
     "ex.verdicts([dict(claim='all are there', source='10', measured=str(len(ex.read())), "
     "agrees=len(ex.read()) == 10, why='they were kept')])"
 )
-# a kernel that loads no model starts in half the time
-WITHOUT_MODEL = MEASURE.replace("lm = ex.load('nano')\n", '')
-WITHOUT_MODEL = WITHOUT_MODEL.replace("len(decode(lm, 'def', Greedy(), 4).tokens)", '4')
 CALL = 'nano,90_tiny'
+EVERY_KIND = 'tests,pico,pico-draft,plain-0.5B,plain-8B,rounds,nano,90_tiny'
 
 
 def write_notebook(folder, measure=MEASURE):
@@ -59,16 +60,20 @@ def printed(child):
 
 
 def test_a_killed_run_goes_on(tmp_path):
-    write_notebook(tmp_path, WITHOUT_MODEL)
+    "On the pretend accelerator, which every process that computes has by default, and uses."
+    write_notebook(tmp_path)
+    traffic = tmp_path / 'traffic.jsonl'
+    paths = [str(ROOT / 'tests/pretend_site'), str(ROOT), os.environ.get('PYTHONPATH')]
+    pretend = dict(PYTHONPATH=os.pathsep.join(filter(None, paths)), PRETEND_TRAFFIC=str(traffic))
     runs = tmp_path / 'out/runs/90_tiny.gpu.quick'
-    first, begun = call(tmp_path), time.monotonic()
+    first, begun = call(tmp_path, **pretend), time.monotonic()
     while not (runs / 'did').exists() or (runs / 'did').read_text().count('\n') < 2:
         assert first.poll() is None, first.communicate()
         assert time.monotonic() - begun < 240, first.communicate()
         time.sleep(0.05)
     first.kill()
     first.communicate()
-    second = printed(call(tmp_path))
+    second = printed(call(tmp_path, **pretend))
     assert second['done']
     assert second['finished'] == ['nano', '90_tiny']
     assert not second['left']
@@ -80,11 +85,17 @@ def test_a_killed_run_goes_on(tmp_path):
     assert len(did) <= 12
     rows = [json.loads(line) for line in (runs / 'rows/rows.jsonl').read_text().splitlines()]
     assert sorted(r['job'] for r in rows) == sorted(map(str, range(10)))
-    assert (tmp_path / 'out/results/quick/90_tiny.gpu.verdicts.csv').exists()
+    results = tmp_path / 'out/results/quick'
+    assert (results / '90_tiny.gpu.verdicts.csv').exists()
+    assert json.loads((results / '90_tiny.gpu.json').read_text())['device'] == 'pretend'
     assert (tmp_path / 'nano/nano/config.json').exists()
     state = json.loads((tmp_path / 'out/gpu.json').read_text())
     assert state['seconds'] > 2
     assert second['minutes'] == round(state['seconds'] / 60, 2)
+    used = [json.loads(line) for line in traffic.read_text().splitlines()]
+    training = [u['traffic'] for u in used if 'nano' in u['command']]
+    kernel = [u['traffic'] for u in used if 'ipykernel' in u['command'][0]]
+    assert [t['kernels'] > 1000 and t['reads'] > 20 for t in training + kernel] == [True, True]
 
 
 def test_what_is_left_is_printed_first(tmp_path):
@@ -102,22 +113,45 @@ def test_what_is_left_is_printed_first(tmp_path):
 
 def test_unknown_arguments_are_rejected(tmp_path):
     child = call(tmp_path, '--only', 'nano,91_other')
-    assert "no task '91_other'" in child.communicate(timeout=120)[1]
+    assert "no piece '91_other'" in child.communicate(timeout=120)[1]
     assert child.returncode == 1
 
 
-def test_training_and_experiments_on_the_pretend_accelerator(tmp_path):
-    "From its call to its verdicts: every process that computes has the device by default, and uses it."
+def test_every_piece_is_listed(tmp_path):
     write_notebook(tmp_path)
-    paths = [str(ROOT / 'tests/pretend_site'), str(ROOT), os.environ.get('PYTHONPATH')]
-    traffic = tmp_path / 'traffic.jsonl'
-    path = os.pathsep.join(filter(None, paths))
-    result = printed(call(tmp_path, PYTHONPATH=path, PRETEND_TRAFFIC=str(traffic)))
-    assert result['finished'] == ['nano', '90_tiny']
-    assert not result['failed']
-    results = tmp_path / 'out/results/quick'
-    assert json.loads((results / '90_tiny.gpu.json').read_text())['device'] == 'pretend'
-    used = [json.loads(line) for line in traffic.read_text().splitlines()]
-    training = [u['traffic'] for u in used if 'nano' in u['command']]
-    kernel = [u['traffic'] for u in used if 'ipykernel' in u['command'][0]]
-    assert [t['kernels'] > 1000 and t['reads'] > 50 for t in training + kernel] == [True, True]
+    out, _ = call(tmp_path, '--list', '--only', EVERY_KIND).communicate(timeout=120)
+    pieces = [line.split()[0] for line in out.splitlines()[1:]]
+    assert pieces == EVERY_KIND.split(',')
+    assert all(line.endswith('left') for line in out.splitlines()[1:])
+
+
+@pytest.mark.parametrize('piece', ['plain-0.5B', 'rounds'])
+def test_speeds_on_the_pretend_accelerator(tmp_path, piece, monkeypatch):
+    "A toy of each piece has a row for each way, none of them an error; a second call measures nothing."
+    monkeypatch.syspath_prepend(str(ROOT / 'experiments'))
+    import gpu_speed
+
+    with pretend_device() as device:
+        rows = gpu_speed.measure(piece, tmp_path, device, toy=True)
+        with count_traffic() as traffic:
+            again = gpu_speed.measure(piece, tmp_path, device, toy=True)
+    assert {row['way'] for row in rows} >= {'eager', 'graphs'}
+    assert not [row for row in rows if 'error' in row]
+    assert [row['step_ms'] for row in again] == [row['step_ms'] for row in rows]
+    assert traffic['reads'] == 0
+    assert (tmp_path / f'pretend/{piece}.csv').read_text().count('\n') == len(rows) + 1
+
+
+def test_pico_is_trained_on_the_device_and_brought_back(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / 'experiments'))
+    import gpu
+
+    with pretend_device() as device, count_traffic() as traffic:
+        options = ['--out', str(tmp_path / 'out'), '--nano', str(tmp_path), '--toy']
+        args = gpu.arguments().parse_args([*options, '--task', 'pico', '--pause', '60'])
+        args.tokens = 4096
+        assert gpu.train_pico(args, str(device)) == 0
+    assert traffic['kernels'] > 1000
+    brought = {file.name for file in (tmp_path / 'out/weights/pico').iterdir()}
+    assert {'config.json', 'model.safetensors', 'tokenizer.json', 'log.jsonl'} <= brought
+    assert not [name for name in brought if name.startswith('checkpoint')]

@@ -14,9 +14,12 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+import tutorial_pictures
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from repo import ROOT, notebooks, numbered
+
+from decodelab.core.html import DARK, LIGHT
 
 sys.path.insert(0, str(ROOT / 'docs'))
 import accessible
@@ -187,9 +190,26 @@ def test_the_claims_have_a_page_that_the_experiments_lead_to(texts):
 
 @pytest.mark.parametrize('path', PAGES, ids=lambda p: p.stem)
 def test_the_blocks_of_a_page_run_and_print_what_it_shows(path):
+    "And its pictures show what the blocks computed: `python tools/tutorial_pictures.py PAGE` draws them again."
     text = path.read_text()
+    names = {}
     with torch.random.fork_rng(devices=[]):
-        assert docs_blocks.run(text) == text
+        assert docs_blocks.run(text, names) == text
+        drawn = tutorial_pictures.pictures(path.stem, names)
+    stored = {file: (path.parent / file).read_text() for file in drawn}
+    assert stored == drawn
+
+
+def test_a_tutorial_begins_with_a_picture_and_shows_all_of_its_own():
+    shown = []
+    for path in PAGES:
+        if path.stem in tutorial_pictures.PICTURES:
+            text = path.read_text()
+            picture = re.search(r'^!\[.+\]\(.+\)$', text, flags=re.M)
+            assert picture.start() < text.index('```python'), path.stem
+            shown += re.findall(r'\]\((\w+\.svg)\)', text)
+    assert sorted(shown) == sorted(p.name for p in tutorial_pictures.FOLDER.glob('*.svg'))
+    assert len(tutorial_pictures.PICTURES) == len(PAGES) - 2  # without the tasks and the index
 
 
 def test_the_index_of_tasks_has_forty_entries_with_code_and_a_link():
@@ -223,6 +243,11 @@ def test_every_defect_names_a_test_or_a_notebook_that_exists():
 def test_every_reproduction_of_a_defect_reproduces_it():
     with torch.random.fork_rng(devices=[]):
         assert docs_blocks.run(DEFECTS.read_text()) == DEFECTS.read_text()
+
+
+def test_figures_are_as_bright_as_on_every_page_that_is_ours():
+    style = (ROOT / 'docs' / '_static' / 'site.css').read_text()
+    assert set(re.findall(r'brightness\((.+)\)', style)) == {str(LIGHT), str(DARK)}
 
 
 def test_a_picture_has_its_title_as_text():

@@ -1,8 +1,9 @@
-"""Every stored picture fits light and dark pages: no background, no black text on it, its title as alternative text."""
+"""Every stored picture fits light and dark pages: no background, no black text, a title as its text; no table is cut."""
 
 import base64
 import io
 import json
+import re
 
 import nbformat
 import numpy as np
@@ -95,6 +96,24 @@ def test_a_stored_output_has_nothing_to_press_and_no_white_card():
             if words := [word for word in NOT_STORED if word in text]:
                 wrong[f'{path.relative_to(ROOT)} {cell.id}'] = words
     assert wrong == {}
+
+
+CUT = re.compile(
+    r'<t[dh][^>]*>[^<]+\.\.\.</t[dh]>'
+)  # three dots alone stand for rows or columns left out
+
+
+def test_no_stored_table_is_cut():
+    "`pd.set_option('display.max_colwidth', None)` beside the imports shows whole texts."
+    assert CUT.search('<td>a sentence of fifty characters that pandas...</td>')
+    assert not CUT.search('<th>...</th><td>whole</td><td>...</td>')
+    wrong = []
+    for path in EVERY:
+        for cell in nbformat.read(path, 4).cells:
+            tables = (o.get('data', {}).get('text/html', '') for o in cell.get('outputs', ()))
+            if any(map(CUT.search, tables)):
+                wrong.append(f'{path.relative_to(ROOT)} {cell.id}')
+    assert wrong == []
 
 
 def png_of(picture):
