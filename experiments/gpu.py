@@ -10,7 +10,7 @@ shows the pieces in their order, their minutes, and which are done:
     tests     the parts and the recorded steps on the device
     pico …    the embedded family trained anew; its weights, at most 16 MiB a file, in DIR/weights
     plain-…   plain decoding at .5 to 8 billion parameters, every way, batches 1 to 64 (`gpu_speed.py`)
-    rounds    rounds with drafts of two layers, as CUDA graphs and without
+    rounds-…  rounds with drafts of two layers, as CUDA graphs and without
     nano …    the nano family trained (`nbs/05_zoo/03_nano.ipynb`), for the experiments after it
     01_… …    the experiments of scale gpu
 
@@ -41,7 +41,8 @@ MEASURED = {  # minutes of what needs no training
     'plain-1.5B': 5.0,
     'plain-3B': 6.0,
     'plain-8B': 8.0,
-    'rounds': 7.0,
+    'rounds-3B': 5.0,
+    'rounds-8B': 7.0,
 }
 NANO = {
     'nano': 6.0,
@@ -138,14 +139,8 @@ def needs_of(args, task):
     from decodelab.lab.requirements import experiments
 
     if task in PIECES:
-        kind = (
-            'trained'
-            if task in TRAINED
-            else 'random weights'
-            if task in MEASURED
-            else 'small models'
-        )
-        return PIECES[task], kind
+        kinds = dict.fromkeys(TRAINED, 'trained') | dict.fromkeys(MEASURED, 'random weights')
+        return PIECES[task], kinds.get(task, 'small models')
     table = experiments(args.experiments)
     needs = table[table.scale == 'gpu'].set_index('name')
     return needs.minutes[task], f'{needs.memory_gb[task]} GB'
@@ -215,14 +210,12 @@ def work(args):
 
 def run_tests(args, device):
     "The tests of the parts on the device; on a CPU, and for a toy, those of the pretend one."
-    import pytest
-
+    env = os.environ | dict(PYTHONPATH=str(HERE.parent))
     if not args.toy and device != 'cpu':
-        os.environ['DECODELAB_TEST_DEVICE'] = device
-    files = [str(HERE.parent / test) for test in TESTS[: 1 if args.toy else None]]
-    os.chdir(HERE.parent)
-    sys.path.insert(0, str(HERE.parent))
-    return int(pytest.main(['-q', '-x', '-p', 'no:cacheprovider', *files]) != 0)
+        env['DECODELAB_TEST_DEVICE'] = device
+    command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider']
+    files = TESTS[:1] if args.toy else TESTS
+    return int(subprocess.run([*command, *files], cwd=HERE.parent, env=env).returncode != 0)
 
 
 def compiles(args, device):

@@ -1,6 +1,6 @@
 """Plain decoding and rounds of real sizes, random weights in bfloat16: pieces of `experiments/gpu.py`.
 
-    python experiments/gpu.py --out DIR --only plain-0.5B,rounds
+    python experiments/gpu.py --out DIR --only plain-0.5B,rounds-8B
 
 A piece is a list of jobs, each a row in DIR/speed/CARD/PIECE; a stopped piece goes on with the next job. A
 way that fails is a row with its error. Times are milliseconds of a further step: the difference of a long and
@@ -27,7 +27,7 @@ SHALLOW = {  # drafts of two layers, as wide as their targets
 TOY = ('llama', 512, 64, 2, 96, 4, 2, True)
 TOY_DRAFT = ('llama', 512, 32, 1, 48, 2, 2, True)
 BATCHES = 1, 4, 16, 64
-LOOKAHEADS = 3, 5, 7
+LOOKAHEADS = 5, 3, 7
 ALPHA = 0.8  # acceptance at which the gain of a round is computed
 
 
@@ -98,18 +98,18 @@ def prompts_of(vocabulary, batch, length):
     import random
 
     draw = random.Random(0)
-    return [[draw.randrange(vocabulary) for _ in range(length)] for _ in range(batch)]
+    return [draw.choices(range(vocabulary), k=length) for _ in range(batch)]
 
 
 def ours(model, kind):
-    "Our model with the same weights: eager, compiled, or recorded as CUDA graphs."
+    "Our model with the same weights: eager, compiled, recorded as CUDA graphs, or both."
     from decodelab import LM
 
     lm = LM(model, None, kind)
     if kind == 'compiled':
         lm.compile(width=1, frozen=False)
-    if kind == 'graphs':
-        lm.compile(width=1, frozen=False, cuda_graphs=True)
+    if 'graphs' in kind:
+        lm.compile(width=1, frozen=False, cuda_graphs=True, inductor='compiled' in kind)
     return lm
 
 
@@ -144,12 +144,19 @@ def generate_run(model, prompts, static):
     return run
 
 
+def ways_of(device, toy):
+    "The ways of our engine on a device."
+    from decodelab.models.compile import has_graphs
+
+    graphs = ('graphs', 'graphs, compiled') if has_graphs(device) else ()
+    return ('eager', *graphs[:1]) if toy else ('eager', *graphs, 'compiled')
+
+
 def plain(size, folder, device, toy=False):
     "The jobs of plain decoding of a size: each way, at each batch that it can take."
     import torch
 
     from decodelab.evaluate import run_jobs
-    from decodelab.models.compile import has_graphs
 
     device = torch.device(device)
     sizes = TOY if toy else TARGETS[size]
@@ -157,8 +164,7 @@ def plain(size, folder, device, toy=False):
     n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     bound = 1e3 * n_bytes / bytes_a_second(device, toy)
     length, few, many, repeats = (6, 3, 7, 1) if toy else (64, 16, 64, 3)
-    alone = ('eager', *(('graphs',) if has_graphs(device) else ()))
-    alone = alone if toy else ('eager', 'compiled', *alone[1:])
+    alone = ways_of(device, toy)
 
     def job(way, batch):
         prompts = prompts_of(sizes[1], batch, length)
@@ -180,27 +186,27 @@ def plain(size, folder, device, toy=False):
     return run_jobs(jobs, folder, dict(device=str(device)), progress=False)
 
 
-def rounds(folder, device, toy=False):
+def rounds(size, folder, device, toy=False):
     "Rounds with a draft of two layers, eager and recorded, beside plain steps made in the same way."
     import torch
 
     from decodelab import AssistantDrafter, FixedLookahead, Greedy, Speculative, Stop, decode
     from decodelab.evaluate import run_jobs
-    from decodelab.models.compile import has_graphs
 
     device = torch.device(device)
     length, few, many, repeats = (6, 7, 15, 1) if toy else (64, 24, 72, 3)
-    kinds = ('eager', 'graphs') if has_graphs(device) else ('eager',)
-    pairs = {'toy': (TOY, TOY_DRAFT)} if toy else {s: (TARGETS[s], SHALLOW[s]) for s in SHALLOW}
+    models = [
+        random_model(sizes, device, toy)
+        for sizes in ((TOY, TOY_DRAFT) if toy else (TARGETS[size], SHALLOW[size]))
+    ]
+    prompt = prompts_of(models[0].config.vocab_size, 1, length)[0]
 
     @functools.lru_cache(maxsize=1)
-    def made(size):
-        gc.collect()
-        return [random_model(sizes, device, toy) for sizes in pairs[size]]
+    def made(kind):
+        return [ours(model, kind) for model in models]
 
-    def job(size, kind, k):
-        target, draft = (ours(model, kind) for model in made(size))
-        prompt = prompts_of(pairs[size][0][1], 1, length)[0]
+    def job(kind, k):
+        target, draft = made(kind)
         strategy = Greedy()
         if k:
             strategy = Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(k))
@@ -213,12 +219,12 @@ def rounds(folder, device, toy=False):
         return dict(size=size, way=kind, k=k, step_ms=1e3 * seconds, tokens_at_alpha=tokens)
 
     lookaheads = LOOKAHEADS[:1] if toy else LOOKAHEADS
+    kinds = [kind for kind in ways_of(device, toy) if kind != 'compiled']
     jobs = {
-        ' | '.join(map(str, way)): functools.partial(job, *way)
-        for way in itertools.product(pairs, kinds, (0, *lookaheads))
+        f'{kind} | {k}': functools.partial(job, kind, k)
+        for kind, k in itertools.product(kinds, (0, *lookaheads))
     }
-    rows = run_jobs(jobs, folder, dict(device=str(device)), progress=False)
-    return with_gains(rows)
+    return with_gains(run_jobs(jobs, folder, dict(device=str(device)), progress=False))
 
 
 def with_gains(rows):
@@ -242,15 +248,13 @@ def card(device):
 
 
 def measure(piece, folder, device, toy=False):
-    "The rows of a piece, 'plain-SIZE' or 'rounds', which are also written to FOLDER/CARD/PIECE.csv."
+    "The rows of a piece, 'plain-SIZE' or 'rounds-SIZE', which are also written to FOLDER/CARD/PIECE.csv."
     import pandas as pd
 
     from decodelab.core.files import write_atomic
 
     folder = Path(folder) / card(device)
-    if piece == 'rounds':
-        rows = rounds(folder / piece, device, toy)
-    else:
-        rows = plain(piece.removeprefix('plain-'), folder / piece, device, toy)
+    kind, size = piece.split('-')
+    rows = dict(plain=plain, rounds=rounds)[kind](size, folder / piece, device, toy)
     write_atomic(folder / f'{piece}.csv', pd.DataFrame(rows).to_csv(index=False))
     return rows

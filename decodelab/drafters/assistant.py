@@ -57,6 +57,10 @@ class RoundScorer:
 
     max_draft: int | None = None  # tokens of a draft, at most; None: any number
 
+    def reads_pending(self) -> bool:
+        "Can it score tokens that only the device knows? Heads read the states of known ones."
+        return False
+
     def begin_round(self, ids: list[int]):
         "Begin a round after the committed `ids`."
 
@@ -189,7 +193,7 @@ class AssistantState(DraftState):
 def draft_on_device(self: AssistantState, ids: list[int], k: int, rng) -> DeviceDraft | None:
     "A draft of `k` tokens that stays on the device; None for heads and processors that read ids."
     scorer = self.scorer
-    if not isinstance(scorer, Scorer) or not scorer.reads_pending():
+    if not scorer.reads_pending():
         return None
     rng = self.base.sampler(rng)
     uniforms = rng.stock.peek(k) if rng.draws else None
@@ -215,9 +219,10 @@ def recorded_draft(self: AssistantState, ids: list[int], k: int, rng) -> Recorde
     "The draft as a part of a graph; None for heads, processors that read ids, and subclasses."
     scorer = self.scorer
     alike = fast_form_holds(self, 'recorded_draft', 'draft', 'draft_on_device')
-    if not alike or not isinstance(scorer, Scorer) or not scorer.reads_pending():
+    if not alike or not scorer.reads_pending():
         return None
-    return RecordedDraft(scorer.session, scorer, self.base.sampler(rng), self.sampled)
+    rng = self.base.sampler(rng)
+    return RecordedDraft(scorer.session, scorer, rng, self.sampled, scorer.layer)
 
 # %% ../../nbs/08_drafters/05_assistant.ipynb #b3126c89
 def begin_round(

@@ -17,7 +17,7 @@ from .assistant import AssistantState
 from .shared_encoder import SharedEncoder
 from ..models.early_exit import upcast
 from ..models.session import LM, common_prefix
-from ..speculative.protocol import Drafter, RecordedDraft
+from ..speculative.protocol import Drafter
 from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/07_early_exit.ipynb #4608709e
@@ -40,10 +40,20 @@ class EarlyExitScorer:
 
     def next_scores(self, ids: list[int]):
         "`(V,)` after `ids`: probabilities if the base samples, else scores."
-        n_new = len(ids) - common_prefix(self.last_ids, ids) if self.last_ids else 1
+        n_new = 1
+        if self.last_ids and self.processors.reads_ids:
+            n_new = len(ids) - common_prefix(self.last_ids, ids)
         self.last_ids = list(ids)
         logits = self.session.exit_logits(ids, self.layer, max(1, n_new))
         return self.base.finalize(self.processors(ids, logits))[-1]
+
+    def reads_pending(self) -> bool:
+        "Can it score tokens that only the device knows? Not under processors that read ids."
+        return self.session.reads_pending and not self.processors.reads_ids
+
+    def pending_scores(self, ids: list[int], tokens, last: int):
+        "The row `(1, V)` after `tokens` `(m,)` on the device, which follow what the first layers have read."
+        return self.rows_of(self.session.pending_exit_logits(tokens, self.layer)[-last:])
 
     def rows_of(self, logits):
         "Rows `(n, V)` of a model's logits, by processors that do not read ids."
@@ -53,23 +63,6 @@ class EarlyExitScorer:
     def passes(self) -> int:
         "Forward passes of the first layers, with those of the processors."
         return self.session.early_passes + self.processors.passes
-
-
-class EarlyExitState(AssistantState):
-    "The state of one sequence, drafted in the target's own session."
-
-    def recorded_draft(self, ids, k, rng):
-        """The draft as a part of a graph, whose verification runs the first layers again.
-
-        None for processors that read ids, and without graphs.
-        """
-        scorer, graphs = self.scorer, self.scorer.session.lm.graphs
-        if graphs is None or graphs.record is None or scorer.processors.reads_ids:
-            return None
-        if not scorer.session.reads_pending:
-            return None
-        scorer.session._drop_ahead()
-        return RecordedDraft(scorer.session, scorer, rng, self.sampled, scorer.layer)
 
 # %% ../../nbs/08_drafters/07_early_exit.ipynb #94a83639
 class EarlyExitDrafter(Drafter):
@@ -100,7 +93,7 @@ class EarlyExitDrafter(Drafter):
             return self._start_shallow(request, base, target)
         target.session.check_can_exit(self.layer)
         scorer = EarlyExitScorer(request, base, target.session, self.layer)
-        return EarlyExitState(scorer, base, sampled=not base.greedy)
+        return AssistantState(scorer, base, sampled=not base.greedy)
 
     def _start_shallow(self, request: Request, base: Base, target):
         "Begin to draft with the first layers of an encoder–decoder's decoder."

@@ -18,7 +18,7 @@ import torch
 from fastcore.basics import patch
 from transformers.cache_utils import Cache
 
-from ..core.checks import check_choice, check_int
+from ..core.checks import check_bool, check_choice, check_int
 from ..core.driver import synchronize
 from ..core.host_reads import to_host
 from .kv_cache import common_prefix
@@ -218,6 +218,7 @@ class Graphs:
         prompts: bool = False,  # all other passes over one sequence, padded to powers of two
         limit: int | None = None,  # positions that the model has; padding stays below
         warn=warnings.warn,  # called once with the reason why a graph cannot be made
+        inductor: bool = True,  # compile what is recorded
     ):
         self.width = check_int('width', width)
         self.record = record
@@ -231,13 +232,13 @@ class Graphs:
         self.seats = weakref.WeakKeyDictionary()  # cache → its `Seat`
         self.free = {}  # room → seats without a sequence
         self.failure = ''
-        self.no_compiler = False
+        self.inductor = inductor
         self.blank = []
 
     @property
     def shapes(self) -> dict:
         "The arguments of `__init__`."
-        names = ('width', 'record', 'room', 'prompts', 'limit', 'warn')
+        names = ('width', 'record', 'room', 'prompts', 'limit', 'warn', 'inductor')
         return {name: getattr(self, name) for name in names}
 
     def step(self, room: int, start: int, stop: int, head: bool):
@@ -337,11 +338,11 @@ class Graphs:
         "The function that computes a pass of shape `key`; raises `RuntimeError` without one."
         if self.record is None:
             return compile_graph(function, x, where, buffers)
-        if not self.no_compiler and x.device.type in INDUCTOR:
+        if self.inductor and x.device.type in INDUCTOR:
             try:
                 return compile_graph(function, x, where, buffers)
             except RuntimeError:  # it is recorded as it is
-                self.no_compiler = True
+                self.inductor = False
         depth = len(buffers[0])
         return lambda x, where, *both: function(x, where, [*both[:depth]], [*both[depth:]])
 
@@ -433,6 +434,16 @@ def record_graph(run, device: torch.device):
 
 
 @patch
+def try_to_record(self: Graphs, run) -> tuple | None:
+    "`self.record(run)`; None, with a warning, if that fails: a part of it may need the host."
+    try:
+        return self.record(run)
+    except RuntimeError as error:
+        self.warn(f'it is not recorded: {first_line(error)}')
+        return None
+
+
+@patch
 def replay_recorded(
     self: Graphs,
     key,
@@ -441,13 +452,20 @@ def replay_recorded(
     where: torch.Tensor,
     buffers: tuple[list, list],
 ) -> torch.Tensor:
-    "The pass from its recording, which is made if this session has none for these buffers."
+    """The pass from its recording, which is made if this session has none for these buffers.
+
+    If it cannot be recorded, as that of experts whose shapes depend on the tokens, no pass is.
+    """
     tapes = self.tapes.setdefault(cache, {})
     memory = buffers[0][0].data_ptr()
     if key not in tapes or tapes[key][0] != memory:
         ids, positions = x.clone(), where.clone()
         inputs = ids, positions, *buffers[0], *buffers[1]
-        recorded = self.record(lambda: single_output(self.graphs[key](*inputs)))
+        run = lambda: single_output(self.graphs[key](*inputs))
+        recorded = self.try_to_record(run)
+        if recorded is None:
+            self.record = None
+            return run()
         tapes[key] = (memory, ids, positions, *recorded)
     _, ids, positions, replay, out = tapes[key]
     ids.copy_(x)
@@ -525,7 +543,7 @@ def recordable(self: Graphs, session) -> bool:
     "Are steps of this session recorded? Hooks and states need to see each pass."
     if self.record is None or session.encoded is not None:
         return False
-    free = not session._keeps_states and session.ahead is None and self.is_free_of_hooks()
+    free = not session._keeps_states and self.is_free_of_hooks()
     return free and len(session.rows) == 1 and session.kind == 'growing'
 
 
@@ -589,16 +607,6 @@ def record_chain(self: Graphs, seat: Seat, n: int, k: int, scorer, rng) -> tuple
 
     recorded = self.try_to_record(run)
     return recorded and (recorded[0], *recorded[1], uniforms, scorer.source)
-
-
-@patch
-def try_to_record(self: Graphs, run) -> tuple | None:
-    "`self.record(run)`; None, with a warning, if that fails: a part of it may need the host."
-    try:
-        return self.record(run)
-    except RuntimeError as error:
-        self.warn(f'a step is not recorded: {first_line(error)}')
-        return None
 
 
 def seat_for(session, ids: list[int], least: int, k: int) -> tuple[Seat | None, int]:
@@ -732,6 +740,7 @@ class CompileMixin:
         length: int = MIN_CAPACITY,  # sequences up to this length share a cache size; longer ones recompile
         prompts: bool = False,  # prompts and wider passes too, padded to powers of two
         cuda_graphs: bool = False,  # on a GPU, replay steps as CUDA graphs (not yet tried on one)
+        inductor: bool = True,  # False: record passes as they are, which takes no time to compile
         frozen: bool
         | None = None,  # by the library, with a copy of the weights; None: if there can be one
     ):
@@ -748,6 +757,10 @@ class CompileMixin:
         check_int('length', length)
         check_choice('prompts', prompts, (True, False))
         self._check_compilable(cuda_graphs, frozen)
+        if not check_bool('inductor', inductor) and not cuda_graphs:
+            raise ValueError(
+                'inductor=False compiles nothing: give cuda_graphs=True, or leave it out'
+            )
         if frozen or (frozen is None and not library_reason(self.native)):
             return self._use_library(build=True)
         self._drop_library()
@@ -757,6 +770,7 @@ class CompileMixin:
             room=max(MIN_CAPACITY, 1 << (length - 1).bit_length()),
             prompts=prompts,
             limit=self.max_length,
+            inductor=inductor,
             warn=self._warn_uncompiled,
         )
         native, self.backend = self.native, self._plain_backend()
@@ -778,7 +792,8 @@ class CompileMixin:
         """The graphs that were compiled, a pandas table with a row for each.
 
         tokens: of a pass; `positions`: of the cache; layers: how many; head: with it or without;
-        first_seconds: until the first result; steady_ms: of a later one; passes: uses so far.
+        first_seconds: until the first result; steady_ms: of a later one; passes: uses so far, without those
+        in recorded steps.
         """
         import pandas as pd
 

@@ -14,6 +14,9 @@ from ..core.checks import check_int
 from .kv_cache import common_prefix
 
 # %% ../../nbs/02_models/06_early_exit.ipynb #7feb430a
+PENDING = -1  # an id that the host has not read
+
+
 @dataclass
 class Ahead:
     "Hidden states of the latest tokens after an early layer, and the tokens that wait for the rest."
@@ -128,6 +131,36 @@ class EarlyExitMixin:
         "Logits `(last, V)` of hidden states `(n, D)` before `layer`, in one pass of the rest."
         hidden = self.forward_layers(hidden, begin, layer, self.lm.depth)
         return self.lm.layers.head(hidden[None, -last:])[0]
+
+    @torch.no_grad()
+    def pending_exit_logits(self, tokens: torch.Tensor, layer: int) -> torch.Tensor:
+        "Logits `(m, V)` after `layer`, of tokens `(m,)` on the device, the next ones of the first layers."
+        if self.ahead is None or self.ahead.layer != layer:
+            raise ValueError('no token has left after this layer yet: call exit_logits first')
+        self._advance_pending(tokens)
+        return upcast(self.head(self.ahead.hidden[-len(tokens) :]))
+
+    def _advance_pending(self, tokens: torch.Tensor):
+        "Let the front layers process tokens `(m,)` whose ids the host has not read."
+        begin = len(self) + len(self.ahead.ids)
+        forward = self.lm.layers.forward_contiguous
+        hidden = forward(tokens[None], self.cache, begin, 0, self.ahead.layer)[0]
+        self.ahead.add([PENDING] * len(tokens), hidden)
+        self.early_passes += 1
+
+    def _is_ahead_of(self, ids: list[int]) -> bool:
+        "Have the front layers processed `ids`, and then pending tokens only, which the others have not?"
+        if not (self.ahead and self.ahead.ids):
+            return False
+        known = len(self) + len(self.ahead.ids) - self.ahead.ids.count(PENDING)
+        return known == len(ids) == self._n_front(ids)
+
+    def _resume_pending(self, ids: list[int], tokens: torch.Tensor, last: int) -> torch.Tensor:
+        "Logits `(last, V)` after all layers; the front ones have processed the first of `tokens`."
+        missing = len(tokens) - self.ahead.ids.count(PENDING)
+        if missing:
+            self._advance_pending(tokens[-missing:])
+        return self._resume(ids + [PENDING] * len(tokens), last)
 
     def _n_front(self, ids: list[int]) -> int:
         "How many of `ids` the front layers have processed."

@@ -24,7 +24,7 @@ from ..core.checks import check_bool, check_int
 from ..core.files import read_json
 from .capabilities import CapabilitiesMixin
 from .compile import CompileMixin, TransformersGraphs, recorded_chain
-from .early_exit import EarlyExitMixin, upcast
+from .early_exit import PENDING, EarlyExitMixin, upcast
 from .hidden_states import HiddenStatesMixin
 from .kv_cache import EncodedInput, common_prefix, decoder_start_ids
 from .kv_cache import encoder_decoder_cache, preallocated_cache
@@ -315,6 +315,7 @@ MAX_SNAPSHOTS = 24
 ATTENTION_LAYERS = {'full_attention', 'sliding_attention', 'chunked_attention', 'dummy'}
 
 
+CACHE_KINDS = weakref.WeakKeyDictionary()  # model → its configuration, and how its past is stored
 FORWARD_ARGUMENTS = weakref.WeakKeyDictionary()  # forward of a model → names of its arguments
 
 
@@ -331,6 +332,15 @@ def cache_kind(model) -> str:
 
     'growing': keys and values that can be cut; 'snapshots': copies of a state; '': not at all.
     """
+    config = getattr(model, 'config', None)
+    known = CACHE_KINDS.get(model)
+    if known is None or known[0] is not config:  # transformers copies a configuration to read it
+        known = CACHE_KINDS[model] = config, find_cache_kind(model)
+    return known[1]
+
+
+def find_cache_kind(model) -> str:
+    "`cache_kind` by the arguments of the forward pass and the kinds of layers."
     from transformers.cache_utils import get_layer_types_and_kwargs
 
     arguments = forward_arguments(model)
@@ -639,9 +649,6 @@ class LibrarySession(Session):
             layer.length = len(ids)
 
 # %% ../../nbs/02_models/13_session.ipynb #d2af7de9
-PENDING = -1  # in `rows`: an id that the host has not read
-
-
 @patch(as_prop=True)
 def reads_pending(self: Session) -> bool:
     "Can a pass append tokens whose ids the host has not read?"
@@ -659,6 +666,8 @@ def pending_logits(
 ) -> torch.Tensor:
     "Logits `(last, V)` after each of the last `last` prefixes of `ids` and `tokens`."
     m = len(tokens)
+    if self._is_ahead_of(ids):
+        return upcast(self._resume_pending(ids, tokens, last))
     n_cached = min(common_prefix(self.rows[0], ids), len(ids) + m - last)
     n_cached = self.rollback(n_cached)
     logits = self._forward_pending(ids[n_cached:], tokens, last)

@@ -88,6 +88,7 @@ class Scorer:
     reads_no_ids = False  # can the rows of a session be computed without the ids before them?
     processors: BoundProcessors | None = None  # None for a table of probabilities
     probabilities = False  # are the rows probabilities? Otherwise they are scores
+    layer: int | None = None  # after which its passes exit; None: all of them run
     last_tree = None  # ids, tokens and logits of the last tree, if processors learn from scores
     max_draft: int | None = None  # the most tokens that can be drafted in a row; None: no limit
     record: ScoreRecord | None = None  # gets the rows of each pass

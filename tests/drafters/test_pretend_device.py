@@ -214,6 +214,8 @@ ROUNDS = {  # strategy → host reads a step, at most
     ASSISTED.format('Sample(), ExactMatchVerifier()'): 1,
     ASSISTED.format('Sample(), BlockVerifier()'): 1,
     'Speculative(AssistantDrafter(draft, Greedy()), Sample())': 1,
+    'Speculative(EarlyExitDrafter(1), Greedy())': 1,
+    'Speculative(EarlyExitDrafter(1), Sample(TopP(0.9)))': 1,
     'Speculative(PromptLookupDrafter(), Sample())': 1,
     'Speculative(PromptLookupDrafter(), Greedy())': 1,
     ASSISTED.format('Sample(), lookahead=ConfidenceLookahead(0.01, 4)'): 6,

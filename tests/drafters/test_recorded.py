@@ -30,6 +30,7 @@ from decodelab.core.driver import Request, Rng, iter_steps
 from decodelab.evaluate.pretend import count_traffic, move, pretend_device
 from decodelab.logits.warpers import Warper
 from decodelab.speculative import BlockVerifier, ExactMatchVerifier
+from tests.fuzz.models import build
 
 REAL = os.environ.get('DECODELAB_TEST_DEVICE')  # such as cuda; without it, the pretend device
 pretended = pytest.mark.skipif(bool(REAL), reason='of the pretend accelerator')
@@ -157,6 +158,25 @@ def test_what_the_host_drafts_is_not_recorded_and_the_same(pairs):
     prompt = [5, 6, 7, 8] * 4
     want = decode(pairs[0][0], prompt, strategy, 16, stop=STOP).tokens
     assert decode(pairs[1][0], prompt, strategy, 16, stop=STOP).tokens == want
+
+
+@pretended
+@pytest.mark.parametrize(
+    ('architecture', 'replays'), [('gpt2', True), ('gemma2', True), ('mixtral', False)]
+)
+def test_other_families(architecture, replays):
+    "Experts have shapes that depend on the tokens: one warning, and nothing is recorded."
+    here = build(architecture)
+    with pretend_device() as device, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        there = move(here, device).compile(width=1, cuda_graphs=True)
+        for make in (lambda lm: Greedy(), lambda lm: Speculative(AssistantDrafter(lm))):
+            want = decode(here, PROMPTS[0], make(here), 12, stop=STOP).tokens
+            with count_traffic() as traffic:
+                assert decode(there, PROMPTS[0], make(there), 12, stop=STOP).tokens == want
+            assert bool(traffic['replays']) == replays
+    shapes = [str(w.message) for w in caught if 'the shape of a result depends' in str(w.message)]
+    assert len(shapes) == (not replays)
 
 
 @dataclass(frozen=True, repr=False)

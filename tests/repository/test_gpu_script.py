@@ -31,7 +31,7 @@ VERDICT = (
     "agrees=len(ex.read()) == 10, why='they were kept')])"
 )
 CALL = 'nano,90_tiny'
-EVERY_KIND = 'tests,pico,pico-draft,plain-0.5B,plain-8B,rounds,nano,90_tiny'
+EVERY_KIND = 'tests,pico,pico-draft,plain-0.5B,plain-8B,rounds-8B,nano,90_tiny'
 
 
 def write_notebook(folder, measure=MEASURE):
@@ -125,7 +125,7 @@ def test_every_piece_is_listed(tmp_path):
     assert all(line.endswith('left') for line in out.splitlines()[1:])
 
 
-@pytest.mark.parametrize('piece', ['plain-0.5B', 'rounds'])
+@pytest.mark.parametrize('piece', ['plain-0.5B', 'rounds-8B'])
 def test_speeds_on_the_pretend_accelerator(tmp_path, piece, monkeypatch):
     "A toy of each piece has a row for each way, none of them an error; a second call measures nothing."
     monkeypatch.syspath_prepend(str(ROOT / 'experiments'))
