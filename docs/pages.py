@@ -6,6 +6,7 @@ package and its notebooks. No notebook is run. Needs nbformat, not Sphinx."""
 
 import ast
 import csv
+import functools
 import html
 import os
 import re
@@ -66,6 +67,7 @@ def offered(package):
     }
 
 
+@functools.cache
 def page_title(path):
     "`(title, subtitle)` of a notebook: its first heading, and the quotation below it."
     cells = nbformat.read(path, 4).cells

@@ -139,14 +139,8 @@ def needs_of(args, task):
     from decodelab.lab.requirements import experiments
 
     if task in PIECES:
-        kind = (
-            'trained'
-            if task in TRAINED
-            else 'random weights'
-            if task in MEASURED
-            else 'small models'
-        )
-        return PIECES[task], kind
+        kinds = dict.fromkeys(TRAINED, 'trained') | dict.fromkeys(MEASURED, 'random weights')
+        return PIECES[task], kinds.get(task, 'small models')
     table = experiments(args.experiments)
     needs = table[table.scale == 'gpu'].set_index('name')
     return needs.minutes[task], f'{needs.memory_gb[task]} GB'

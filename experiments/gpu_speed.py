@@ -98,7 +98,7 @@ def prompts_of(vocabulary, batch, length):
     import random
 
     draw = random.Random(0)
-    return [[draw.randrange(vocabulary) for _ in range(length)] for _ in range(batch)]
+    return [draw.choices(range(vocabulary), k=length) for _ in range(batch)]
 
 
 def ours(model, kind):

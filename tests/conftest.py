@@ -6,11 +6,23 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from pathlib import Path
 
 import preloaded
 import pytest
 from repo import ROOT, tracked
 from seconds import slow_tests, stored
+
+# what a wheel is built from
+PACKAGED = {
+    'decodelab',
+    'experiments',
+    'pyproject.toml',
+    'setup.py',
+    'tools',
+    'README.md',
+    'LICENSE',
+}
 
 
 def pytest_configure():
@@ -48,13 +60,20 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+def common_folder(tmp_path_factory, name: str) -> Path:
+    "A folder that all workers of this run share."
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture(scope='session')
 def shelf(tmp_path_factory):
     "One folder of stand-ins for all workers."
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if 'PYTEST_XDIST_WORKER' in os.environ else base) / 'paper'
+    folder = common_folder(tmp_path_factory, 'paper')
     for part in ('hub', 'data'):
-        (folder / part).mkdir(parents=True, exist_ok=True)
+        (folder / part).mkdir(exist_ok=True)
     return folder
 
 
@@ -77,25 +96,28 @@ def runner(shelf):
 
 @pytest.fixture(scope='session')
 def wheel(tmp_path_factory):
-    "A wheel built, without network, from what git tracks (all of the tree outside a checkout)."
-    source, out = tmp_path_factory.mktemp('source'), tmp_path_factory.mktemp('wheel')
+    "A wheel built once, without network, from what git tracks (all of the tree outside a checkout)."
+    from decodelab.core.files import WriterLock
+
+    out = common_folder(tmp_path_factory, 'wheel')
+    lock = WriterLock(out / '.lock').acquire('builds the wheel', wait=240)
+    if not list(out.glob('*.whl')):
+        build_wheel(tmp_path_factory.mktemp('source'), out)
+    lock.release()
+    return zipfile.ZipFile(next(out.glob('*.whl')))
+
+
+def build_wheel(source: Path, out: Path):
+    "Copy what belongs to the package, and build it there."
     names = tracked() or [
         p.relative_to(ROOT)
         for p in ROOT.rglob('*')
         if p.is_file() and '.' not in p.parts[len(ROOT.parts)][0]
     ]
     for name in names:
-        if name.parts[0] in (
-            'decodelab',
-            'experiments',
-            'pyproject.toml',
-            'setup.py',
-            'tools',
-            'README.md',
-            'LICENSE',
-        ):
+        if name.parts[0] in PACKAGED:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, source / name)
-    args = 'wheel --quiet --no-build-isolation --no-deps --no-index --disable-pip-version-check -w'.split()
-    subprocess.run([sys.executable, '-m', 'pip', *args, str(out), str(source)], check=True)
-    return zipfile.ZipFile(next(out.glob('*.whl')))
+    options = '--quiet --no-build-isolation --no-deps --no-index --disable-pip-version-check'
+    command = [sys.executable, '-m', 'pip', 'wheel', *options.split(), '-w', str(out), str(source)]
+    subprocess.run(command, check=True)

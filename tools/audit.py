@@ -23,6 +23,9 @@ OPENINGS = re.compile(
 )  # of a docstring: a verb or a noun begins one
 
 
+@functools.lru_cache(
+    512
+)  # the cells of some notebooks: all checks read one notebook after the other
 def tree_of(source):
     "A cell as a tree; magics and cells in other languages count as empty."
     source = '\n'.join('' if line.startswith(('%', '!')) else line for line in source.splitlines())
@@ -32,14 +35,20 @@ def tree_of(source):
         return ast.Module([], [])
 
 
+@functools.lru_cache(512)
+def nodes_of(source):
+    "The nodes of that tree."
+    return tuple(ast.walk(tree_of(source)))
+
+
 def words_of(name):
     "The words of an identifier."
     return [w.lower() for w in re.findall(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+', name)]
 
 
-def defined_names(tree):
-    "Names that a cell gives to functions, classes, parameters and attributes."
-    for n in ast.walk(tree):
+def defined_names(nodes):
+    "Names that nodes of a tree give to functions, classes, parameters and attributes."
+    for n in nodes:
         if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield n.name
         elif isinstance(n, ast.arg):
@@ -50,9 +59,8 @@ def defined_names(tree):
 
 def data_lines(source):
     "The lines, from 1, of triple-quoted strings that are no docstrings: tables, prompts, scripts, styles."
-    tree = tree_of(source)
     docs = {ast.get_docstring(n, clean=False) for n in documented_nodes(source)}
-    for n in ast.walk(tree):
+    for n in nodes_of(source):
         if not isinstance(n, (ast.Constant, ast.JoinedStr)) or n.end_lineno == n.lineno:
             continue
         quoted = TRIPLE.match(ast.get_source_segment(source, n) or '')
@@ -130,7 +138,7 @@ def shapes(path):
     for i, s in enumerate(cells(path)):
         if not is_exported(s):
             continue
-        for n in ast.walk(tree_of(s)):
+        for n in nodes_of(s):
             if isinstance(n, ast.IfExp) and any(
                 isinstance(m, ast.IfExp) for m in ast.walk(n) if m is not n
             ):
@@ -160,7 +168,7 @@ def flags(path):
     for i, s in enumerate(cells(path)):
         if not is_exported(s):
             continue
-        for n in ast.walk(tree_of(s)):
+        for n in nodes_of(s):
             if (
                 isinstance(n, ast.Call)
                 and isinstance(n.func, ast.Name)
@@ -181,7 +189,7 @@ FOREIGN = re.compile(
 
 def forbidden_names(source):
     "Names that a source defines with a forbidden word in them, and the word to use."
-    for name in dict.fromkeys(defined_names(tree_of(source))):
+    for name in dict.fromkeys(defined_names(nodes_of(source))):
         for w in words_of(name):
             if w in FORBIDDEN and name not in STORED:
                 yield f'{name}: {w!r} → {FORBIDDEN[w]}'
@@ -200,7 +208,7 @@ def vocabulary(path):
 
 def documented_nodes(source):
     "Functions and classes of a source that have a docstring."
-    for n in ast.walk(tree_of(source)):
+    for n in nodes_of(source):
         if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             if ast.get_docstring(n):
                 yield n
@@ -258,7 +266,7 @@ def empty(path):
 
 def compound_assertions(source):
     "Assertions of three or more claims, which fail without saying which."
-    for n in ast.walk(tree_of(source)):
+    for n in nodes_of(source):
         if isinstance(n, ast.Assert) and isinstance(n.test, ast.BoolOp):
             if isinstance(n.test.op, ast.And) and len(n.test.values) > 2:
                 yield f'{len(n.test.values)} claims in one assertion: {ast.unparse(n)[:60]}'
@@ -266,7 +274,7 @@ def compound_assertions(source):
 
 def nested_comprehensions(source):
     "Comprehensions in comprehensions, or of two loops."
-    for n in ast.walk(tree_of(source)):
+    for n in nodes_of(source):
         if isinstance(n, COMPREHENSIONS):
             inner = [m for m in ast.walk(n) if isinstance(m, COMPREHENSIONS)]
             if len(inner) > 1 or len(n.generators) > 1:
@@ -286,7 +294,7 @@ def is_hidden(source):
 def walls(path):
     "Visible cells of many assertions: tests, which belong in a hidden cell."
     for i, s in enumerate(cells(path)):
-        n = sum(isinstance(n, ast.Assert) for n in ast.walk(tree_of(s)))
+        n = sum(isinstance(n, ast.Assert) for n in nodes_of(s))
         if n >= WALL and not is_hidden(s) and not is_exported(s):
             yield f'cell {i}: {n} assertions in a visible cell'
 

@@ -15,15 +15,16 @@ FOLDER = ROOT / 'docs' / 'tutorials'
 BLUE, ORANGE = '#0072b2', '#d55e00'
 GREEN = '#009e73'
 WIDTH = 800
+NARROW = 560  # a picture whose texts a phone still shows
 STYLE = readme.STYLE.replace(
     '</style>',
     '.line { fill: none; stroke-width: 2 } .grid { stroke: #59636e; stroke-opacity: .4 }\n</style>',
 )
 
 
-def svg(pieces, height, label):
+def svg(pieces, height, label, width=WIDTH):
     "A picture of some elements, with a text for those who do not see it."
-    size = f'viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}"'
+    size = f'viewBox="0 0 {width} {height:.0f}" width="{width}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{html.escape(label)}">'
     return '\n'.join([head + STYLE, *pieces, '</svg>\n'])
 
@@ -34,7 +35,7 @@ def note(x, y, text, anchor='start'):
 
 def boxes(tokens, label):
     "Tokens as text, each `(text, colour, opacity)` in a box; `label` is a line above them."
-    columns = WIDTH // 9 - 1
+    columns = NARROW // 9 - 1
     wide, high = 9.0, 25
     pieces = [note(4, 18, label)]
     x, y = 0, 0
@@ -53,20 +54,20 @@ def boxes(tokens, label):
             shown = html.escape(part).replace(' ', '\u00a0')
             pieces.append(f'<text x="{left:.1f}" y="{top + 15}" {length}>{shown}</text>')
             x += len(part)
-    return svg(pieces, (y + 1) * high + 44, label)
+    return svg(pieces, (y + 1) * high + 44, label, NARROW)
 
 
 def bars(values, label):
     "A horizontal bar for each name, the shortest first."
     pieces, most = [note(4, 18, label)], max(values.values())
     for i, name in enumerate(sorted(values, key=values.get)):
-        top, length = 32 + 28 * i, 520 * values[name] / most
+        top, length = 32 + 28 * i, 340 * values[name] / most
         pieces.append(note(150, top + 15, name.replace('_', ' '), 'end'))
         pieces.append(
             f'<rect x="160" y="{top}" width="{length:.0f}" height="20" rx="3" fill="{BLUE}"/>'
         )
         pieces.append(note(168 + length, top + 15, str(values[name])))
-    return svg(pieces, 40 + 28 * len(values), label)
+    return svg(pieces, 40 + 28 * len(values), label, NARROW)
 
 
 def columns(groups, colours, label):
@@ -74,7 +75,7 @@ def columns(groups, colours, label):
     pieces = [note(4, 18, label)]
     bottom, high = 210, 150
     most = max(max(values) for values in groups.values())
-    wide, space = 56, WIDTH / len(groups)
+    wide, space = 52, NARROW / len(groups)
     for i, (name, values) in enumerate(groups.items()):
         left = space * (i + 0.5) - wide * len(values) / 2
         for j, (value, colour) in enumerate(zip(values, colours.values())):
@@ -84,11 +85,11 @@ def columns(groups, colours, label):
             pieces.append(note(x + wide / 2 - 3, bottom - length - 6, f'{value:.3f}', 'middle'))
         pieces.append(note(space * (i + 0.5), bottom + 22, name, 'middle'))
     for i, (name, colour) in enumerate(colours.items()):
-        left = 4 + WIDTH * i / len(colours)
+        left = 4 + NARROW * i / len(colours)
         size = f'x="{left:.0f}" y="{bottom + 42}" width="14" height="14" rx="3"'
         pieces.append(f'<rect {size} fill="{colour}"/>')
         pieces.append(note(left + 20, bottom + 54, name))
-    return svg(pieces, bottom + 66, label)
+    return svg(pieces, bottom + 66, label, NARROW)
 
 
 def verdicts(rows, label):
@@ -101,7 +102,7 @@ def verdicts(rows, label):
         pieces.append(f'<rect {size} fill="{colour}" fill-opacity="0.35"/>')
         pieces.append(f'<text x="205" y="{top + 15}" text-anchor="middle">{verdict}</text>')
         pieces.append(note(270, top + 15, words))
-    return svg(pieces, 40 + 28 * len(rows), label)
+    return svg(pieces, 40 + 28 * len(rows), label, NARROW)
 
 
 def lines(series, threshold, label, unit):
@@ -189,7 +190,7 @@ def first_ids(names):
         joint = certificates.completed(rounds, case)
         rows.append(certificates.next_row(joint, (), case.vocab_size))
     groups = {f'id {i}': list(map(float, row)) for i, row in enumerate(zip(*rows))}
-    colours = {'the target': BLUE, 'the sampler as first written': ORANGE, 'mended': GREEN}
+    colours = {'the target': BLUE, 'as first written': ORANGE, 'mended': GREEN}
     label = 'Probability of the next id, exactly: one sampler of two follows the target'
     return columns(groups, colours, label)
 

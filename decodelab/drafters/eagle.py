@@ -20,7 +20,7 @@ from ..models.session import LM
 from ..models.transformer import NativeForward, RotaryTables, Weights
 from ..models.tree_attention import tree_masks
 from ..models.tree_branches import GrowingTree
-from ..models.weights import llama_block, read_layer, read_norm
+from ..models.weights import layer_size, llama_block, read_layer, read_norm, release_memory
 from ..strategies.sampling import Base
 
 # %% ../../nbs/08_drafters/21_eagle.ipynb #e5e6db7d
@@ -207,6 +207,7 @@ class EagleHeads(Heads):
             like = self.join.weight.detach()[:1]
             with torch.inference_mode(False):
                 layer = read_layer(llama_block(self.block), 'full_attention', self.block_config)
+                release_memory(layer_size(layer))
                 tables = RotaryTables(self.rotary, like)
                 weights = Weights(like, [layer], read_norm(self.norm), None, tables)
                 self.compiled_['layer'] = NativeForward(weights)

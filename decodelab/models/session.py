@@ -315,6 +315,7 @@ MAX_SNAPSHOTS = 24
 ATTENTION_LAYERS = {'full_attention', 'sliding_attention', 'chunked_attention', 'dummy'}
 
 
+CACHE_KINDS = weakref.WeakKeyDictionary()  # model → its configuration, and how its past is stored
 FORWARD_ARGUMENTS = weakref.WeakKeyDictionary()  # forward of a model → names of its arguments
 
 
@@ -331,6 +332,15 @@ def cache_kind(model) -> str:
 
     'growing': keys and values that can be cut; 'snapshots': copies of a state; '': not at all.
     """
+    config = getattr(model, 'config', None)
+    known = CACHE_KINDS.get(model)
+    if known is None or known[0] is not config:  # transformers copies a configuration to read it
+        known = CACHE_KINDS[model] = config, find_cache_kind(model)
+    return known[1]
+
+
+def find_cache_kind(model) -> str:
+    "`cache_kind` by the arguments of the forward pass and the kinds of layers."
     from transformers.cache_utils import get_layer_types_and_kwargs
 
     arguments = forward_arguments(model)

@@ -219,6 +219,7 @@ def weight_rows(m) -> torch.Tensor:
 PAGE_OUT = 21  # MADV_PAGEOUT of Linux: a page of a file is read again when it is needed
 MAPS = Path('/proc/self/maps')
 FEW = 1 << 18  # numbers of weights whose memory is not worth the time that returning it takes
+MANY = 1 << 22  # numbers of copied weights whose memory is returned before more are copied
 
 
 def mapped_weight_files() -> list[tuple[int, int]]:
@@ -295,9 +296,13 @@ def read_layer(
     up = read_matrix(modules['up'])
     (out,) = read_matrix([modules['out']])
     (down,) = read_matrix([modules['down']])
-    release_memory(sum(m.size for m in (*qkv, out, *up, down)))
     matrices = dict(qkv=qkv, out=out, up=up, down=down)
     return Layer(heads=heads, groups=groups, kind=kind, **matrices, **norms, **numbers)
+
+
+def layer_size(layer: Layer) -> int:
+    "The numbers in the matrices of a layer."
+    return sum(m.size for m in (*layer.qkv, layer.out, *layer.up, layer.down))
 
 
 @torch.inference_mode(False)
@@ -317,11 +322,18 @@ def read_weights(model) -> Weights:
     learned = getattr(body_module, 'wpe', None)  # positions
     tied = out.weight is embedded
     _own_memory(model, embedded, tied, learned)
+    copied = 0
     if tied:
         embedded.data = input_major(embedded.data)
-        release_memory(embedded.numel())
-    kinds = layer_kinds(model)
-    layers = [read_layer(m, kind, config) for m, kind in zip(modules, kinds)]
+        copied = embedded.numel()
+    kinds, layers = layer_kinds(model), []
+    for parts, kind in zip(modules, kinds):
+        layers.append(read_layer(parts, kind, config))
+        copied += layer_size(layers[-1])
+        if copied >= MANY:
+            release_memory(copied)
+            copied = 0
+    release_memory(copied)
     windows = {k: config.sliding_window if k == 'sliding_attention' else None for k in kinds}
     return Weights(
         embedded.detach(),
@@ -440,7 +452,7 @@ def pack_matrices(model, native: NativeForward) -> bool:
         return False
     with torch.inference_mode(False), torch.no_grad():
         for layer in w.layers:
-            size = sum(m.size for m in (*layer.qkv, layer.out, *layer.up, layer.down))
+            size = layer_size(layer)
             layer.qkv = tuple(_pack(model, w, m) for m in layer.qkv)
             layer.out = _pack(model, w, layer.out)
             layer.up = tuple(_pack(model, w, m) for m in layer.up)

@@ -1,8 +1,6 @@
 "The sampled tokens of a seed with `CounterRng`: alone, in batches, in any order, process and draft, on another device."
 
-import subprocess
-import sys
-
+import preloaded
 import pytest
 import torch
 
@@ -112,21 +110,10 @@ def test_another_process_and_transformers_door_draw_the_same_tokens():
     exact = Speculative(AssistantDrafter(draft), Sample(), ExactMatchVerifier(), FixedLookahead(4))
     trace = decode(lm, text, exact, 12, seed=4, rng=CounterRng)
     command = '-m decodelab generate --strategy sampling --temperature 1 --device cpu --counter'
-    result = subprocess.run(
-        [
-            sys.executable,
-            *command.split(),
-            '--seed',
-            '4',
-            '--max-new-tokens',
-            '12',
-            text,
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout == trace.text + '\n'
+    other = preloaded.start([*command.split(), '--seed', '4', '--max-new-tokens', '12', text])
+    out, err = other.communicate(120)
+    assert other.returncode == 0, err
+    assert out == trace.text + '\n'
     ids = torch.tensor([lm.encode(text)])
     call = dict(do_sample=True, top_k=0, seed=4, seed_like='counter', max_new_tokens=12)
     ours = generate(lm.model, ids, tokenizer=lm.tokenizer, **call)

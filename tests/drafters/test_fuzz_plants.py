@@ -104,17 +104,18 @@ def in_batches(result, self, p, draft, rng):
     return result if is_single else accepts_all(result, self, p, draft, rng)
 
 
-# flaw → (kind, class, method, change, the most cases until it is found)
+# flaw → (kind, class, method, change, the most cases until it is found, with a seed of `SEEDS`)
 PLANTS = {
     'accepts all': ('law', TokenVerifier, 'verify', accepts_all, 60),
     'accepts all of a block': ('law', BlockVerifier, 'verify', accepts_all, 120),
-    'seventh token': ('greedy', ExactMatchVerifier, 'verify', seventh, 400),
+    'seventh token': ('greedy', ExactMatchVerifier, 'verify', seventh, 10),
     'in batches': ('greedy', ExactMatchVerifier, 'verify', in_batches, 100),
     'raises where plain decoding does not': ('greedy', SuffixState, 'draft', raises, 200),
     'a budget': ('around', Thinking, 'must_continue', forgets_budget, 100),
     'best of several': ('around', Draws, 'write', best_is_first, 100),
     'bonus row after three': ('deep', TokenVerifier, 'verify', wrong_bonus, 60),
 }
+SEEDS = {'seventh token': 5}  # 1 if not given, with which this one takes seven seconds
 LONG = {  # a quarter of a minute each: DECODELAB_FUZZ_PLANTS=1
     'long drafts': ('deep', TokenVerifier, 'verify', accepts_four, 60),
     'late in a sequence': ('deep', TokenVerifier, 'verify', accepts_late, 60),
@@ -129,7 +130,7 @@ def test_a_flaw_is_detected(flaw, monkeypatch):
     kind, cls, name, change, most = PLANTS[flaw]
     monkeypatch.setattr(deep, 'BUDGET', 6)
     with altered(cls, name, change):
-        assert first_failure(kind, 1, most, names=('llama', 'gpt2')) is not None
+        assert first_failure(kind, SEEDS.get(flaw, 1), most, names=('llama', 'gpt2')) is not None
 
 
 def test_a_processor_behind_an_end_is_detected():

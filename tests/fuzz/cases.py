@@ -11,7 +11,7 @@ from pathlib import Path
 import decodelab
 from decodelab import Speculative, Stop
 from decodelab.core.driver import Request, Rng
-from tests.fuzz.models import build, build_memo, letters
+from tests.fuzz.models import build, letters
 from tests.fuzz.parts import Maker, UndefinedError, namespace
 
 PACKAGE = str(Path(decodelab.__file__).parent)
@@ -131,14 +131,13 @@ def origin(error) -> str:
     return f'{Path(last.filename).name}:{last.lineno}'
 
 
-def world_of(architecture: str, vocab_size: int, memo: bool = False) -> dict:
+def world_of(architecture: str, vocab_size: int, make=build) -> dict:
     """The models and heads that expressions name; None for an architecture that cannot be tiny.
 
-    With `memo` the models remember their logits.
+    `make` is `build`, or makes models that remember what they computed.
     """
     if build(architecture, 0, vocab_size) is None:
         return None
-    make = build_memo if memo else build
     return Lazy(make(architecture, 0, vocab_size), make('llama', 1, vocab_size), vocab_size)
 
 
@@ -172,7 +171,7 @@ class Lazy(dict):
             self[name] = Eagle3Heads(width, target.vocab_size).randomized(target)
         elif name == 'other':
             other = build('llama', 2, self.vocab_size)
-            kind = type(self['target'])  # the target remembers its logits, or neither does
+            kind = type(self['target'])  # it remembers as the target does
             self[name] = kind(other.model, letters(self.vocab_size, reverse=True), 'other')
         else:
             raise KeyError(name)

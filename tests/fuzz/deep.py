@@ -3,8 +3,11 @@
 As `law`, over thousands of paths: the models remember their logits.
 """
 
+import math
+
 from tests.fuzz import law
 from tests.fuzz.cases import Case, Kind
+from tests.fuzz.models import build_memo
 
 KIND = Kind(
     2,
@@ -18,6 +21,6 @@ PATHS = 12_000
 BUDGET = 40  # seconds of processor time
 
 
-def check(case: Case) -> bool:
-    "Raise `FailedError` or `RejectedError`; return whether there was anything to compare."
-    return law.check(case, KIND.vocab_size, memo=True, most=PATHS, seconds=BUDGET)
+def check(case: Case, seconds: float = math.inf) -> bool:
+    "As `law.check`."
+    return law.check(case, KIND.vocab_size, build_memo, PATHS, BUDGET, seconds)

@@ -6,6 +6,7 @@ multiplies the probabilities of plain sampling, by the model's full forward pass
 """
 
 import itertools
+import math
 import time
 
 import numpy as np
@@ -17,7 +18,7 @@ from decodelab.evaluate.certify import Exercised, sequence_distribution
 from decodelab.evaluate.exact import Enumerator, Interval
 from decodelab.logits.processor_list import LogitsProcessorList
 from tests.fuzz.cases import SECONDS, Case, FailedError, Kind, judged, time_limit, world_of
-from tests.fuzz.models import full_logits
+from tests.fuzz.models import build_replayed, full_logits
 from tests.fuzz.parts import has_ended
 
 KIND = Kind(3, lengths=(1, 2, 4), new_tokens=(1, 2, 2, 3), enumerated=True)
@@ -41,13 +42,13 @@ class FloatEnumerator(Enumerator):
     generator = None
 
     def categorical(self, weights) -> int:
-        weights = np.asarray(weights, float)
-        if weights.sum() == 0:
+        weights = np.asarray(weights, float).tolist()
+        total = sum(weights)
+        if total == 0:
             raise NoTokenError('the weights sum to 0, as Rng says it in a longer sentence')
-        if not 0 < weights.sum() < np.inf:
-            raise FailedError(f'the weights of a draw sum to {weights.sum()}')
-        probs = weights / weights.sum()
-        return self.choose(np.where(probs > 1e-15, probs, 0).tolist())
+        if not 0 < total < np.inf:
+            raise FailedError(f'the weights of a draw sum to {total}')
+        return self.choose([w / total if w > 1e-15 * total else 0 for w in weights])
 
     def uniform(self):
         return FloatInterval(self)
@@ -181,10 +182,18 @@ def worst_rounding(case: Case, target) -> float:
 
 
 def check(
-    case: Case, vocab_size: int = KIND.vocab_size, memo=False, most=PATHS, seconds=BUDGET
+    case: Case,
+    vocab_size: int = KIND.vocab_size,
+    make=build_replayed,
+    most=PATHS,
+    budget=BUDGET,
+    seconds=math.inf,
 ) -> bool:
-    "Raise `FailedError` or `RejectedError`; return whether there was anything to compare."
-    world = world_of(case.architecture, vocab_size, memo)
+    """Raise `FailedError` or `RejectedError`; return whether there was anything to compare.
+
+    An enumeration takes at most `budget` seconds, or the `seconds` that are left of a search.
+    """
+    world = world_of(case.architecture, vocab_size, make)
     with time_limit(SECONDS), judged():
         named = world.named(case)
         target = named['target']
@@ -194,11 +203,14 @@ def check(
     if plain is None:
         return False
 
+    prompt, stops = list(case.prompts[0]), case.stops
+
+    def request(rng):
+        return Request(target, list(prompt), case.n, rng, stops)
+
     with time_limit(SECONDS), judged(plain_succeeded=True):
         try:
-            probabilities = enumerated(
-                lambda rng: case.request(target, case.prompts[0], rng), strategy, most, seconds
-            )
+            probabilities = enumerated(request, strategy, most, min(budget, seconds))
         except TooManyPathsError:
             return False
     distance = total_variation(probabilities, plain)

@@ -292,6 +292,95 @@ def build_memo(architecture: str, seed: int, vocab_size: int) -> MemoLM:
     return MemoLM(lm.model, lm.tokenizer, lm.name)
 
 
+class ReplayedSession(Session):
+    """Answers a call from the answer to the same call after the same calls, of an earlier session of the model.
+
+    A session computes its answers from nothing but its calls. Those that were answered this way are made after
+    all, in their order, before the first new one: the cache has then been filled and cut as it would have been.
+    """
+
+    def __init__(self, lm, encoder=None):
+        super().__init__(lm, encoder)
+        self.waiting = []  # calls that were answered, and not made yet
+        self.known = lm.known  # call → (its answer, what is known after it); None: not any more
+
+    def answer(self, name: str, *args):
+        "The answer to a call of a method, which is a tensor."
+        make = self.compact if name == 'compact' else getattr(super(), name)
+        if self.known is None or self.ahead or self._keeps_states:
+            self.catch_up()
+            self.known = None
+            return make(*args)
+        call = repr((name, args))
+        if call in self.known:
+            answer, passes, _ = self.known[call]
+            self.waiting.append((make, args))
+            self.passes += passes
+        else:
+            self.catch_up()
+            before = self.passes
+            answer = make(*args)
+            self.known[call] = (answer, self.passes - before, {})
+        self.known = self.known[call][2]
+        return answer.clone()
+
+    def catch_up(self):
+        "Make the calls that wait."
+        waiting, self.waiting = self.waiting, []
+        passes = self.passes
+        for make, args in waiting:
+            make(*args)
+        self.passes = passes
+
+    def logits(self, ids, last=1):
+        return self.answer('logits', list(ids), last)
+
+    def tree_logits(self, ids, tokens, parents):
+        return self.answer('tree_logits', list(ids), list(tokens), list(parents))
+
+    def accept_path(self, nodes):
+        self.answer('compact', list(nodes))
+        return self
+
+    def compact(self, nodes):
+        "Extend the sequence; the answer is empty."
+        super().accept_path(nodes)
+        return torch.empty(0)
+
+    def begin_tree(self):
+        self.catch_up()
+        self.known = None
+        super().begin_tree()
+
+    def exit_logits(self, *args, **options):
+        self.catch_up()
+        self.known = None
+        return super().exit_logits(*args, **options)
+
+    def _kv_buffers(self):
+        self.catch_up()
+        return super()._kv_buffers()
+
+
+class ReplayedLM(LM):
+    "A model whose sessions answer the same calls once, for enumerations of hundreds of paths."
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.known = {}
+
+    def open_session(self, encoder=None):
+        session = super().open_session(encoder)
+        return ReplayedSession(self, encoder) if type(session) is Session else session
+
+
+@functools.cache
+def build_replayed(architecture: str, seed: int, vocab_size: int) -> ReplayedLM:
+    "A tiny model that answers the same calls once."
+    lm = build(architecture, seed, vocab_size)
+    return ReplayedLM(lm.model, lm.tokenizer, lm.name)
+
+
 def architectures() -> list[str]:
     "All of transformers' names; `build` knows which of them can be tiny."
     return list(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)

@@ -90,7 +90,8 @@ def first_failure(kind: str, seed: int, most: int, names=None) -> tuple[int, str
 def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log=None) -> Report:
     """Run cases of a kind for some seconds of processor time, after its models are built, or `most` of them.
 
-    A failure is printed as it comes, made small.
+    A failure is printed as it comes, made small. An enumeration that takes longer than the rest of the time is
+    skipped.
     """
     check, settings = KINDS[kind].check, KINDS[kind].KIND
     draw = random.Random(f'{kind} {seed}')
@@ -100,8 +101,9 @@ def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log
     with contextlib.suppress(KeyboardInterrupt):  # what was counted by then is reported
         while time.process_time() < end and report.cases < most:
             case = random_case(draw, names, settings)
+            left = dict(seconds=end - time.process_time()) if settings.enumerated else {}
             try:
-                compared = check(case)
+                compared = check(case, **left)
             except RejectedError as refusal:
                 report.rejected[str(refusal)] += 1
             except FailedError as failure:

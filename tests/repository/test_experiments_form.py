@@ -135,7 +135,7 @@ def test_it_is_written_as_the_library_is(path):
     problems = []
     for i, source in enumerate(sources):
         tree = ast.parse(source)
-        words = {word: name for name in defined_names(tree) for word in words_of(name)}
+        words = {word: name for name in defined_names(ast.walk(tree)) for word in words_of(name)}
         problems += [f'cell {i}: {name}: {words[name]!r}' for name in words.keys() & set(FORBIDDEN)]
         problems += [f'cell {i}: {problem}' for problem in shape_problems(tree)]
     assert problems == []

@@ -14,7 +14,7 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 def forbidden_names(tree):
     "Names with a word that the glossary forbids."
-    for name in dict.fromkeys(defined_names(tree)):
+    for name in dict.fromkeys(defined_names(ast.walk(tree))):
         yield from (f'{name}: {FORBIDDEN[w]}' for w in words_of(name) if w in FORBIDDEN)
 
 

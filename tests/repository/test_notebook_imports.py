@@ -1,6 +1,7 @@
 "`pip install '.[lab]'` is enough for every notebook: what they import is in the closure of that extra."
 
 import ast
+import functools
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
@@ -39,6 +40,7 @@ def imported(node):
     return set()
 
 
+@functools.cache
 def imports(source):
     "`(all names, those that every run imports)`: what stands in a function or under a condition may wait."
     tree = ast.parse(code(source))

@@ -1,6 +1,7 @@
 "The parts: their imports, no circles, and one module for each notebook."
 
 import ast
+import functools
 import re
 import sys
 from collections import Counter
@@ -57,30 +58,35 @@ MODULES = {module_name(p): p for p in notebooks()}
 every = pytest.mark.parametrize('path', notebooks(), ids=module_name)
 
 
+@functools.cache
 def imports(source, module):
-    "Yield the modules that a module imports, wherever the import stands: `part.name` for our own."
+    "The modules that a module imports, wherever the import stands: `part.name` for our own."
     package = ['decodelab', *module.split('.')]
+    names = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from (a.name for a in node.names)
+            names += (a.name for a in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level] if node.level else []
             name = '.'.join([*base, *([node.module] if node.module else [])])
-            yield from resolved(name, [a.name for a in node.names])
+            names += resolved(name, [a.name for a in node.names])
+    return names
+
+
+@functools.cache
+def homes(stub):
+    "Name → module of it, as a stub has them."
+    body = ast.parse(stub.read_text()).body
+    froms = (n for n in body if isinstance(n, ast.ImportFrom))
+    return {a.name: n.module or a.name for n in froms for a in n.names}
 
 
 def resolved(name, names):
     "`from name import names` as modules: a part's or the root's own names count as their homes."
     if name.split('.')[0] != 'decodelab' or name.count('.') == 2:
         return [name]
-    stub = ROOT / name.replace('.', '/') / '__init__.pyi'
-    homes = {
-        a.name: n.module or a.name
-        for n in ast.parse(stub.read_text()).body
-        if isinstance(n, ast.ImportFrom)
-        for a in n.names
-    }
-    return [f'{name}.{homes.get(n, n)}' for n in names if n != '__version__']
+    known = homes(ROOT / name.replace('.', '/') / '__init__.pyi')
+    return [f'{name}.{known.get(n, n)}' for n in names if n != '__version__']
 
 
 def graph():

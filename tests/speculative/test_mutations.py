@@ -23,7 +23,14 @@ from decodelab import (
     random_lm,
 )
 from decodelab.core import driver
-from decodelab.evaluate.certify import perturbed
+from decodelab.evaluate.certify import (
+    Certificate,
+    compare_greedy,
+    perturbed,
+    statistical_check,
+    varied_prompts,
+    with_draft_model,
+)
 from decodelab.evaluate.part_checks import check_drafter, check_processor
 from decodelab.logits.warpers import LogitsProcessor, Warper
 from decodelab.models.session import LM
@@ -247,14 +254,16 @@ def sampled(verifier=None, drafter=None, base=None):
 
 def greedy(verifier=None, drafter=None, base=None):
     drafter = drafter or AssistantDrafter(DRAFT)
-    strategy = Speculative(drafter, base or Greedy(), verifier, LOOKAHEAD)
-    return certify(strategy, max_new_tokens=16).verdict, None
+    lm = random_lm(seed=0)
+    wrong = Speculative(drafter, base or Greedy(), verifier, LOOKAHEAD)
+    good = with_draft_model(wrong, perturbed(lm))
+    prompts = varied_prompts(6, 64, 0, 2)
+    check = compare_greedy([(wrong, lm, prompts), (good, lm, prompts)], 16)
+    return Certificate('', [check]).verdict, check.message
 
 
 def own_target(drafter, base=None):
     "The samples of a drafter on a real model, which `certify` does not replace."
-    from decodelab.evaluate.certify import Certificate, statistical_check
-
     target = random_lm(seed=0, vocab_size=8, scale=0.3)
     strategy = Speculative(
         drafter(random_lm(seed=1, vocab_size=8, scale=0.3)), base or Sample(), None, LOOKAHEAD

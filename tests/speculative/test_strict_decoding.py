@@ -63,23 +63,23 @@ def compared(lm, drafters, prompts, n, base=Greedy(), k=4):
 def test_random_models(family):
     lm = random_lm(family, dtype=HALF)
     draft = random_lm(family, seed=1, layers=1, dtype=HALF)
-    prompts = random_prompts((1, 3, 8, 40))
+    prompts = random_prompts((1, 8, 40))
     texts, strict, loose_[family] = compared(lm, [AssistantDrafter(draft)], prompts, 40)
-    assert (texts, strict) == (4, 4)
+    assert (texts, strict) == (3, 3)
 
 
 def test_without_it_some_texts_differ():
     if len(loose_) < len(ARCHITECTURES):
         pytest.skip('run with the families above')
-    assert sum(loose_.values()) < 4 * len(ARCHITECTURES)
+    assert sum(loose_.values()) < 3 * len(ARCHITECTURES)
 
 
 def test_pico():
     lm = load('pico', device='cpu', dtype=HALF)
     draft = load('pico-draft', device='cpu', dtype=HALF)
-    prompts = [p if isinstance(p, str) else p['prompt'] for p in builtin_prompts()][:6]
+    prompts = [p if isinstance(p, str) else p['prompt'] for p in builtin_prompts()][:4]
     texts, strict, _ = compared(lm, [AssistantDrafter(draft), PromptLookupDrafter()], prompts, 28)
-    assert strict == texts == 12
+    assert strict == texts == 8
 
 
 @pytest.mark.skipif(not MODELS.is_dir(), reason='no folder shared/data/models beside the checkout')
