@@ -237,7 +237,7 @@ class RoundTape:
     p: torch.Tensor  # `(k+1, V)`: the target's rows
     uniforms: torch.Tensor  # the random numbers of the round
     seats: tuple[Seat, Seat]  # of the target and of the draft model
-    kept: tuple  # what the graph reads and does not keep; the strategy, so that no other has its id
+    owners: tuple  # of what the graph reads and does not keep; the strategy, so that no other has its id
 
     def keep(self, target, draft: RecordedDraft, ids: list[int], result: RoundResult):
         "Let the sessions know what a replay after `ids` has read."
@@ -292,5 +292,5 @@ def record_round(
         return None
     replay, results = recorded
     functions = sequence.target.processors.functions, draft.scorer.processors.functions
-    kept = sequence.strategy, sequence.end_ids, *functions
-    return RoundTape(replay, *results, uniforms, (seat, other), kept)
+    owners = sequence.strategy, sequence.end_ids, *functions
+    return RoundTape(replay, *results, uniforms, (seat, other), owners)
