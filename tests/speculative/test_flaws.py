@@ -41,6 +41,7 @@ ON_MODELS = [
     'blocks cut to the top twenty',
     'stale row after a rollback of three',
 ]
+RAREST = 'row of the request before'
 RIGHT = 'token verification', 'trees', 'copies'
 
 
@@ -52,7 +53,8 @@ def test_tables_show_a_flaw(flaw):
 
 @pytest.mark.parametrize('flaw', ON_MODELS)
 def test_tokens_of_random_models_show_a_flaw(flaw):
-    *_, tokens = certify(flaws.SAMPLED[flaw](), samples=2500, progress=False).checks
+    samples = 2500 if flaw == RAREST else 1500
+    *_, tokens = certify(flaws.SAMPLED[flaw](), samples=samples, progress=False).checks
     assert tokens.kind == 'every token'
     assert not tokens.passed, tokens.message
 
