@@ -606,7 +606,8 @@ def record_chain(self: Graphs, seat: Seat, n: int, k: int, scorer, rng) -> tuple
         return numbers, rows
 
     recorded = self.try_to_record(run)
-    return recorded and (recorded[0], *recorded[1], uniforms, scorer.source)
+    owners = scorer.source, scorer.processors.functions  # a graph does not keep what it reads
+    return recorded and (recorded[0], *recorded[1], uniforms, owners)
 
 
 def seat_for(session, ids: list[int], least: int, k: int) -> tuple[Seat | None, int]:

@@ -237,7 +237,7 @@ class RoundTape:
     p: torch.Tensor  # `(k+1, V)`: the target's rows
     uniforms: torch.Tensor  # the random numbers of the round
     seats: tuple[Seat, Seat]  # of the target and of the draft model
-    strategy: Speculative  # kept, so that no other has its id
+    owners: tuple  # of what the graph reads and does not keep; the strategy, so that no other has its id
 
     def keep(self, target, draft: RecordedDraft, ids: list[int], result: RoundResult):
         "Let the sessions know what a replay after `ids` has read."
@@ -291,4 +291,6 @@ def record_round(
     if recorded is None:
         return None
     replay, results = recorded
-    return RoundTape(replay, *results, uniforms, (seat, other), sequence.strategy)
+    functions = sequence.target.processors.functions, draft.scorer.processors.functions
+    owners = sequence.strategy, sequence.end_ids, *functions
+    return RoundTape(replay, *results, uniforms, (seat, other), owners)

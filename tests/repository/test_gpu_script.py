@@ -94,8 +94,13 @@ def test_a_killed_run_goes_on(tmp_path):
     assert second['minutes'] == round(state['seconds'] / 60, 2)
     used = [json.loads(line) for line in traffic.read_text().splitlines()]
     training = [u['traffic'] for u in used if 'nano' in u['command']]
-    kernel = [u['traffic'] for u in used if 'ipykernel' in u['command'][0]]
-    assert [t['kernels'] > 1000 and t['reads'] > 20 for t in training + kernel] == [True, True]
+    kernels = [u['traffic'] for u in used if 'ipykernel' in u['command'][0]]
+    assert training[-1]['kernels'] > 1000
+    assert training[-1]['reads'] > 50
+    assert (
+        max(t['kernels'] for t in kernels) > 100
+    )  # of the last call, and of the killed one if it ended itself
+    assert max(t['reads'] for t in kernels) > 0
 
 
 def test_what_is_left_is_printed_first(tmp_path):
