@@ -13,11 +13,17 @@ import preloaded
 run_notebook = nbdev.test.test_nb
 
 
+def run_with_forks(*args, **options) -> tuple[bool, float]:
+    "`test_nb` in this process, whose kernels are forks of it."
+    preloaded.fork_kernels()
+    return run_notebook(*args, **options)
+
+
 def run_isolated(*args, **options) -> tuple[bool, float]:
     "Whether a notebook passed, and its seconds: `test_nb` in a fork of its own."
     context = multiprocessing.get_context('fork')
     receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: sender.send(run_notebook(*args, **options)))
+    child = context.Process(target=lambda: sender.send(run_with_forks(*args, **options)))
     child.start()
     sender.close()
     try:

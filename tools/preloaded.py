@@ -5,6 +5,7 @@ kills a command twenty times, needs it once. `Runner` runs notebooks one after t
 that can be waited for, signalled and killed as one that `subprocess.Popen` has started.
 """
 
+import asyncio
 import atexit
 import contextlib
 import gc
@@ -26,7 +27,10 @@ from pathlib import Path
 import repo  # noqa: F401  (before anything imports nbformat)
 
 IMPORTED = (
+    'tqdm.auto',  # before what looks like a notebook to it
     'execnb.shell',
+    'ipykernel.kernelapp',
+    'jupyter_client.provisioning.local_provisioner',
     'matplotlib.pyplot',
     'pandas',
     'scipy.stats',
@@ -198,6 +202,7 @@ def run_command(arguments: list, cwd: str, env: dict, outputs: tuple):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     option, *rest = arguments
+    fork_kernels()
     try:
         if option == '-m':
             sys.path.insert(0, cwd)
@@ -212,6 +217,96 @@ def run_command(arguments: list, cwd: str, env: dict, outputs: tuple):
             runpy.run_path(option, run_name='__main__')
     finally:
         atexit._run_exitfuncs()
+
+
+class ForkedKernel:
+    """A kernel in a fork of this process, with the members of `subprocess.Popen` that jupyter_client uses.
+
+    A kernel of its own imports for five seconds what this process has imported. It stays a child, so that
+    it sees when its parent ends, and holds those open files only that it is to hold.
+    """
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, command: list, *, env: dict, cwd: str, pass_fds: tuple = (), **_):
+        self.returncode = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            become_kernel(command, env, cwd, pass_fds)
+        os.setpgid(self.pid, self.pid)  # before anybody asks for its group
+
+    def poll(self) -> int | None:
+        "Its exit status, negative for a signal; None while it runs."
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int:
+        "Its exit status once it has ended."
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def send_signal(self, number: int):
+        "Send a signal to it, if it runs."
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        "Ask it to end."
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        "Kill it."
+        self.send_signal(signal.SIGKILL)
+
+
+def become_kernel(command: list, env: dict, cwd: str, pass_fds: tuple):
+    "In the fork: run the kernel of `python -m ipykernel_launcher ARGUMENTS`, and end."
+    code = 1
+    try:
+        parent = os.getppid()
+        handed_on = {0, 1, 2, *pass_fds}
+        for number in map(int, os.listdir('/proc/self/fd')):
+            if number not in handed_on:
+                with contextlib.suppress(OSError):
+                    os.close(number)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        asyncio._set_running_loop(None)  # that of the thread that forked
+        asyncio.set_event_loop(None)
+        import matplotlib
+        from ipykernel.kernelapp import launch_new_instance
+        from IPython.core.interactiveshell import InteractiveShell
+
+        InteractiveShell.clear_instance()  # where a notebook runs another one
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        matplotlib.use('module://matplotlib_inline.backend_inline')  # it is imported already
+        arguments = command[command.index('ipykernel_launcher') + 1 :]
+        sys.argv = ['ipykernel_launcher', *arguments, f'--IPKernelApp.parent_handle={parent}']
+        launch_new_instance()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def fork_kernels():
+    "From now on kernels that this process starts are forks of it, where a fork is all that is needed."
+    from jupyter_client.provisioning import local_provisioner
+
+    start_kernel = local_provisioner.launch_kernel
+
+    def launch(command, **options):
+        folders = '/proc/self/fd', options.get('cwd') or '.'
+        forked = 'ipykernel_launcher' in command and all(map(os.path.isdir, folders))
+        return (ForkedKernel if forked else start_kernel)(command, **options)
+
+    local_provisioner.launch_kernel = launch
 
 
 def start_server():
