@@ -17,7 +17,7 @@ from tests.fuzz.models import USUAL, architectures, build
 from tests.fuzz.parts import Maker, classes, verifier_call
 from tests.fuzz.run import KINDS, run
 
-SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 43))  # of processor time, of all searches
+SECONDS = float(os.environ.get('DECODELAB_FUZZ_SECONDS', 32))  # of processor time, of all searches
 PARTS = dict(greedy=9, law=7, around=9, deep=7)  # of each kind
 SEEDS = dict(fixed=1, today=datetime.date.today().toordinal())
 SHARES = dict(fixed=3 / 4, today=1 / 4)

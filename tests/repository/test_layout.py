@@ -271,6 +271,34 @@ def test_saved_outputs_are_small_and_quiet(path):
     assert [size for size in pictures if size > 60_000] == []
 
 
+def import_blocks(source):
+    "Imports that follow each other without a line between, as pairs: from a module? and which."
+    block, end = [], None
+    for n in audit.tree_of(source).body:
+        if not isinstance(n, (ast.Import, ast.ImportFrom)) or n.lineno != end:
+            yield block
+            block = []
+        if isinstance(n, ast.Import):
+            block.append((False, n.names[0].name.lower()))
+        elif isinstance(n, ast.ImportFrom):
+            block.append((True, n.module.lower()))
+        end = n.end_lineno + 1
+    yield block
+
+
+@every
+def test_imports_are_in_order(path):
+    "As ruff's rule I sorts them, but that one module may have several lines."
+    for source in cells(path):
+        for block in import_blocks(source):
+            assert block == sorted(block)
+
+
+def test_the_order_of_imports_is_seen():
+    blocks = list(import_blocks('import re\nimport ast\n\nfrom b import c\nfrom b import a\nx = 1'))
+    assert [block == sorted(block) for block in blocks if block] == [False, True]
+
+
 @modules
 def test_names_of_the_package_are_imported_relatively(path):
     absolute = re.findall(r'^from decodelab[. ].*', path.read_text(), flags=re.M)
