@@ -28,7 +28,9 @@ def slow(i):
 ex.save(pd.DataFrame(run_jobs({str(i): lambda i=i: slow(i) for i in range(10)}, output_dir=ex.rows_folder('rows'), progress=False))); ex.save_metadata()'''
 VERDICT = (
     "ex.verdicts([dict(claim='all are there', source='10', measured=str(len(ex.read())), "
-    "agrees=len(ex.read()) == 10, why='they were kept')])"
+    "agrees=len(ex.read()) == 10, why='they were kept')])\n"
+    # a kernel that is slow to end is stopped before it reports by itself
+    'import sitecustomize; sitecustomize.report()'
 )
 CALL = 'nano,90_tiny'
 EVERY_KIND = 'tests,pico,pico-draft,plain-0.5B,plain-8B,rounds-8B,nano,90_tiny'
@@ -91,16 +93,14 @@ def test_a_killed_run_goes_on(tmp_path):
     assert (tmp_path / 'nano/nano/config.json').exists()
     state = json.loads((tmp_path / 'out/gpu.json').read_text())
     assert state['seconds'] > 2
-    assert second['minutes'] == round(state['seconds'] / 60, 2)
+    assert abs(second['minutes'] - state['seconds'] / 60) < 0.01
     used = [json.loads(line) for line in traffic.read_text().splitlines()]
     training = [u['traffic'] for u in used if 'nano' in u['command']]
     kernels = [u['traffic'] for u in used if 'ipykernel' in u['command'][0]]
     assert training[-1]['kernels'] > 1000
     assert training[-1]['reads'] > 50
-    assert (
-        max(t['kernels'] for t in kernels) > 100
-    )  # of the last call, and of the killed one if it ended itself
-    assert max(t['reads'] for t in kernels) > 0
+    assert kernels[0]['kernels'] > 100
+    assert kernels[0]['reads'] > 0
 
 
 def test_what_is_left_is_printed_first(tmp_path):
@@ -147,15 +147,22 @@ def test_speeds_on_the_pretend_accelerator(tmp_path, piece, monkeypatch):
     assert (tmp_path / f'pretend/{piece}.csv').read_text().count('\n') == len(rows) + 1
 
 
-def test_pico_is_trained_on_the_device_and_brought_back(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / 'experiments'))
-    import gpu
+TRAIN = '''import json, sys
+sys.path.insert(0, sys.argv[1])
+import gpu
+from decodelab.evaluate.pretend import count_traffic, pretend_device
+with pretend_device() as device, count_traffic() as traffic:
+    args = gpu.arguments().parse_args(sys.argv[2:])
+    args.tokens = 4096
+    assert gpu.train_pico(args, str(device)) == 0
+print(json.dumps(traffic))'''
 
-    with pretend_device() as device, count_traffic() as traffic:
-        options = ['--out', str(tmp_path / 'out'), '--nano', str(tmp_path), '--toy']
-        args = gpu.arguments().parse_args([*options, '--task', 'pico', '--pause', '60'])
-        args.tokens = 4096
-        assert gpu.train_pico(args, str(device)) == 0
+
+def test_pico_is_trained_on_the_device_and_brought_back(tmp_path):
+    "In a process of its own: PyTorch counts the devices before its first gradient, once."
+    options = ['--out', tmp_path / 'out', '--nano', tmp_path, '--toy', '--task', 'pico']
+    child = preloaded.start(['-c', TRAIN, ROOT / 'experiments', *options, '--pause', '60'])
+    traffic = printed(child)
     assert traffic['kernels'] > 1000
     brought = {file.name for file in (tmp_path / 'out/weights/pico').iterdir()}
     assert {'config.json', 'model.safetensors', 'tokenizer.json', 'log.jsonl'} <= brought
