@@ -262,17 +262,25 @@ class ForkedKernel:
         self.send_signal(signal.SIGKILL)
 
 
+def replace_files(handed_on: set):
+    """Replace the open files but some by empty ones.
+
+    Objects from before the fork close their numbers when they are collected, which new files must not have.
+    """
+    empty = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir('/proc/self/fd')):
+        if number not in {empty, *handed_on}:
+            with contextlib.suppress(OSError):  # the listing itself, which is closed by now
+                os.fstat(number)
+                os.dup2(empty, number)
+
+
 def become_kernel(command: list, env: dict, cwd: str, pass_fds: tuple):
     "In the fork: run the kernel of `python -m ipykernel_launcher ARGUMENTS`, and end."
     code = 1
     try:
         parent = os.getppid()
-        handed_on = {0, 1, 2, *pass_fds}
-        for number in map(int, os.listdir('/proc/self/fd')):
-            if number not in handed_on:
-                with contextlib.suppress(OSError):
-                    os.close(number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        replace_files({1, 2, *pass_fds})
         os.chdir(cwd)
         os.environ.clear()
         os.environ.update(env)
