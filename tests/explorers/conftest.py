@@ -1,4 +1,4 @@
-"One browser and one JupyterLab for all tests of this folder, which are skipped where there is no browser."
+"One JupyterLab for all tests of this folder, and a browser for each file; skipped where there is no browser."
 
 import pytest
 
@@ -10,22 +10,27 @@ const $ = (s, all) => all ? [...document.querySelectorAll(s)] : document.querySe
 const press = key => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true}))'''
 
 
-@pytest.fixture(scope='package')
-def browser():
+@pytest.fixture(scope='session')
+def chromium():
     if BROWSER is None:
         pytest.skip('no Chromium on this machine')
+    return BROWSER
+
+
+@pytest.fixture(scope='module')  # while it runs, its thread has an event loop
+def browser(chromium):
     with open_browser() as browser:
         yield browser
 
 
-@pytest.fixture(scope='package')
+@pytest.fixture(scope='session')
 def notebooks(tmp_path_factory):
     "The folder that JupyterLab serves."
     return tmp_path_factory.mktemp('notebooks')
 
 
-@pytest.fixture(scope='package')
-def jupyterlab(browser, notebooks, tmp_path_factory):
+@pytest.fixture(scope='session')
+def jupyterlab(chromium, notebooks, tmp_path_factory):
     "A function from a notebook's name to its address."
     home = tmp_path_factory.mktemp('home')
     with serve(notebooks, home, DECODELAB_SCALE='pico', DECODELAB_QUICK='1') as address:
