@@ -246,12 +246,15 @@ def train_pico(args, device):
 
 
 def bring_back(folder, target):
-    "Copy a model and its log, without the files that are too large."
+    "Copy a model and its log; a file that is too large is named on stderr, and stays."
     target.mkdir(parents=True, exist_ok=True)
     for file in folder.iterdir():
-        unwanted = file.name.startswith(('checkpoint', 'stable'))
-        if file.is_file() and not unwanted and file.stat().st_size <= MOST:
-            shutil.copyfile(file, target / file.name)
+        if not file.is_file() or file.name.startswith(('checkpoint', 'stable')):
+            continue
+        if file.stat().st_size > MOST:
+            print(f'{file} is over {MOST >> 20} MiB, and not copied', file=sys.stderr)
+            continue
+        shutil.copyfile(file, target / file.name)
 
 
 def train_nano(args, device):

@@ -160,13 +160,18 @@ def plain(size, folder, device, toy=False):
 
     device = torch.device(device)
     sizes = TOY if toy else TARGETS[size]
-    model = random_model(sizes, device, toy)
-    n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
-    bound = 1e3 * n_bytes / bytes_a_second(device, toy)
     length, few, many, repeats = (6, 3, 7, 1) if toy else (64, 16, 64, 3)
     alone = ways_of(device, toy)
 
+    @functools.cache
+    def made():
+        "The model, and the time of reading it: for the first job that is left."
+        model = random_model(sizes, device, toy)
+        n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+        return model, 1e3 * n_bytes / bytes_a_second(device, toy)
+
     def job(way, batch):
+        model, bound = made()
         prompts = prompts_of(sizes[1], batch, length)
         if way.startswith('generate'):
             run = generate_run(model, prompts, 'static' in way)
@@ -195,15 +200,17 @@ def rounds(size, folder, device, toy=False):
 
     device = torch.device(device)
     length, few, many, repeats = (6, 7, 15, 1) if toy else (64, 24, 72, 3)
-    models = [
-        random_model(sizes, device, toy)
-        for sizes in ((TOY, TOY_DRAFT) if toy else (TARGETS[size], SHALLOW[size]))
-    ]
-    prompt = prompts_of(models[0].config.vocab_size, 1, length)[0]
+    pair = (TOY, TOY_DRAFT) if toy else (TARGETS[size], SHALLOW[size])
+    prompt = prompts_of(pair[0][1], 1, length)[0]
+
+    @functools.cache
+    def models():
+        "The target and its draft: for the first job that is left."
+        return [random_model(sizes, device, toy) for sizes in pair]
 
     @functools.lru_cache(maxsize=1)
     def made(kind):
-        return [ours(model, kind) for model in models]
+        return [ours(model, kind) for model in models()]
 
     def job(kind, k):
         target, draft = made(kind)

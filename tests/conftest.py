@@ -101,9 +101,11 @@ def wheel(tmp_path_factory):
 
     out = common_folder(tmp_path_factory, 'wheel')
     lock = WriterLock(out / '.lock').acquire('builds the wheel', wait=240)
-    if not list(out.glob('*.whl')):
-        build_wheel(tmp_path_factory.mktemp('source'), out)
-    lock.release()
+    try:
+        if not list(out.glob('*.whl')):
+            build_wheel(tmp_path_factory.mktemp('source'), out)
+    finally:
+        lock.release()
     return zipfile.ZipFile(next(out.glob('*.whl')))
 
 

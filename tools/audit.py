@@ -23,9 +23,8 @@ OPENINGS = re.compile(
 )  # of a docstring: a verb or a noun begins one
 
 
-@functools.lru_cache(
-    512
-)  # the cells of some notebooks: all checks read one notebook after the other
+# all checks read one notebook after the other, so the cells of some are enough
+@functools.lru_cache(512)
 def tree_of(source):
     "A cell as a tree; magics and cells in other languages count as empty."
     source = '\n'.join('' if line.startswith(('%', '!')) else line for line in source.splitlines())

@@ -341,7 +341,8 @@ class Graphs:
         if self.inductor and x.device.type in INDUCTOR:
             try:
                 return compile_graph(function, x, where, buffers)
-            except RuntimeError:  # it is recorded as it is
+            except RuntimeError as error:
+                self.warn(f'passes are recorded as they are: {first_line(error)}')
                 self.inductor = False
         depth = len(buffers[0])
         return lambda x, where, *both: function(x, where, [*both[:depth]], [*both[depth:]])

@@ -115,10 +115,9 @@ def test_every_family(family):
 
 def test_every_size():
     lm, draft = random_lm(), random_lm(seed=1, layers=1)
-    pairs = itertools.cycle(
-        (SIZES[::2], SIZES[1::2])
-    )  # each drafter with all sizes, each base with all
-    for strategy, sizes in zip(strategies(lm, draft), pairs):
+    # each drafter with all sizes, each base with all
+    halves = itertools.cycle((SIZES[::2], SIZES[1::2]))
+    for strategy, sizes in zip(strategies(lm, draft), halves):
         same(lm, prompts(64), strategy, sizes)
 
 

@@ -24,7 +24,7 @@ MEASURE = '''lm = ex.load('nano')
 def slow(i):
     time.sleep(.2)
     with open(ex.rows_folder('did'), 'a') as f: f.write(f'{i}\\n')
-    return dict(i=i, new_tokens=len(decode(lm, 'def', Greedy(), 4).tokens))
+    return dict(i=i, new_tokens=len(decode(lm, 'def', Greedy(), 8).tokens))
 ex.save(pd.DataFrame(run_jobs({str(i): lambda i=i: slow(i) for i in range(10)}, output_dir=ex.rows_folder('rows'), progress=False))); ex.save_metadata()'''
 VERDICT = (
     "ex.verdicts([dict(claim='all are there', source='10', measured=str(len(ex.read())), "
@@ -99,8 +99,8 @@ def test_a_killed_run_goes_on(tmp_path):
     kernels = [u['traffic'] for u in used if 'ipykernel' in u['command'][0]]
     assert training[-1]['kernels'] > 1000
     assert training[-1]['reads'] > 50
-    assert kernels[0]['kernels'] > 100
-    assert kernels[0]['reads'] > 0
+    assert kernels[0]['kernels'] > 1000
+    assert kernels[0]['reads'] > 50
 
 
 def test_what_is_left_is_printed_first(tmp_path):

@@ -98,9 +98,8 @@ def test_a_stored_output_has_nothing_to_press_and_no_white_card():
     assert wrong == {}
 
 
-CUT = re.compile(
-    r'<t[dh][^>]*>[^<]+\.\.\.</t[dh]>'
-)  # three dots alone stand for rows or columns left out
+# three dots alone stand for rows or columns left out
+CUT = re.compile(r'<t[dh][^>]*>[^<]+\.\.\.</t[dh]>')
 
 
 def test_no_stored_table_is_cut():
