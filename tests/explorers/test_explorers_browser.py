@@ -355,11 +355,12 @@ def test_every_control_has_a_name(lab):
 
 def test_pictures_of_all(lab, form):
     page = lab[0]
-    for theme in ('Light', 'Dark'):
+    for theme in ('Dark', 'Light'):  # other notebooks of this JupyterLab are light
         page.evaluate(
             f"jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})"
         )
         page.wait_for_function(f"document.body.dataset.jpThemeName === 'JupyterLab {theme}'")
+        page.locator('#jupyterlab-splash').wait_for(state='detached')
         for name in CELLS:
             form(name).keep(theme.lower())
     page.set_viewport_size(dict(width=900, height=1600))  # the file browser leaves half of it
