@@ -314,7 +314,7 @@ struct Layer {
 };
 
 struct Buffers {  // of one layer
-    float *keys, *values;  // (slots, groups, width, room), (slots, groups, room, row)
+    float *keys, *values;  // (slots, groups, width, room + PAD), (slots, groups, room, row)
 };
 
 struct Pass {
@@ -335,6 +335,9 @@ struct Pass {
     int column(int t) const { return columns ? columns[t] : begin + t; }
     int slot(int t) const { return slots ? slots[t] : 0; }
     int token(int i) const { return scored ? scored[i] : n - n_scored + i; }
+    int head(int t, int groups, int group) const { return slot(t) * groups + group; }
+    // rows of keys a power of two apart would share a few lines of the processor's cache
+    long key_row() const { return room + PAD; }
 };
 
 int row_of(const Layer& l) { return (l.width + LANES - 1) / LANES * LANES; }
@@ -357,11 +360,11 @@ void enter(const Layer& l, const Pass& p, int layer, int t, float* qkv) {
         if (l.turns && p.cos) rotate(qkv + h * d, p.cos + turn, p.sin + turn, p.rotary);
     }
     for (int g = 0; g < l.groups; g++) {
-        const long head = ((long)p.slot(t) * l.groups + g) * p.room;
+        const long head = p.head(t, l.groups, g);
         const float *k = qkv + (l.heads + g) * d, *v = k + l.groups * d;
-        float* key = p.buffers[layer].keys + head * d + column;
-        for (int i = 0; i < d; i++) key[(long)i * p.room] = k[i];
-        memcpy(p.buffers[layer].values + (head + column) * row, v, sizeof(float) * d);
+        float* key = p.buffers[layer].keys + head * d * p.key_row() + column;
+        for (int i = 0; i < d; i++) key[i * p.key_row()] = k[i];
+        memcpy(p.buffers[layer].values + (head * p.room + column) * row, v, sizeof(float) * d);
     }
 }
 """
@@ -425,7 +428,7 @@ void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, i
     }
     for (int c = low / WIDTH * WIDTH; c < high; c += WIDTH) {
         vec s[T][VECS] = {};
-        tile<T, VECS, float>(head.keys + c, p.room, q, d, d, s);
+        tile<T, VECS, float>(head.keys + c, p.key_row(), q, d, d, s);
         for (int t = 0; t < T; t++) {
             if (c < visible[t].first || c + WIDTH > visible[t].end)
                 for (int j = 0; j < VECS; j++) s[t][j] = visible[t].mask(s[t][j], c + j * LANES, l.window);
@@ -474,8 +477,9 @@ void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segme
     for (int i = 0; i < n; i++) {
         const int group = i % l.groups, begin = segments[i / l.groups].begin;
         const int queries = (segments[i / l.groups].end - begin) * (l.heads / l.groups);
-        const long head = ((long)p.slot(begin) * l.groups + group) * p.room;
-        const Buffers b{p.buffers[layer].keys + head * l.width, p.buffers[layer].values + head * row_of(l)};
+        const long head = p.head(begin, l.groups, group);
+        const Buffers b{p.buffers[layer].keys + head * l.width * p.key_row(),
+                        p.buffers[layer].values + head * p.room * row_of(l)};
         for (int q = 0; q < queries; q += TILE)
             with_tile(std::min(TILE, queries - q), [&](auto n) {
                 attend<n.value>(l, p, b, group, begin, q, qkv, out);
@@ -654,7 +658,8 @@ extern "C" int panel_width() { return WIDTH; }
 """
 
 # %% ../../nbs/02_models/11_library.ipynb #754b0150
-SOURCE = LANES + PRODUCTS + TOKENS + ATTENTION + FORWARD
+PAD = 64  # numbers between two rows of keys
+SOURCE = LANES + PRODUCTS + f'constexpr int PAD = {PAD};' + TOKENS + ATTENTION + FORWARD
 FLAGS = '-std=c++17 -O3 -march=native -fno-math-errno -fno-trapping-math -shared -fPIC -w'.split()
 CPUINFO = Path('/proc/cpuinfo')
 
@@ -1000,7 +1005,7 @@ class PackedModel:
 def column_buffer(i: int, rows: int, groups: int, room: int, width: int, lanes: int):
     "Keys (`i` is 0) or values `(rows, groups, room, width)`, in memory as the library reads them."
     if i == 0:
-        return torch.zeros(rows, groups, width, room).transpose(2, 3)
+        return torch.zeros(rows, groups, width, room + PAD)[..., :room].transpose(2, 3)
     return torch.zeros(rows, groups, room, -(-width // lanes) * lanes)[..., :width]
 
 
@@ -1033,6 +1038,8 @@ class ColumnLayer(PreallocatedLayer):
 
     def select(self, rows):
         "Let row i continue the old row `rows[i]`."
+        if not self.is_initialized:
+            return  # nothing was read: the first pass says how many rows there are
         old = self.room
         self.allocate(len(rows), old[0].shape[2])
         self.copy_from([buffer[rows] for buffer in old], self.length)
