@@ -172,7 +172,7 @@ class AssistantState(DraftState):
         probs = token_probs(rows, tokens, scorer.probabilities)
         return Draft(tokens, rows if self.sampled else None, probs, scorer.passes - passes)
 
-    def draft_chain(self, ids, k, ends, rng):
+    def draft_chain(self, ids, limits, ends, rng):
         """A draft in one call of the library.
 
         None for heads, for processors that read each row, and in a subclass that drafts in another way.
@@ -182,7 +182,7 @@ class AssistantState(DraftState):
         if not isinstance(scorer, Scorer) or not one_by_one:
             return None
         passes = scorer.passes
-        chain = scorer.chain(ids, k, self.base.sampler(rng), ends)
+        chain = scorer.chain(ids, limits, self.base.sampler(rng), ends)
         if chain is None:
             return None
         tokens, probs, rows = chain

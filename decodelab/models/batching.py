@@ -101,13 +101,13 @@ class BatchedSession(Session):
         self.best = request.best
         return upcast(request.logits)
 
-    def chain(self, ids, k, uniforms=None, temperature=1.0, ends=()):
+    def chain(self, ids, limits, uniforms=None, temperature=1.0, ends=()):
         "The chain of `LibrarySession`, in passes that are joined with those of others."
         if not self.lm.in_library or self.ahead is not None or self._hidden_buffer:
             return None
         tokens, probs = [], []
         rows = []
-        while len(tokens) < k and not (tokens and tokens[-1] in ends):
+        while not tokens or not (limits.reached(probs) or tokens[-1] in ends):
             row = self.logits(ids + tokens)[0]
             uniform = None if uniforms is None else uniforms.data_ptr() + 8 * len(tokens)
             token, prob = self.lm.native.library.choose(row, temperature, uniform)

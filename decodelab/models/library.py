@@ -10,13 +10,14 @@ import copy
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
 import weakref
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import NamedTuple
 
@@ -635,17 +636,23 @@ extern "C" int64_t choose(float* logits, int n, float temperature, const double*
     return token;
 }
 
-// k tokens after those of a pass over one sequence, each read before the next; returns their number
-extern "C" int chain(const Model* model, const Pass* pass, int k, float temperature, const double* uniforms,
-                     const int64_t* ends, int n_ends, int64_t* tokens, float* probs) {
+// k tokens after those of a pass over one sequence, each read before the next; returns their number.
+// A token of a probability below `least` is the last one, as is one, from number `at_least` on, with which
+// some token is wrong with a probability above `risk`.
+extern "C" int chain(const Model* model, const Pass* pass, int k, int at_least, double least, double risk,
+                     float temperature, const double* uniforms, const int64_t* ends, int n_ends,
+                     int64_t* tokens, float* probs) {
     Pass p = *pass;
+    double right = 1;
     for (int j = 0; j < k; j++) {
         p.logits = pass->logits + (long)j * model->ld_head;
         forward(model, &p);
         const double* uniform = uniforms ? uniforms + j : nullptr;
         tokens[j] = choose(p.logits, model->vocabulary, temperature, uniform, probs + j);
         if (tokens[j] < 0) return j;
-        if (std::find(ends, ends + n_ends, tokens[j]) != ends + n_ends) return j + 1;
+        right *= probs[j];
+        const bool ends_here = std::find(ends, ends + n_ends, tokens[j]) != ends + n_ends;
+        if (ends_here || probs[j] < least || (j + 1 >= at_least && 1 - right > risk)) return j + 1;
         p.ids = tokens + j;
         p.begin += p.n;
         p.n = 1;
@@ -814,8 +821,8 @@ class Library:
         self.width = self.code.panel_width()  # outputs of a panel
         self.code.choose.restype = c_int64
         self.code.choose.argtypes = [c_void_p, c_int32, c_float, c_void_p, c_void_p]
-        counts, pointers = [c_int32, c_float], [c_void_p, c_void_p]
-        self.code.chain.argtypes = [*pointers, *counts, *pointers, c_int32, *pointers]
+        pointers, limits = [c_void_p, c_void_p], [c_int32, c_int32, c_double, c_double]
+        self.code.chain.argtypes = [*pointers, *limits, c_float, *pointers, c_int32, *pointers]
 
     def forward(self, model: ModelView, call: PassView):
         "One pass."
@@ -1012,6 +1019,9 @@ def column_buffer(i: int, rows: int, groups: int, room: int, width: int, lanes: 
 class ColumnLayer(PreallocatedLayer):
     "A preallocated layer in the library's order."
 
+    capacity = 0  # positions of the buffers
+    address = None  # of keys and of values
+
     def __init__(self, groups: int, width: int, lanes: int):
         super().__init__()
         self.shape = groups, width, lanes
@@ -1026,6 +1036,7 @@ class ColumnLayer(PreallocatedLayer):
 
     def allocate(self, rows: int, room: int):
         "Get new buffers."
+        self.capacity = room
         groups, width, lanes = self.shape
         self.room = [column_buffer(i, rows, groups, room, width, lanes) for i in (0, 1)]
         self.address = tuple(buffer.data_ptr() for buffer in self.room)
@@ -1061,33 +1072,33 @@ class ColumnCache(PreallocatedCache):
         super().__init__(layer_class_to_replicate=PreallocatedLayer)
         shape = model.groups, model.head_width, lanes
         self.layers = [ColumnLayer(*shape) for _ in model.layers]
-        self.addresses = []
+        self.ends = None
         self.views = None
 
     @property
     def room(self) -> int:
         "Positions of the buffers."
-        return self.layers[0].room[0].shape[2]
+        return self.layers[0].capacity
 
     def table(self, end: int, rows: int) -> ctypes.Array:
         "The table of buffers with room for `end` tokens."
-        first = self.layers[0]
-        if not first.is_initialized or first.room[0].shape[2] < end:
+        if self.room < end:
             for layer in self.layers:
                 if layer.is_initialized:
                     layer.reserve(end, layer.length)
                 else:
                     layer.allocate(rows, max(64, 1 << (end - 1).bit_length()))
-        addresses = [layer.address for layer in self.layers]
-        if addresses != self.addresses:
-            self.addresses = addresses
+        ends = self.layers[0].address, self.layers[-1].address  # all layers change together
+        if ends != self.ends:
+            self.ends = ends
+            addresses = [layer.address for layer in self.layers]
             self.views = (BuffersView * len(addresses))(*addresses)
         return self.views
 
     def __deepcopy__(self, memo):
         new = copy.copy(self)
         new.layers = [copy.deepcopy(layer) for layer in self.layers]
-        new.addresses = []
+        new.ends = None
         return new
 
 
@@ -1381,6 +1392,21 @@ class LibraryForward(NativeForward):
         return out
 
 # %% ../../nbs/02_models/11_library.ipynb #7061042b
+class ChainLimits(NamedTuple):
+    "The tokens after which a chain ends."
+
+    k: int  # of them, at most
+    at_least: int = 1  # of them, before `risk` counts
+    least: float = 0.0  # one of a lower probability
+    risk: float = 1.0  # one with which some token is wrong with a higher probability
+
+    def reached(self, probs: list[float]) -> bool:
+        "Is a chain of tokens of these probabilities at its end?"
+        n = len(probs)
+        risky = n >= self.at_least and 1 - math.prod(probs) > self.risk
+        return n >= self.k or risky or probs[-1] < self.least
+
+
 class SequenceReader:
     "Passes over one sequence, whose keys and values are in a `ColumnCache`."
 
@@ -1412,7 +1438,7 @@ class SequenceReader:
         self,
         ids: list[int],
         begin: int,
-        k: int,  # tokens
+        limits: ChainLimits,
         uniforms: torch.Tensor | None,  # `(k,)`, float64; None: the largest logits
         temperature: float = 1.0,
         ends: tuple[int, ...] = (),  # ids after which it ends
@@ -1421,6 +1447,7 @@ class SequenceReader:
 
         Rows are probabilities if tokens are drawn, else logits. No tokens: logits are not finite.
         """
+        k = limits.k
         ids, begin = self._read_first(ids, begin, 1, k - 1)
         view = self.forward.model.view
         rows = torch.empty(k, view.ld_head)
@@ -1430,7 +1457,7 @@ class SequenceReader:
         self.call.threads = torch.get_num_threads()
         tokens, probs = (c_int64 * k)(), (c_float * k)()
         draws = None if uniforms is None else uniforms.data_ptr()
-        settings = k, temperature, draws, (c_int64 * len(ends))(*ends), len(ends)
+        settings = *limits, temperature, draws, (c_int64 * len(ends))(*ends), len(ends)
         code = self.forward.library.code
         model, call = ctypes.byref(view), ctypes.byref(self.call)
         n = code.chain(model, call, *settings, tokens, probs)

@@ -28,7 +28,7 @@ from .early_exit import PENDING, EarlyExitMixin, upcast
 from .hidden_states import HiddenStatesMixin
 from .kv_cache import EncodedInput, common_prefix, decoder_start_ids
 from .kv_cache import encoder_decoder_cache, preallocated_cache
-from .library import SequenceReader, library_reason
+from .library import ChainLimits, SequenceReader, library_reason
 from .loading import EMBEDDED  # noqa: F401 - imported from here elsewhere
 from .loading import as_name, auto_class, check_configuration, check_present
 from .loading import device_of, hub_commit, load_error, locate, n_shards
@@ -406,8 +406,8 @@ class Session(HiddenStatesMixin, EarlyExitMixin, TreeBranchesMixin):
             return upcast(self._forward(rows, n_cached, len(rows[0]), last))
         return upcast(self._forward_states(rows, n_cached, last))
 
-    def chain(self, ids: list[int], k: int, uniforms=None, temperature=1.0, ends=()):
-        "Up to `k` tokens drawn one after the other (`LibrarySession`); None: this session cannot."
+    def chain(self, ids: list[int], limits: ChainLimits, uniforms=None, temperature=1.0, ends=()):
+        "Tokens drawn one after the other (`LibrarySession`); None: this session cannot."
         return None
 
     def recorded_chain(self, scorer, ids: list[int], k: int, rng, uniforms, ends):
@@ -624,12 +624,12 @@ class LibrarySession(Session):
         self.best = self.reader.best
         return logits
 
-    def chain(self, ids, k, uniforms=None, temperature=1.0, ends=()):
+    def chain(self, ids, limits, uniforms=None, temperature=1.0, ends=()):
         "The chain of `SequenceReader.chain` after `ids`; None if the library cannot read it."
         if not (self._is_plain() and ids):
             return None
         n = self._cut(ids, 1)
-        chain = self.reader.chain(ids[n:], n, k, uniforms, temperature, ends)
+        chain = self.reader.chain(ids[n:], n, limits, uniforms, temperature, ends)
         tokens = chain[0]
         self._extend(ids + tokens[:-1], n, max(1, len(tokens)))
         return chain

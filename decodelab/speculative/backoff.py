@@ -49,6 +49,9 @@ class BackoffLookahead(LookaheadRule):
     def fixed_length(self):
         return self.inner.fixed_length() if self.trial_is_due() else None
 
+    def limits(self):
+        return self.inner.limits() if self.trial_is_due() else None
+
     def trial_is_due(self) -> bool:
         "Is the debt within the allowance?"
         return self.debt <= self.credit * (1 + math.log2(1 + self.n_tokens))

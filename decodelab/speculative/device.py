@@ -18,7 +18,7 @@ from ..models.compile import Seat, chain_of_passes, seat_for
 from .loop import Speculative, SpeculativeSequence, round_step
 from .protocol import DeviceDraft, DeviceVerdict, Draft, RecordedDraft
 from .protocol import Verification, select
-from ..strategies.sampling import ChoiceRows
+from ..strategies.sampling import ONE_TOKEN, ChoiceRows
 
 # %% ../../nbs/07_speculative/05_device.ipynb #b79e2389
 def device_draft(
@@ -152,7 +152,7 @@ class DeviceSequence(SpeculativeSequence):
     def last_step(self) -> Step | None:
         "The step of the last token, without a draft, where that is recorded; else None."
         start = self.request.now()
-        chain = self.target.chain(self.ids, 1, self.rng) if self.judges else None
+        chain = self.target.chain(self.ids, ONE_TOKEN, self.rng) if self.judges else None
         if chain is None:
             return None
         step = round_step(Draft([], []), Verification(0, chain[0][0]))

@@ -23,6 +23,7 @@ from ..evaluate.certify import draft_qualities, exact_check, random_lm, token_ch
 from ..evaluate.certify import varied_prompts
 from ..evaluate.exact import ExactLM
 from ..evaluate.streams import WatchedRng
+from ..models.library import ChainLimits
 from .loop import Speculative
 from .protocol import Draft, Drafter, DraftProbs, DraftState, LookaheadRule
 from .protocol import check_finite, draft_chain, judged_tokens
@@ -88,6 +89,10 @@ class ConfidenceLookahead(LookaheadRule):
 
     def accepts(self, i, probs, token):
         return self.confidence(i, probs, token) >= self.threshold
+
+    def limits(self):
+        alike = fast_form_holds(self, 'limits', 'keep_drafting', 'accepts', 'confidence')
+        return ChainLimits(self.k, least=self.threshold) if alike else None
 
 # %% ../../nbs/07_speculative/07_lookahead.ipynb #c4ce403a
 class RocLookahead(ConfidenceLookahead):
@@ -218,6 +223,10 @@ class CumulativeLookahead(LookaheadRule):
             self.all_right_prob *= self.accepted(n - 1, probs, token)
         self.last_position = n
         return n < self.k and (n < self.min_k or 1 - self.all_right_prob <= self.h)
+
+    def limits(self):
+        alike = fast_form_holds(self, 'limits', 'keep_drafting', 'accepted', 'confidence')
+        return ChainLimits(self.k, self.min_k, risk=self.h) if alike else None
 
     def accepted(self, i: int, probs: DraftProbs | None, token: int) -> float:
         "The predicted probability that the token at position `i` is accepted, given those before it."

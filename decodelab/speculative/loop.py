@@ -109,12 +109,12 @@ class SpeculativeSequence:
         return self.commit(step)
 
     def draft(self) -> Draft:
-        "A draft in one call, if its length is known beforehand, or one that is asked token by token."
-        k = self.lookahead.fixed_length()
+        "A draft in one call, if its limits are known beforehand, or one that is asked token by token."
+        limits = self.lookahead.limits()
         draft = None
-        if k:
-            k = min(k, self.room - 1)
-            draft = self.draft_state.draft_chain(self.ids, k, self.eos, self.draft_rng)
+        if limits is not None:
+            limits = limits._replace(k=min(limits.k, self.room - 1))
+            draft = self.draft_state.draft_chain(self.ids, limits, self.eos, self.draft_rng)
         if draft is None:
             draft = self.draft_state.draft(self.ids, self.keep_drafting, self.draft_rng)
         return draft

@@ -20,6 +20,7 @@ from ..core.component import Component, fast_form_holds
 from ..core.driver import NoTokenError, RandomSource, Request, Rng, SequenceEnds
 from ..core.host_reads import lists_to_host
 from ..core.trace import Step
+from ..models.library import ChainLimits
 from ..strategies.sampling import Base
 
 # %% ../../nbs/07_speculative/01_protocol.ipynb #19002b66
@@ -162,8 +163,10 @@ class DraftState:
         "A draft that continues `ids`."
         raise NotImplementedError(f'{type(self).__name__} has no method draft')
 
-    def draft_chain(self, ids: list[int], k: int, ends: frozenset[int], rng: Rng) -> Draft | None:
-        """A draft of `k` tokens in one call, or of fewer if one of `ends` is drawn.
+    def draft_chain(
+        self, ids: list[int], limits: ChainLimits, ends: frozenset[int], rng: Rng
+    ) -> Draft | None:
+        """A draft in one call, up to its limits or one of `ends`.
 
         None where a token has to be seen before the next is drawn: `draft` does that.
         """
@@ -418,6 +421,11 @@ class LookaheadRule(Component):
     def fixed_length(self) -> int | None:
         "The length of the next draft where it does not depend on its tokens, else None."
         return None
+
+    def limits(self) -> ChainLimits | None:
+        "The end of the next draft where only the probabilities of its tokens decide, else None."
+        k = self.fixed_length()
+        return ChainLimits(k) if k else None
 
     def update(self, step: Step):
         "Learn from a verified step."

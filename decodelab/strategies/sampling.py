@@ -19,6 +19,7 @@ from ..core.trace import Step
 from ..logits.processor_list import ATTRIBUTES, BoundProcessors, LogitsProcessorList
 from ..logits.warpers import Temperature
 from ..models.early_exit import upcast
+from ..models.library import ChainLimits
 from ..models.session import Session
 from ..models.tree_branches import supports_tree
 
@@ -37,6 +38,9 @@ def to_probabilities(
     return probs.masked_fill(empty, 0)
 
 # %% ../../nbs/04_strategies/01_sampling.ipynb #1b57ceb9
+ONE_TOKEN = ChainLimits(1)
+
+
 def chain_temperature(functions: list, probabilities: bool) -> float | None:
     "The temperature of chains under bound processors; None if these need to see each row."
     if not functions:
@@ -139,13 +143,15 @@ class Scorer:
 
     def next_token(self, ids: list[int], rng: RandomSource) -> int:
         "A token after `ids`, drawn by `rng`."
-        chain = self.chain(ids, 1, rng)
+        chain = self.chain(ids, ONE_TOKEN, rng)
         if chain is not None:
             return chain[0][0]
         return rng.categorical(self.next_scores(ids))
 
-    def chain(self, ids: list[int], k: int, rng: RandomSource, ends=()) -> tuple | None:
-        """`(tokens, probabilities, rows (n, V))` of up to `k` tokens, each drawn after the last was read.
+    def chain(
+        self, ids: list[int], limits: ChainLimits, rng: RandomSource, ends=()
+    ) -> tuple | None:
+        """`(tokens, probabilities, rows (n, V))` of tokens within `limits`, each drawn after the last was read.
 
         None where a row has to be seen on the way: by a record, by processors that read ids, by a source of
         random numbers of another kind, or where the session cannot.
@@ -157,12 +163,14 @@ class Scorer:
             return None
         if not fast_form_holds(self, 'chain', 'scores', 'next_scores'):
             return None
+        k = limits.k
         uniforms = rng.stock.peek(k) if rng.draws else None
         if recorded:
-            chain = self.session.recorded_chain(self, ids, k, rng, uniforms, ends)
+            alone = limits == ChainLimits(k)  # a graph sees no probabilities
+            chain = alone and self.session.recorded_chain(self, ids, k, rng, uniforms, ends)
         else:
-            chain = self.session.chain(ids, k, uniforms, self.temperature, ends)
-        if chain is None or not chain[0]:
+            chain = self.session.chain(ids, limits, uniforms, self.temperature, ends)
+        if not chain or not chain[0]:
             return None
         if rng.draws:
             rng.stock.skip(len(chain[0]))

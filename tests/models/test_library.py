@@ -15,9 +15,12 @@ from transformers import GPT2Config, LlamaConfig, MistralConfig
 from decodelab import (
     LM,
     AssistantDrafter,
+    ConfidenceLookahead,
+    CumulativeLookahead,
     FixedLookahead,
     Greedy,
     PromptLookupDrafter,
+    RocLookahead,
     Sample,
     Speculative,
     Temperature,
@@ -28,7 +31,7 @@ from decodelab import (
 from decodelab.evaluate.certify import own_evidence, token_check
 from decodelab.models import library as library_module
 from decodelab.models.capabilities import LIBRARY, READERS, ProbeRun, row_errors
-from decodelab.models.library import ACTIVATIONS, activation_number, library_reason
+from decodelab.models.library import ACTIVATIONS, ChainLimits, activation_number, library_reason
 from decodelab.models.quantize import quantize, round_halves, round_rows
 from tests.models.test_native_forward import DRAFTERS, TEXTS, configs, examples, made, wander
 
@@ -145,11 +148,19 @@ def test_a_long_prompt_is_read_in_chunks(config, kw):
 def test_chains_that_need_a_larger_cache(n):
     model = made(dtype=FLOAT, max_position_embeddings=900)
     ids = random.Random(n).choices(range(61), k=n)
-    tokens, probs, rows = in_library(model).session().chain(ids, 5)
+    tokens, probs, rows = in_library(model).session().chain(ids, ChainLimits(5))
     whole = full_logits(model, ids + tokens)[n - 1 : -1]
     assert torch.allclose(rows, whole, atol=1e-3)
     assert whole.argmax(-1).tolist() == tokens
     assert probs == pytest.approx(whole.softmax(-1).amax(-1).tolist(), rel=1e-3)
+
+
+def test_an_empty_session_expands():
+    model = made(dtype=FLOAT)
+    rows = [IDS[:9], IDS[9:18]]
+    logits = in_library(model).session().expand(2).forward(rows, 9)
+    for mine, ids in zip(logits, rows):
+        assert torch.allclose(mine, full_logits(model, ids), atol=1e-3)
 
 
 def test_threads_do_not_change_a_number():
@@ -210,6 +221,27 @@ def test_samples_are_those_of_the_native_forward(small, size):
     assert both[0] == both[1]
 
 
+RULES = [
+    ConfidenceLookahead(0.025, 6),
+    CumulativeLookahead(0.999, 6),
+    CumulativeLookahead(0.95, 6, 3),
+    RocLookahead(0.02, 6),
+]
+
+
+@pytest.mark.parametrize('size', [1, 3])
+@pytest.mark.parametrize('base', [Greedy(), Sample()], ids=repr)
+@pytest.mark.parametrize('rule', RULES, ids=repr)
+def test_rules_that_see_probabilities(small, rule, base, size):
+    both = []
+    for lm, draft in small:
+        fast = Speculative(AssistantDrafter(draft), base=base, lookahead=rule)
+        both.append(rounds(lm, fast, size))
+    assert both[0] == both[1]
+    lengths = [drafted for _, counts in both[0] for drafted, *_ in counts[:-2]]
+    assert min(lengths) < rule.k  # drafts do end for their probabilities
+
+
 @pytest.mark.parametrize('base', [Greedy(), Sample()], ids=repr)
 def test_certificates(small, base):
     [(lm, draft), _] = small
@@ -226,7 +258,8 @@ def test_sampled_rounds_follow_the_distribution(small):
     assert check.passed, check
 
 
-def test_a_round_is_two_calls(small):
+@pytest.mark.parametrize('rule', [FixedLookahead(3), *RULES], ids=repr)
+def test_a_round_is_two_calls(small, rule):
     [(lm, draft), _] = small
     calls = []
 
@@ -241,7 +274,7 @@ def test_a_round_is_two_calls(small):
             calls.append((self.who, name))
             return getattr(self.code, name)
 
-    fast = Speculative(AssistantDrafter(draft), lookahead=FixedLookahead(3))
+    fast = Speculative(AssistantDrafter(draft), lookahead=rule)
     with pytest.MonkeyPatch.context() as patch:
         for who, one in (('target', lm), ('draft', draft)):
             counted = copy.copy(one.native.library)
