@@ -3,6 +3,7 @@
     python experiments/pico.py sizes
     python experiments/pico.py train pico --init pico --home DIR --compile
     python experiments/pico.py train pico-draft --init pico-draft --home DIR
+    python experiments/pico.py distil pico-draft --init pico-draft --home DIR
     python experiments/pico.py heads eagle --init pico-eagle --home DIR
     python experiments/pico.py evaluate --home DIR
 
@@ -103,6 +104,25 @@ def train(args):
         init=args.init,
         compile=args.compile,
         decay_now=args.decay_now,
+        pause=60 * args.pause,
+        pause_while=args.pause_while,
+        toy=args.toy,
+    )
+    finished = (folder / 'config.json').exists()
+    print(f'{args.name} is {"finished" if finished else "unfinished"}, in {folder}')
+
+
+def distil(args):
+    "Let a draft learn from the greedy texts of `pico`, or resume that."
+    from decodelab.zoo.own_text import distil
+
+    folder = distil(
+        args.name,
+        args.home,
+        args.target,
+        args.files,
+        args.rounds,
+        args.init,
         pause=60 * args.pause,
         pause_while=args.pause_while,
         toy=args.toy,
@@ -327,11 +347,19 @@ def parser():
     models = ('pico', 'pico-draft', 'pico-alt')
     one = add('train', train, models)
     run_options(one)
+    token_option(one)
     one.add_argument('--compile', action='store_true', help='torch.compile the layers')
     one.add_argument(
         '--decay-now', action='store_true', help='let the rate fall from here on, and end earlier'
     )
-    run_options(add('heads', heads, ('medusa', 'eagle')))
+    one = add('heads', heads, ('medusa', 'eagle'))
+    run_options(one)
+    token_option(one)
+    one = add('distil', distil, ('pico-draft',))
+    run_options(one)
+    one.add_argument('--target', default='pico', metavar='NAME', help='what writes (default: pico)')
+    one.add_argument('--files', type=int, default=1000, metavar='N', help='of 64 texts each')
+    one.add_argument('--rounds', type=int, default=3, metavar='N', help='how often each is read')
     add('export', export, models)
     one = add('evaluate', evaluate)
     one.add_argument('--output', type=Path, metavar='FILE', help='(default: evaluation.json)')
@@ -349,7 +377,6 @@ def only_writer(args):
 def run_options(one):
     "The options of a training run."
     one.add_argument('--init', metavar='NAME', help='a trained model, or heads, to go on from')
-    one.add_argument('--tokens', type=int, metavar='N', help='of training, in all')
     one.add_argument(
         '--pause', type=float, default=float('inf'), metavar='M', help='stop after M minutes'
     )
@@ -358,12 +385,17 @@ def run_options(one):
     )
 
 
+def token_option(one):
+    "The length of a run."
+    one.add_argument('--tokens', type=int, metavar='N', help='of training, in all')
+
+
 def main(argv=None):
     import torch
 
     args = parser().parse_args(argv)
     torch.set_num_threads(args.threads)
-    if args.function not in (train, heads):
+    if args.function not in (train, heads, distil):
         return args.function(args)
     lock = only_writer(args)
     try:

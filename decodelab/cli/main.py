@@ -175,6 +175,21 @@ def load_prompts(name: str) -> list[str]:
     return builtin_prompts() if name == 'builtin' else read_prompts(name)
 
 
+def compile_library(device: str | None):
+    "Compile the library that reads models on a CPU, unless it is there; says so, or why it cannot be."
+    from decodelab.models.library import open_library
+    from decodelab.models.loading import default_device
+
+    if default_device(device).type != 'cpu':
+        return
+    try:
+        if open_library() is None:
+            print('Compiling the library, once for this machine …', file=sys.stderr, flush=True)
+            open_library(build=True)
+    except RuntimeError as error:
+        print(f'Passes are not compiled: {error}', file=sys.stderr)
+
+
 def compare_command(args) -> int:
     "Run the comparison, print the table, write run folder, JSON and page; 1 if runs failed."
     from decodelab.core.metrics import good_runs
@@ -184,6 +199,8 @@ def compare_command(args) -> int:
 
     rank, n_processes, _ = process_rank()
     prompts = load_prompts(args.prompts)
+    if not args.no_compile:
+        compile_library(args.device)
     target = load(args.target, device=args.device)
     out = Path(args.out or f'runs/compare-{time.strftime("%Y%m%d-%H%M%S")}')
     strategies = strategies_for(args.strategies, args, target)
@@ -197,7 +214,7 @@ def compare_command(args) -> int:
         raise ValueError('several processes need one folder: give it with --out')
     if rank == 0 and args.json != STDOUT:
         size = f'{len(prompts)} prompts, {args.max_new_tokens} new tokens, {args.repeats} repeats'
-        print(wrap(f'{target}, {size}; runs in {out}'), flush=True)
+        print(wrap(f'{target}, {target.backend}, {size}; runs in {out}'), flush=True)
     frame = compare_frame(args, target, prompts, strategies)
     if rank:
         return 0  # the main process reports
@@ -740,6 +757,11 @@ def add_compare(add):
         action='append',
         metavar='NAME',
         help=f'also this engine on the same weights, may be given several times: {ENGINE_HELP}',
+    )
+    add(
+        '--no-compile',
+        action='store_true',
+        help='leave models as they are loaded: do not compile the library for this machine first',
     )
     add('--no-progress', action='store_true', help='show no progress bar')
     add_json(add, 'the summary, which is also summary.json of the run folder,')

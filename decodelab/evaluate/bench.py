@@ -68,6 +68,7 @@ def provenance(
         weights=fingerprint(model) if model else None,
         dtype=str(lm.dtype) if model else None,
         device=str(device),
+        forward=getattr(lm, 'backend', None),
         max_new_tokens=max_new_tokens,
         repeats=repeats,
         first_seed=seed,
