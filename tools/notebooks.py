@@ -5,7 +5,9 @@ What a notebook changes in its process (variables of the environment, a register
 """
 
 import multiprocessing
+import os
 import sys
+import tempfile
 
 import nbdev.test
 import preloaded
@@ -14,9 +16,11 @@ run_notebook = nbdev.test.test_nb
 
 
 def run_with_forks(*args, **options) -> tuple[bool, float]:
-    "`test_nb` in this process, whose kernels are forks of it."
+    "`test_nb` in this process, whose kernels are forks of it, as on a machine without the library."
     preloaded.fork_kernels()
-    return run_notebook(*args, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ['DECODELAB_CACHE'] = folder
+        return run_notebook(*args, **options)
 
 
 def run_isolated(*args, **options) -> tuple[bool, float]:

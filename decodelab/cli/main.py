@@ -175,19 +175,14 @@ def load_prompts(name: str) -> list[str]:
     return builtin_prompts() if name == 'builtin' else read_prompts(name)
 
 
-def compile_library(device: str | None):
-    "Compile the library that reads models on a CPU, unless it is there; says so, or why it cannot be."
-    from decodelab.models.library import open_library
-    from decodelab.models.loading import default_device
+def compile_once(lm):
+    "Let the library read a model, if it can; where this machine has none, says that it is compiled."
+    from decodelab.models.library import fits_memory, library_reason
 
-    if default_device(device).type != 'cpu':
+    if lm.in_library or library_reason(lm.native) or not fits_memory(lm.native.weights):
         return
-    try:
-        if open_library() is None:
-            print('Compiling the library, once for this machine …', file=sys.stderr, flush=True)
-            open_library(build=True)
-    except RuntimeError as error:
-        print(f'Passes are not compiled: {error}', file=sys.stderr)
+    print('Compiling passes, once for this machine …', file=sys.stderr, flush=True)
+    lm.compile()
 
 
 def compare_command(args) -> int:
@@ -199,9 +194,10 @@ def compare_command(args) -> int:
 
     rank, n_processes, _ = process_rank()
     prompts = load_prompts(args.prompts)
-    if not args.no_compile:
-        compile_library(args.device)
+    selected_names(args.strategies, args)  # a wrong one is named before anything is loaded
     target = load(args.target, device=args.device)
+    if not args.no_compile:
+        compile_once(target)  # models that are loaded later find the library
     out = Path(args.out or f'runs/compare-{time.strftime("%Y%m%d-%H%M%S")}')
     strategies = strategies_for(args.strategies, args, target)
     strategies |= engines_for(

@@ -136,7 +136,7 @@ def test_no_server_is_one_sentence(command):
 
 
 @pytest.mark.parametrize('name', EXTRAS)
-@pytest.mark.parametrize('line', ['compare --strategies greedy', 'certify'])
+@pytest.mark.parametrize('line', ['compare --no-compile --strategies greedy', 'certify'])
 def test_a_missing_extra_is_named(name, line, command, monkeypatch):
     monkeypatch.setitem(sys.modules, EXTRAS[name], None)
     status, out, err = command(f'{line} --engine {name} --prompts two.txt --max-new-tokens 4')
@@ -151,7 +151,7 @@ def test_engines_are_compared_by_their_names(command):
     flags = ' '.join(f'--engine {name}' for name in names)
     status, out, err = command(
         f'compare {flags} --strategies greedy --prompts two.txt --max-new-tokens 16 '
-        '--repeats 1 --no-progress --out runs'
+        '--repeats 1 --no-progress --no-compile --out runs'
     )
     assert status == 0, err
     rows = {

@@ -133,7 +133,7 @@ def make_compare(folder: Path, repeats: int = 3) -> Work:
     (folder / 'prompts.txt').write_text('\n'.join(prompts) + '\n')
     options = ['--max-new-tokens', '6', '--strategies', 'lookup,suffix', '--repeats', str(repeats)]
     command = ['-m', 'decodelab', 'compare', '--prompts', 'prompts.txt', *options]
-    command += ['--device', 'cpu', '--out', 'out']
+    command += ['--device', 'cpu', '--no-compile', '--out', 'out']
     return Work('compare', folder, command, folder / 'out', 36 * repeats)
 
 

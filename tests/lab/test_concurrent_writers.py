@@ -420,7 +420,7 @@ def test_compare_with_a_prompt_that_does_not_fit(tmp_path, capsys):
 
     prompts = ['def f(x):', 'x = ' + '1 + ' * 3000 + '1', 'import os']
     (tmp_path / 'prompts.txt').write_text('\n'.join(prompts) + '\n')
-    options = '--strategies lookup --repeats 2 --max-new-tokens 4 --device cpu'.split()
+    options = '--strategies lookup --repeats 2 --max-new-tokens 4 --device cpu --no-compile'.split()
     files = ['--prompts', str(tmp_path / 'prompts.txt'), '--out', str(tmp_path / 'out')]
     for _ in range(2):  # the second time only the failed ones are tried
         assert main(['compare', *files, *options]) == 1

@@ -170,7 +170,7 @@ def test_a_shard_under_a_launcher_is_an_error(shard, monkeypatch):
 
 
 def test_the_shard_of_a_command_ends_with_it(tmp_path, capsys):
-    command = 'compare --target pico-draft --device cpu --strategies lookup --prompts builtin --no-progress'
+    command = 'compare --target pico-draft --device cpu --strategies lookup --prompts builtin --no-compile'
     assert main([*command.split(), '--shard', '5/4']) == 2
     assert 'give one of 0/4' in capsys.readouterr().err
     assert main([*command.split(), '--shard', '0/2']) == 2
@@ -200,6 +200,7 @@ def test_jobs_of_clusters_are_printed_and_whole(capsys):
 def test_submitit_runs_shards_on_this_machine(tmp_path):
     work = ['compare', '--target', 'pico-draft', '--device', 'cpu', '--strategies', 'lookup']
     work += [
+        '--no-compile',
         '--max-new-tokens',
         '4',
         '--repeats',

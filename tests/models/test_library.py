@@ -431,3 +431,26 @@ def test_narrower_instructions(flag, tmp_path, monkeypatch):
             )
     finally:
         library_module.library_name.cache_clear()
+
+
+def test_compare_lets_the_library_read(folder, tmp_path, monkeypatch, capsys):
+    from decodelab.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    in_library(made(dtype=FLOAT))  # it is compiled
+    line = 'compare --strategies lookup --max-new-tokens 8 --repeats 1 --device cpu --prompts p.txt'
+    Path('p.txt').write_text('def f(x):\n')
+    assert main([*line.split(), '--out', 'fast']) == 0
+    out, err = capsys.readouterr()
+    assert 'native forward in C++' in out
+    assert err == ''
+    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path / 'none'))
+    assert main([*line.split(), '--out', 'plain', '--no-compile']) == 0
+    out, err = capsys.readouterr()
+    assert 'C++' not in out
+    monkeypatch.setenv('CXX', 'no-such-compiler')
+    with pytest.warns(UserWarning, match='no C\\+\\+ compiler'):
+        assert main([*line.split(), '--out', 'eager']) == 0
+    assert 'Compiling passes' in capsys.readouterr().err
+    assert main([*line.split(), '--out', 'fast', '--no-compile']) == 2  # times of two kinds
+    assert 'forward was' in capsys.readouterr().err
