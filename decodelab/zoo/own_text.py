@@ -46,8 +46,8 @@ def line_starts(ids: np.ndarray, tokenizer) -> np.ndarray:
 
 
 def draw_prompts(ids: np.ndarray, starts: np.ndarray, end: int, rows: int, lengths, rng) -> list:
-    "Prompts of one length, drawn from `lengths` (least, most), without the id `end`."
-    length = int(rng.integers(lengths[0], lengths[1] + 1))
+    "Prompts of one length, whose logarithm is uniform between `lengths`, without the id `end`."
+    length = int(np.exp(rng.uniform(*np.log(lengths))))
     prompts = []
     while len(prompts) < rows:
         begin = rng.choice(starts)
@@ -83,7 +83,7 @@ class TextSizes(NamedTuple):
     "The sizes of stored continuations."
 
     rows: int = 64
-    lengths: tuple[int, int] = (24, 360)  # of prompts: least and most
+    lengths: tuple[int, int] = (2, 360)  # of prompts: least and most
     n: int = 112  # new tokens
 
 
@@ -132,8 +132,10 @@ def own_text_loss(student, text: OwnText) -> torch.Tensor:
     p = text.log_probs.exp()
     outside = (1 - p.sum(-1)).clamp(min=0)
     log_outside = torch.log1p(-log_q.exp().sum(-1).clamp(max=1 - 1e-4))
-    cross_entropy = -(p * log_q).sum(-1) - outside * log_outside
-    return (0.7 * -log_q[..., 0] + 0.3 * cross_entropy).mean()
+    cross_entropy = -(p * log_q).sum(-1) - outside * log_outside  # (rows, n)
+    greedy = (-0.7 * log_q[..., 0] + 0.3 * cross_entropy)[text.greedy]
+    drawn = cross_entropy[~text.greedy]
+    return sum(w * part.mean() for w, part in ((0.6, greedy), (0.4, drawn)) if len(part))
 
 
 def student_log_probs(student, text: OwnText) -> torch.Tensor:
