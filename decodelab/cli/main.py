@@ -176,7 +176,7 @@ def load_prompts(name: str) -> list[str]:
 
 
 def compile_once(lm):
-    "Let the library read a model, if it can; where this machine has none, says that it is compiled."
+    "Let the library read a model, if it can; a line on stderr where it is compiled for that."
     from decodelab.models.library import fits_memory, library_reason
 
     if lm.in_library or library_reason(lm.native) or not fits_memory(lm.native.weights):

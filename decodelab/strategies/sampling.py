@@ -151,7 +151,7 @@ class Scorer:
     def chain(
         self, ids: list[int], limits: ChainLimits, rng: RandomSource, ends=()
     ) -> tuple | None:
-        """`(tokens, probabilities, rows (n, V))` of tokens within `limits`, each drawn after the last was read.
+        """`(tokens, probabilities, rows (n, V))` within `limits`; each is read before the next is drawn.
 
         None where a row has to be seen on the way: by a record, by processors that read ids, by a source of
         random numbers of another kind, or where the session cannot.
