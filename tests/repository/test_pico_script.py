@@ -99,6 +99,21 @@ def test_the_family_is_distilled_and_measured(home, tmp_path):
     assert stored['result']['texts_with_repeats'] == sum(map(bool, lines))
 
 
+def test_a_draft_learns_from_the_texts_of_its_target(home, tmp_path):
+    run('train', 'pico-draft', '--home', home)
+    (tmp_path / 'data').symlink_to(home / 'data')
+    call = ['distil', 'pico-draft', '--home', tmp_path, '--init', home / 'pico-draft']
+    call += ['--target', home / 'pico', '--files', 5, '--rounds', 2]
+    run(*call, '--pause', 0)
+    assert not (tmp_path / 'pico-draft/config.json').exists()
+    run(*call)
+    log = (tmp_path / 'pico-draft/log.jsonl').read_text().splitlines()
+    assert [json.loads(line)['step'] for line in log] == list(range(1, 9))  # one file is held out
+    assert load(tmp_path / 'pico-draft', device='cpu').depth == 1
+    with pytest.raises(SystemExit):
+        run(*call, '--tokens', 9)  # not an option of this command
+
+
 NAMES = ('pico', 'pico-so-far')
 
 
