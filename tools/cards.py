@@ -22,6 +22,7 @@ SITE = 'https://github.com/decodelab/decodelab/blob/main'
 CORPUS_NOTEBOOK = 'nbs/05_zoo/01_corpus.ipynb'
 TRAINING = 'nbs/05_zoo/02_training.ipynb'
 FURTHER = 'nbs/05_zoo/04_pico.ipynb'
+OWN_TEXTS = 'nbs/05_zoo/11_own_text.ipynb'
 HEADS = 'nbs/08_drafters/19_train_heads.ipynb'
 BIOGRAPHIES = 'nbs/05_zoo/07_biographies_model.ipynb'
 TRANSLATION = 'nbs/05_zoo/08_translation_model.ipynb'
@@ -52,6 +53,9 @@ CORPUS_TEXT = (
 )
 OWN_TEXT = (
     ' Half of the text is what the target itself generates when it continues windows of the corpus.'
+)
+CONTINUATIONS = (
+    ' From the third run on it is nothing but continuations by the target, three of four of them greedy.'
 )
 SMALL = (
     'It is small on purpose: one process on one CPU thread runs it, and no test needs a network. '
@@ -119,10 +123,10 @@ CARDS = {
         'A draft model of pico',
         'A million parameters with the tokenizer of `pico`, distilled from it, for speculative decoding.',
         ASSISTED,
-        CORPUS_TEXT + OWN_TEXT,
+        CORPUS_TEXT + OWN_TEXT + CONTINUATIONS,
         SMALL + 'For speculative decoding with `pico`, and for experiments about drafts.',
         'By itself it writes much worse than `pico`. ' + PYTHON_ONLY,
-        FURTHER,
+        OWN_TEXTS,
         'text-generation',
         'held_out_bpb',
         'bits per byte on held-out modules of the standard library',
