@@ -49,6 +49,13 @@ def pytest_collection_finish(session):
         preloaded.start_server()
 
 
+@pytest.fixture(autouse=True)
+def no_library():
+    "A test that compiles the library does so into a folder of its own, or later tests would be read by it."
+    yield
+    assert not Path(os.environ['DECODELAB_CACHE']).exists(), 'set DECODELAB_CACHE for this test'
+
+
 @pytest.fixture
 def one_thread():
     "As for stored results, and in processes that are started: more threads add numbers in another order."

@@ -420,13 +420,20 @@ def has_graphs(device: torch.device) -> bool:
     return device.type != 'cpu' and hasattr(torch.get_device_module(device), 'CUDAGraph')
 
 
-def record_graph(run, device: torch.device):
+def record_graph(
+    run,
+    device: torch.device,
+    state: tuple[torch.Tensor, ...] = (),  # what a run changes, and the next one reads
+):
     "`(replay, out)`: the launches of `run()` as a CUDA graph, and what it returns, in the graph's memory."
     module = torch.get_device_module(device)
+    before = [numbers.clone() for numbers in state]
     side = module.Stream()
     side.wait_stream(module.current_stream())
     with module.stream(side):
         run()  # the first call allocates, which must not be recorded
+        for numbers, old in zip(state, before):
+            numbers.copy_(old)
     module.current_stream().wait_stream(side)
     graph = module.CUDAGraph()
     with module.graph(graph):
@@ -435,10 +442,10 @@ def record_graph(run, device: torch.device):
 
 
 @patch
-def try_to_record(self: Graphs, run) -> tuple | None:
-    "`self.record(run)`; None, with a warning, if that fails: a part of it may need the host."
+def try_to_record(self: Graphs, run, *state: torch.Tensor) -> tuple | None:
+    "`self.record(run, state=state)`; None, with a warning, if that fails: a part of it may need the host."
     try:
-        return self.record(run)
+        return self.record(run, state=state)
     except RuntimeError as error:
         self.warn(f'it is not recorded: {first_line(error)}')
         return None
@@ -606,7 +613,7 @@ def record_chain(self: Graphs, seat: Seat, n: int, k: int, scorer, rng) -> tuple
         state.copy_(torch.cat([last, state[2:] + k]))
         return numbers, rows
 
-    recorded = self.try_to_record(run)
+    recorded = self.try_to_record(run, state)
     owners = scorer.source, scorer.processors.functions  # a graph does not keep what it reads
     return recorded and (recorded[0], *recorded[1], uniforms, owners)
 

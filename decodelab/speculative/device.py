@@ -287,7 +287,7 @@ def record_round(
             each.state.copy_(after)
         return numbers, queued, p
 
-    recorded = graphs.try_to_record(run)
+    recorded = graphs.try_to_record(run, seat.state, other.state)
     if recorded is None:
         return None
     replay, results = recorded

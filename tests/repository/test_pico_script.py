@@ -99,7 +99,8 @@ def test_the_family_is_distilled_and_measured(home, tmp_path):
     assert stored['result']['texts_with_repeats'] == sum(map(bool, lines))
 
 
-def test_a_draft_learns_from_the_texts_of_its_target(home, tmp_path):
+def test_a_draft_learns_from_the_texts_of_its_target(home, tmp_path, monkeypatch):
+    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path / 'libraries'))
     run('train', 'pico-draft', '--home', home)
     (tmp_path / 'data').symlink_to(home / 'data')
     call = ['distil', 'pico-draft', '--home', tmp_path, '--init', home / 'pico-draft']
