@@ -54,9 +54,7 @@ CORPUS_TEXT = (
 OWN_TEXT = (
     ' Half of the text is what the target itself generates when it continues windows of the corpus.'
 )
-CONTINUATIONS = (
-    ' From the third run on it is nothing but continuations by the target, three of four of them greedy.'
-)
+CONTINUATIONS = ' From the third run on it is nothing but continuations by the target, three of four of them greedy.'
 SMALL = (
     'It is small on purpose: one process on one CPU thread runs it, and no test needs a network. '
 )
