@@ -665,7 +665,7 @@ extern "C" int panel_width() { return WIDTH; }
 """
 
 # %% ../../nbs/02_models/11_library.ipynb #754b0150
-PAD = 64  # numbers between two rows of keys
+PAD = 64  # unused numbers behind each row of keys
 SOURCE = LANES + PRODUCTS + f'constexpr int PAD = {PAD};' + TOKENS + ATTENTION + FORWARD
 FLAGS = '-std=c++17 -O3 -march=native -fno-math-errno -fno-trapping-math -shared -fPIC -w'.split()
 CPUINFO = Path('/proc/cpuinfo')

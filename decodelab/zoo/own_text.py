@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/05_zoo/11_own_text.ipynb #own00003
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..core.checks import check_int
+from ..models.loading import locate
 from ..models.session import LM, load
 from .pico import CONFIGS, TOY_CONFIGS, check_origin, corpus_ids, load_weights
 from .pico import held_out_ids, write_provenance
@@ -113,6 +116,9 @@ def own_texts(
     sizes: TextSizes = TextSizes(),
 ) -> list[Path]:
     "Files of continuations by the target, which are made where they are missing."
+    weights = (Path(locate(target, None, False)) / 'model.safetensors').read_bytes()
+    key = hashlib.sha256(weights + repr(sizes).encode()).hexdigest()[:12]
+    folder = folder / f'own-text-{key}'  # other weights or sizes have files of their own
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f'{i:05d}.safetensors' for i in range(files)]
     missing = [i for i, path in enumerate(paths) if not path.exists()]
@@ -211,9 +217,11 @@ def distil(
 ) -> Path:
     """Let a draft learn from its target's continuations, or resume that; returns its folder.
 
-    Raises `ValueError` for an unknown name, for an `init` of other sizes, and where a run began with
-    other settings.
+    One of the files is held out. Raises `ValueError` for an unknown name, fewer than two files, an `init`
+    of other sizes, and where a run began with other settings.
     """
+    check_int('files', files, 2)
+    check_int('rounds', rounds)
     home = Path(home)
     folder = home / name
     model = new_model(name, 0, TOY_CONFIGS if toy else CONFIGS)
@@ -222,7 +230,7 @@ def distil(
     folder.mkdir(parents=True, exist_ok=True)
     sizes = TextSizes(rows=8, lengths=(4, 30), n=12) if toy else TextSizes()
     corpus = corpus_ids(home / 'data', toy)
-    held, *paths = own_texts(target, corpus, home / 'data' / 'own-text', files, sizes)
+    held, *paths = own_texts(target, corpus, home / 'data', files, sizes)
     batches = TextBatches(paths, sizes.rows * sizes.n, rounds)
     tokens = batches.size * batches.end_of({})
     write_provenance(folder, 0, init, tokens, (TOY_CONFIGS if toy else CONFIGS)[name])
