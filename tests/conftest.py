@@ -13,6 +13,7 @@ import pytest
 from repo import ROOT, tracked
 from seconds import slow_tests, stored
 
+NO_LIBRARY = Path(tempfile.gettempdir()) / f'no-library-{os.getpid()}'  # the cache of tests: empty
 # what a wheel is built from
 PACKAGED = {
     'decodelab',
@@ -31,7 +32,7 @@ def pytest_configure():
     One thread, as in `tests/run.sh`: more threads add numbers in another order.
     """
     os.environ.setdefault('OMP_NUM_THREADS', '1')
-    os.environ['DECODELAB_CACHE'] = f'{tempfile.gettempdir()}/no-library-{os.getpid()}'
+    os.environ['DECODELAB_CACHE'] = str(NO_LIBRARY)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -53,7 +54,7 @@ def pytest_collection_finish(session):
 def no_library():
     "A test that compiles the library does so into a folder of its own, or later tests would be read by it."
     yield
-    assert not Path(os.environ['DECODELAB_CACHE']).exists(), 'set DECODELAB_CACHE for this test'
+    assert not NO_LIBRARY.exists(), 'set DECODELAB_CACHE for this test'
 
 
 @pytest.fixture
