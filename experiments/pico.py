@@ -357,6 +357,7 @@ def parser():
     token_option(one)
     one = add('distil', distil, ('pico-draft',))
     run_options(one)
+    one.set_defaults(init='pico-draft')
     one.add_argument('--target', default='pico', metavar='NAME', help='what writes (default: pico)')
     one.add_argument('--files', type=int, default=1000, metavar='N', help='of 64 texts each')
     one.add_argument('--rounds', type=int, default=3, metavar='N', help='how often each is read')
@@ -370,6 +371,8 @@ def only_writer(args):
     "The lock of a run; raises `ValueError` where another process holds it."
     from decodelab.lab.runner import lock
 
+    if args.home is None:
+        raise ValueError('a run needs a folder: give it with --home')
     args.home.mkdir(parents=True, exist_ok=True)
     return lock(args.home, args.name)
 

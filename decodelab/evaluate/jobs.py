@@ -119,7 +119,7 @@ def resume(
     stored = about
     if about_file.exists():
         stored = read_json(about_file, 'the provenance of a run')
-    elsewhere = dict(machine=None, device=None) if is_shard else {}  # shards may differ in these
+    elsewhere = dict.fromkeys(('machine', 'device', 'forward')) if is_shard else {}  # of a machine
     changes = list(differences(stored | elsewhere, about | elsewhere))
     if changes:
         raise ValueError(

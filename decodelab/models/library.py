@@ -1400,6 +1400,11 @@ class ChainLimits(NamedTuple):
     least: float = 0.0  # one of a lower probability
     risk: float = 1.0  # one with which some token is wrong with a higher probability
 
+    @property
+    def is_fixed(self) -> bool:
+        "Is the number of tokens the only limit?"
+        return self == ChainLimits(self.k)
+
     def reached(self, probs: list[float]) -> bool:
         "Is a chain of tokens of these probabilities at its end?"
         n = len(probs)

@@ -46,9 +46,6 @@ class BackoffLookahead(LookaheadRule):
             self.tried = self.trial_is_due()
         return self.tried and self.inner.keep_drafting(n, probs, token)
 
-    def fixed_length(self):
-        return self.inner.fixed_length() if self.trial_is_due() else None
-
     def limits(self):
         return self.inner.limits() if self.trial_is_due() else None
 

@@ -129,7 +129,8 @@ class DeviceSequence(SpeculativeSequence):
         "A round with one host read; None if a part of it has to read on the way."
         if self.room == 1:
             return self.last_step()
-        k = self.lookahead.fixed_length() if self.queues_drafts else None
+        limits = self.lookahead.limits() if self.queues_drafts else None
+        k = limits.k if limits is not None and limits.is_fixed else None
         k = min(k or 0, self.room - 1)
         if k < 1 or not self.target.reads_pending():
             return None

@@ -62,8 +62,9 @@ class HeuristicLookahead(LookaheadRule):
     def keep_drafting(self, n, probs, token):
         return n < self.reached_[0]
 
-    def fixed_length(self):
-        return self.reached_[0] if fast_form_holds(self, 'fixed_length', 'keep_drafting') else None
+    def limits(self):
+        alike = fast_form_holds(self, 'limits', 'keep_drafting')
+        return ChainLimits(self.reached_[0]) if alike else None
 
     def update(self, step):
         if not step.drafted:

@@ -418,14 +418,9 @@ class LookaheadRule(Component):
         "Is the token at position `i` good enough to draft another one after it?"
         return True
 
-    def fixed_length(self) -> int | None:
-        "The length of the next draft where it does not depend on its tokens, else None."
-        return None
-
     def limits(self) -> ChainLimits | None:
-        "The end of the next draft where only the probabilities of its tokens decide, else None."
-        k = self.fixed_length()
-        return ChainLimits(k) if k else None
+        "The end of the next draft where at most the probabilities of its tokens decide, else None."
+        return None
 
     def update(self, step: Step):
         "Learn from a verified step."
@@ -453,9 +448,10 @@ class FixedLookahead(LookaheadRule):
         "The rule itself, since it learns nothing."
         return self
 
-    def fixed_length(self) -> int | None:
-        "`k`, unless a subclass looks at the tokens."
-        return self.k if fast_form_holds(self, 'fixed_length', 'accepts', 'keep_drafting') else None
+    def limits(self) -> ChainLimits | None:
+        "`k` tokens, unless a subclass looks at them."
+        alike = fast_form_holds(self, 'limits', 'accepts', 'keep_drafting')
+        return ChainLimits(self.k) if alike else None
 
     def update(self, step: Step):
         "Nothing to learn."

@@ -166,11 +166,12 @@ class Scorer:
         k = limits.k
         uniforms = rng.stock.peek(k) if rng.draws else None
         if recorded:
-            alone = limits == ChainLimits(k)  # a graph sees no probabilities
-            chain = alone and self.session.recorded_chain(self, ids, k, rng, uniforms, ends)
+            chain = None  # a graph sees no probabilities
+            if limits.is_fixed:
+                chain = self.session.recorded_chain(self, ids, k, rng, uniforms, ends)
         else:
             chain = self.session.chain(ids, limits, uniforms, self.temperature, ends)
-        if not chain or not chain[0]:
+        if chain is None or not chain[0]:
             return None
         if rng.draws:
             rng.stock.skip(len(chain[0]))

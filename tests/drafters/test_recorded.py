@@ -123,6 +123,18 @@ def test_a_longer_cache_has_a_recording_of_its_own(pairs):
     assert {256, 512} <= set(pairs[1][0].graphs.free)
 
 
+@pytest.mark.parametrize('n', range(249, 254))
+def test_rounds_that_are_recorded_at_the_end_of_a_cache(n):
+    here = [load('pico-draft', device='cpu') for _ in range(2)]  # the draft is its target
+    with device_block() as device:
+        there = [move(lm, device).compile(width=1, cuda_graphs=True) for lm in here]
+        prompt = [3 + i % 50 for i in range(n)]
+        want = decode(here[0], prompt, Greedy(), 12, stop=STOP).tokens
+        trace = decode(there[0], prompt, assisted()(there), 12, stop=STOP)
+    assert trace.tokens == want
+    assert all(step.accepted == step.drafted for step in trace.steps)
+
+
 def test_two_sequences_at_once_have_two_seats(pairs):
     target = pairs[1][0]
     requests = [Request(target, list(p), 8, Rng(0, target.device), STOP) for p in PROMPTS]

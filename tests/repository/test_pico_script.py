@@ -113,6 +113,10 @@ def test_a_draft_learns_from_the_texts_of_its_target(home, tmp_path, monkeypatch
     assert load(tmp_path / 'pico-draft', device='cpu').depth == 1
     with pytest.raises(SystemExit):
         run(*call, '--tokens', 9)  # not an option of this command
+    with pytest.raises(ValueError, match='pico-draft has other sizes'):
+        run('distil', 'pico-draft', '--home', tmp_path / 'new', '--target', home / 'pico')
+    with pytest.raises(ValueError, match='give it with --home'):
+        run('distil', 'pico-draft')
 
 
 NAMES = ('pico', 'pico-so-far')

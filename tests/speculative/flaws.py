@@ -433,7 +433,7 @@ class PeekingRule(FixedLookahead):
             return n < self.k
         return FutureNumbers(rng).uniform() < 0.5
 
-    def fixed_length(self):
+    def limits(self):
         return None
 
 
