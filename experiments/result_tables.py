@@ -355,6 +355,12 @@ MODES = {  # of the rows, in words
     'beam 4': 'four beams',
 }
 COMPILED = {'generate, compiled': 'transformers compiled', 'CTranslate2': 'CTranslate2'}
+SPECULATING = {'llama.cpp': 'llama-cpp-python', 'openvino': 'OpenVINO GenAI'}
+SPECULATING_MODES = {  # of these rows, in words
+    'plain': 'greedy',
+    'draft': 'with a draft model',
+    'lookup': 'prompt lookup',
+}
 PACE_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
 
 
@@ -379,7 +385,7 @@ def pace_table(
     for mode, words in MODES.items():
         paces = [
             pace_beside(decoding, f'{mode} | {e}', f'{mode} | generate')
-            for e in ('lean', 'compiled')
+            for e in ('lean', 'library')
         ]
         table.append((f'transformers, {words}', *paces))
     engine = rows[rows.part == 'engine']
@@ -389,4 +395,9 @@ def pace_table(
     for reference, words in COMPILED.items():
         paces = [pace_beside(engine, e, reference) for e in ('lean', 'library')]
         table.append((f'{words}, greedy', *paces))
+    others = rows[rows.part == 'other engines']
+    for peer, words in SPECULATING.items():
+        for mode, how in SPECULATING_MODES.items():
+            pace = pace_beside(others, f'{mode} | library', f'{mode} | {peer}')
+            table.append((f'{words}, {how}', '–', pace))
     return markdown_table(PACE_HEADINGS, table)

@@ -168,8 +168,8 @@ def test_stored_rows_of_the_package():
 
 
 def test_other_libraries():
-    "Medians of ratios by hand: 2 for the native forward, 3 for the graphs; what was not measured is a dash."
-    seconds = {'greedy | generate': 6.0, 'greedy | lean': 3.0, 'greedy | compiled': 2.0}
+    "Medians of ratios by hand: 2 for the native forward, 3 for the library; what was not measured is a dash."
+    seconds = {'greedy | generate': 6.0, 'greedy | lean': 3.0, 'greedy | library': 2.0}
     seconds |= {'beam 4 | generate': 8.0, 'beam 4 | lean': 2.0}
     rows = [
         dict(part='decoding', strategy=s, prompt=p, repeat=r, seconds=t, new_tokens=10)
@@ -184,6 +184,11 @@ def test_other_libraries():
             | dict(seconds=9.0, cpu_seconds=cpu, new_tokens=10)
             for r in range(4)
         ]
+    for strategy, wall in {'draft | library': 1.0, 'draft | openvino': 2.5}.items():
+        rows += [
+            dict(part='other engines', strategy=strategy, repeat=r, seconds=wall, new_tokens=10)
+            for r in range(4)
+        ]
     lines = [line.strip('| ').split(' | ') for line in pace_table(pd.DataFrame(rows)).splitlines()]
     result = {line[0]: line[1:] for line in lines[2:]}
     assert result['transformers, greedy'] == ['2.00 [2.00, 2.00]', '3.00 [3.00, 3.00]']
@@ -191,5 +196,7 @@ def test_other_libraries():
     assert result['transformers, prompt lookup'] == ['–', '–']
     assert result['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
     assert result['transformers compiled, greedy'] == ['2.00 [2.00, 2.00]', '4.00 [4.00, 4.00]']
+    assert result['OpenVINO GenAI, with a draft model'] == ['–', '2.50 [2.50, 2.50]']
+    assert result['llama-cpp-python, greedy'] == ['–', '–']
     stored = pd.DataFrame(rows[:30])
     assert '–' in pace_table(stored).splitlines()[-1]
