@@ -358,7 +358,7 @@ COMPILED = {'generate, compiled': 'transformers compiled', 'CTranslate2': 'CTran
 SPECULATING = {'llama.cpp': 'llama-cpp-python', 'openvino': 'OpenVINO GenAI'}
 SPECULATING_MODES = {  # of these rows, in words
     'plain': 'greedy',
-    'draft': 'with a draft model',
+    'draft': 'draft model',
     'lookup': 'prompt lookup',
 }
 PACE_HEADINGS = ('times the speed of', 'as loaded', '`compile()`')
@@ -396,8 +396,10 @@ def pace_table(
         paces = [pace_beside(engine, e, reference) for e in ('lean', 'library')]
         table.append((f'{words}, greedy', *paces))
     others = rows[rows.part == 'other engines']
-    for peer, words in SPECULATING.items():
-        for mode, how in SPECULATING_MODES.items():
-            pace = pace_beside(others, f'{mode} | library', f'{mode} | {peer}')
-            table.append((f'{words}, {how}', '–', pace))
+    for other, words in SPECULATING.items():
+        paces = [
+            pace_beside(others, f'{mode} | library', f'{mode} | {other}')
+            for mode in SPECULATING_MODES
+        ]
+        table.append((f'{words}: {", ".join(SPECULATING_MODES.values())}', '–', '; '.join(paces)))
     return markdown_table(PACE_HEADINGS, table)

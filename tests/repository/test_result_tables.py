@@ -196,7 +196,8 @@ def test_other_libraries():
     assert result['transformers, prompt lookup'] == ['–', '–']
     assert result['CTranslate2, greedy'] == ['0.50 [0.50, 0.50]', '1.00 [1.00, 1.00]']
     assert result['transformers compiled, greedy'] == ['2.00 [2.00, 2.00]', '4.00 [4.00, 4.00]']
-    assert result['OpenVINO GenAI, with a draft model'] == ['–', '2.50 [2.50, 2.50]']
-    assert result['llama-cpp-python, greedy'] == ['–', '–']
+    modes = 'greedy, draft model, prompt lookup'
+    assert result[f'OpenVINO GenAI: {modes}'] == ['–', '–; 2.50 [2.50, 2.50]; –']
+    assert result[f'llama-cpp-python: {modes}'] == ['–', '–; –; –']
     stored = pd.DataFrame(rows[:30])
     assert '–' in pace_table(stored).splitlines()[-1]
