@@ -14,9 +14,14 @@ import argparse
 import json
 import os
 import sys
+import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
+
+from figures import FORMATTER
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from decodelab.cli.experiment_command import measure
@@ -262,6 +267,17 @@ def show_status(args) -> int:
     return 0
 
 
+@contextmanager
+def figures_as_stored():
+    "Kernels that begin inside draw figures in the form in which `figures.py` stores them."
+    with tempfile.TemporaryDirectory() as folder:
+        startup = Path(folder) / 'profile_default' / 'startup'  # IPython runs what is in it
+        startup.mkdir(parents=True)
+        (startup / 'figures.py').write_text(FORMATTER)
+        with patch.dict(os.environ, IPYTHONDIR=folder):
+            yield
+
+
 def refresh_one(path: Path, args, out: Path, turn: int) -> int:
     "Measure one experiment again when the machine is quiet; its status."
 
@@ -269,7 +285,8 @@ def refresh_one(path: Path, args, out: Path, turn: int) -> int:
         return wait_until_quiet(sys.stderr, args.anyway)
 
     was_finished = read_record(out, stem_of(path.stem, args.scale, False)).get('finished')
-    return measure(path, args, out, turn, None if was_finished else wait)
+    with figures_as_stored():
+        return measure(path, args, out, turn, None if was_finished else wait)
 
 
 def store_run(path: Path, args, out: Path) -> int:

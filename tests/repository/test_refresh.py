@@ -184,6 +184,9 @@ to.mkdir(parents=True, exist_ok=True)
 about = dict(commit='c' * 40, date='2026-11-23', load=os.environ.get('DECODELAB_OTHER_LOAD'))
 about['fingerprint'] = experiment_fingerprint('04_again.ipynb', NEEDS['pico'])
 (to / '04_again.pico.json').write_text(json.dumps(about))
+import matplotlib.pyplot as plt
+plt.plot([1, 2])
+plt.title('A line');
 ''',
     '## Figure': '2',
 }
@@ -221,6 +224,9 @@ def test_a_refresh_measures_and_stores(experiments, capsys):
     assert '1 fresh, 0 stale, 0 unknown' in run(capsys, 'status')[1]
     about = json.loads(stored.read_text())
     assert about['load'] == '0.25'
+    cells = nbformat.read(experiments / '04_again.ipynb', 4).cells
+    metadata = [o.metadata for c in cells for o in c.get('outputs', ()) if 'data' in o]
+    assert metadata[0]['image/png']['alt'] == 'A line'  # as `figures.py` stores it
     assert 'there is nothing to measure' in run(capsys, 'refresh', '--dry-run')[1]
     stored.write_text(OLD)
     assert run(capsys, 'refresh', '--out', 'again')[0] == 2  # the folder holds a finished run
