@@ -372,25 +372,34 @@ CHECKS = dict(
     long_floats=long_floats,
     first_screen=first_screen,
 )
+READ_CHECKS = 'wide', 'vocabulary', 'compound', 'tuples', 'diagrams'  # of experiments
+
+
+def named(names):
+    "The notebooks of parts that are named, all of them without a name; a wrong name ends the program."
+    owns = {module_name(path): path for path in numbered()}
+    chosen = {}
+    for name in names:
+        found = {o: p for o, p in owns.items() if o == name or o.startswith(name + '.')}
+        if not found:
+            parts = ', '.join(dict.fromkeys(own.partition('.')[0] for own in owns))
+            sys.exit(
+                f'no part and no notebook is named {name}: name one of {parts}, or a part.notebook'
+            )
+        chosen |= found
+    return list((chosen or owns).values())
 
 
 def main(names):
     if names == ['--counts']:
         return print(cell_counts(notebooks()))
-    owns = [module_name(path) for path in numbered()]
-    for name in names:
-        if not any(own == name or own.startswith(name + '.') for own in owns):
-            parts = ', '.join(dict.fromkeys(own.partition('.')[0] for own in owns))
-            sys.exit(
-                f'no part and no notebook is named {name}: name one of {parts}, or a part.notebook'
-            )
+    pages = [(path, CHECKS) for path in named(names)]
+    if not names:
+        pages += [(path, READ_CHECKS) for path in notebooks('experiments')]
     total = dict.fromkeys(CHECKS, 0)
-    for path in numbered():
-        own = module_name(path)
-        if names and not any(own == n or own.startswith(n + '.') for n in names):
-            continue
-        for name, check in CHECKS.items():
-            problems = list(check(path))
+    for path, checks in pages:
+        for name in checks:
+            problems = list(CHECKS[name](path))
             total[name] += len(problems)
             for p in problems:
                 print(f'{path.relative_to(ROOT)} {name}: {p}')

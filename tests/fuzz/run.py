@@ -11,6 +11,7 @@ from tests.fuzz.cases import Case, FailedError, RejectedError, random_case, shri
 from tests.fuzz.models import USUAL, architectures, build
 
 KINDS = dict(greedy=greedy, law=law, deep=deep, around=around)  # modules with `KIND` and `check`
+LONGER = 8
 
 
 @dataclass
@@ -87,23 +88,30 @@ def first_failure(kind: str, seed: int, most: int, names=None) -> tuple[int, str
     return None
 
 
-def run(kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log=None) -> Report:
+def run(
+    kind: str, seconds: float, seed: int, most: int = 10**9, names=None, log=None, least: int = 0
+) -> Report:
     """Run cases of a kind for some seconds of processor time, after its models are built, or `most` of them.
 
-    A failure is printed as it comes, made small. An enumeration that takes longer than the rest of the time is
-    skipped.
+    A slow machine gets up to `LONGER` times as long to compare `least` cases. A failure is printed as it comes, made
+    small. An enumeration that takes longer than the rest of the time is skipped.
     """
     check, settings = KINDS[kind].check, KINDS[kind].KIND
     draw = random.Random(f'{kind} {seed}')
     names = tiny_models(kind, names, log)
     report = Report(kind, seed)
-    end = time.process_time() + seconds  # a busy machine runs as many cases as a quiet one
+    start = time.process_time()  # a busy machine runs as many cases as a quiet one
+
+    def left():
+        allowed = seconds if report.compared >= least else LONGER * seconds
+        return allowed - (time.process_time() - start)
+
     with contextlib.suppress(KeyboardInterrupt):  # what was counted by then is reported
-        while time.process_time() < end and report.cases < most:
+        while left() > 0 and report.cases < most:
             case = random_case(draw, names, settings)
-            left = dict(seconds=end - time.process_time()) if settings.enumerated else {}
+            limit = dict(seconds=min(left(), seconds)) if settings.enumerated else {}
             try:
-                compared = check(case, **left)
+                compared = check(case, **limit)
             except RejectedError as refusal:
                 report.rejected[str(refusal)] += 1
             except FailedError as failure:
