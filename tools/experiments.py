@@ -14,7 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from preloaded import Fork, Runner, import_all, read_modules
-from repo import ROOT, notebooks
+from repo import ROOT, notebooks, use_shared_data
 
 from decodelab.lab.requirements import assigned_literal, find_missing, requirements
 from decodelab.lab.runner import environment, run_experiment
@@ -58,9 +58,7 @@ def short_form(runner, path, out, scale):
 def main(names=(), workers=2):
     "Run them, print what is said of each; the number of those that failed."
     scale = os.environ.get('DECODELAB_SCALE') or 'pico'
-    shared = ROOT.parent / 'shared' / 'data'
-    if shared.is_dir():
-        os.environ.setdefault('DECODELAB_DATA', str(shared))
+    use_shared_data()
     paths = [p for p in notebooks('experiments') if not names or p.stem in names]
     paths.sort(key=lambda p: p.stem not in LONGEST)
     import_all()

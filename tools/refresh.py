@@ -22,6 +22,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from figures import FORMATTER
+from repo import use_shared_data
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from decodelab.cli.experiment_command import measure
@@ -376,4 +377,5 @@ def main(argv=None) -> int:
 
 
 if __name__ == '__main__':
+    use_shared_data()
     sys.exit(main())

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import os
 import re
 import subprocess
 import sys
@@ -107,3 +108,10 @@ def project():
 def commands():
     "The README's two commands, to use the package and to change it, as it shows them."
     return re.findall(r'^python -m pip install .*$', (ROOT / 'README.md').read_text(), flags=re.M)
+
+
+def use_shared_data():
+    "Let experiments read the data beside the checkout, where it is and `DECODELAB_DATA` names no other."
+    shared = ROOT.parent / 'shared' / 'data'
+    if shared.is_dir():
+        os.environ.setdefault('DECODELAB_DATA', str(shared))
