@@ -230,6 +230,9 @@ def adopt_run(
     keep_provenance(old, stored / about)
     for path in sorted(new, key=lambda path: path.name == about):  # it comes last
         write_atomic(stored / path.name, path.read_bytes())
+        own = Path(path.name).with_suffix('.json').name
+        if own not in names:  # rows of this day have no provenance of an earlier one
+            (stored / own).unlink(missing_ok=True)
     stay = [path.name for path in old]
     return (
         stay if scale != 'pico' or adopt_notebook(name, out, folder) else [*stay, f'{name}.ipynb']
