@@ -380,13 +380,13 @@ def named(names):
     owns = {module_name(path): path for path in numbered()}
     chosen = {}
     for name in names:
-        found = {o: p for o, p in owns.items() if o == name or o.startswith(name + '.')}
-        if not found:
+        matching = {o: p for o, p in owns.items() if o == name or o.startswith(name + '.')}
+        if not matching:
             parts = ', '.join(dict.fromkeys(own.partition('.')[0] for own in owns))
             sys.exit(
                 f'no part and no notebook is named {name}: name one of {parts}, or a part.notebook'
             )
-        chosen |= found
+        chosen |= matching
     return list((chosen or owns).values())
 
 

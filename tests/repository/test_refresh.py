@@ -163,8 +163,8 @@ def test_a_run_is_adopted_whole(folder):
     nb['cells'][0] |= dict(execution_count=None, outputs=[stdout | dict(text=['results/x.csv'])])
     assert json.loads((tmp / '02_before.ipynb').read_text()) == nb
     assert (tmp / 'results' / '02_before.pico.csv').read_text() == 'a\n2\n'
-    kept = tmp / 'results' / '02_before.pico.more.json'
-    assert kept.is_file()  # of the day on which these rows were measured
+    own = tmp / 'results' / '02_before.pico.more.json'
+    assert own.is_file()  # of the day on which these rows were measured
     nb['cells'][-1]['source'] = ['## A later heading']
     (tmp / '02_before.ipynb').write_text(json.dumps(nb))
     stay = ['02_before.pico.more.csv', '02_before.ipynb']
@@ -173,7 +173,7 @@ def test_a_run_is_adopted_whole(folder):
     assert json.loads((tmp / '02_before.ipynb').read_text()) == nb
     (out / 'results' / '02_before.pico.more.csv').write_text('a\n3\n')
     adopt_run('02_before', 'pico', out, tmp)
-    assert not kept.exists()  # the rows are of this day, as the others are
+    assert not own.exists()  # the rows are of this day, as the others are
     states = {f'{r.name} {r.part}'.strip(): r.state for r in stored_freshness(tmp)}
     assert states['02_before'] == 'fresh'
     assert 'stale' not in states.values()
