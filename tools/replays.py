@@ -21,9 +21,10 @@ STACK = 'class Stack:\n    """A stack of items."""\n\n    def __init__(self):\n'
 
 
 def models():
+    "The embedded pair in float64: in float32 the last digit that is shown depends on the processor."
     from decodelab import load
 
-    return load('pico', device='cpu'), load('pico-draft', device='cpu')
+    return tuple(load(name, device='cpu', dtype=torch.float64) for name in ('pico', 'pico-draft'))
 
 
 def decoding():
