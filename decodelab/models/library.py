@@ -47,7 +47,7 @@ constexpr int LANES = 4, VECS = 4;
 #else
 constexpr int LANES = 4, VECS = 2;
 #endif
-constexpr int WIDTH = LANES * VECS;  // outputs of a panel, and keys of a block
+constexpr int WIDTH = LANES * VECS;  // outputs of a panel
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
@@ -408,51 +408,80 @@ struct Visible {  // the columns that a token attends to
     }
 };
 
-// of T queries, from `query` on, of the tokens from `token` on and one head of keys
-template <int T>
-void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, int query,
-            Rows qkv, Rows out) {
-    const int d = l.width, row = row_of(l), share = l.heads / l.groups;
-    float q[T * 512], y[T * 512], weights[T * WIDTH], most[T], total[T] = {};
-    std::fill(y, y + T * row, 0.0f);
-    Visible visible[T];
-    float* target[T];
-    int low = p.room, high = 0;
-    for (int t = 0; t < T; t++) {
-        int at = token + (query + t) / share, h = group * share + (query + t) % share;
-        for (int i = 0; i < d; i++) q[t * d + i] = qkv.at(at)[h * d + i] * l.scale;
-        visible[t] = Visible(p, at, l.window);
-        low = std::min(low, visible[t].first);
-        high = std::max(high, visible[t].limit);
-        most[t] = -1e30f;
-        target[t] = out.at(at) + h * d;
+constexpr int QUERIES = 8 * TILE;                            // that read a block of keys together
+constexpr int BLOCK = 64, LONG_BLOCK = 1024, KEY_ROWS = 8;  // long blocks and a few rows: for one tile
+
+struct Queries {  // of one head of keys
+    const Layer& l;
+    Buffers head;
+    long key_row;
+    int block, key_rows;
+    float q[QUERIES * 512], y[QUERIES * 512];  // (n, d), (n, row): scaled queries, and sums of values
+    float most[QUERIES], total[QUERIES];       // the largest score, and the sum of weights
+    Visible visible[QUERIES];
+
+    Queries(const Layer& l, Buffers head, long key_row, int n) : l(l), head(head), key_row(key_row) {
+        block = n > TILE ? BLOCK : LONG_BLOCK;
+        key_rows = n > TILE ? l.width : KEY_ROWS;
     }
-    for (int c = low / WIDTH * WIDTH; c < high; c += WIDTH) {
-        vec s[T][VECS] = {};
-        tile<T, VECS, float>(head.keys + c, p.key_row(), q, d, d, s);
-        for (int t = 0; t < T; t++) {
-            if (c < visible[t].first || c + WIDTH > visible[t].end)
-                for (int j = 0; j < VECS; j++) s[t][j] = visible[t].mask(s[t][j], c + j * LANES, l.window);
-            vec top = s[t][0], sum{};
-            for (int j = 1; j < VECS; j++) top = larger(top, s[t][j]);
-            float before = most[t];
-            most[t] = std::max(before, max_of(top));
-            for (int j = 0; j < VECS; j++) {
-                vec e = exp_of(s[t][j] - most[t]);
-                store(weights + t * WIDTH + j * LANES, e);
-                sum += e;
-            }
-            float less = std::exp(before - most[t]);
-            total[t] = total[t] * less + sum_of(sum);
-            if (less < 1)
-                for (int i = 0; i < row; i++) y[t * row + i] *= less;
+};
+
+// T queries from number `from` on read the columns c to c + block - 1
+template <int T>
+void read_block(Queries& queries, int from, int c) {
+    const int d = queries.l.width, row = row_of(queries.l), block = queries.block;
+    const Visible* visible = queries.visible + from;
+    const float* q = queries.q + from * d;
+    float *y = queries.y + from * row, *most = queries.most + from, *total = queries.total + from;
+    int first = visible->first, limit = visible->limit;
+    for (int t = 1; t < T; t++) {
+        first = std::min(first, visible[t].first);
+        limit = std::max(limit, visible[t].limit);
+    }
+    const int n = std::min(block, limit - c);
+    if (n <= 0 || c + block <= first) return;
+    const int whole = (n + WIDTH - 1) / WIDTH * WIDTH;
+    float weights[T * LONG_BLOCK];
+    for (int i = 0; i < d; i += queries.key_rows) {
+        const int rows = std::min(queries.key_rows, d - i);
+        const float* keys = queries.head.keys + i * queries.key_row + c;
+        for (int k = 0; k < whole; k += WIDTH) {
+            vec s[T][VECS] = {};
+            for (int t = 0; i && t < T; t++)
+                for (int j = 0; j < VECS; j++) s[t][j] = load(weights + t * block + k + j * LANES);
+            for (int r = rows; r < 2 * rows && rows < d; r++)  // the next ones, or those of the next head
+                __builtin_prefetch(keys + k + r * queries.key_row);
+            tile<T, VECS, float>(keys + k, queries.key_row, q + i, d, rows, s);
+            for (int t = 0; t < T; t++)
+                for (int j = 0; j < VECS; j++) store(weights + t * block + k + j * LANES, s[t][j]);
         }
-        const int n = std::min(WIDTH, high - c);
-        const float* v = head.values + (long)c * row;
+    }
+    for (int t = 0; t < T; t++) {
+        float* w = weights + t * block;
+        if (c < visible[t].first || c + whole > visible[t].end)
+            for (int k = 0; k < whole; k += LANES)
+                store(w + k, visible[t].mask(load(w + k), c + k, queries.l.window));
+        vec top = load(w), sum{};
+        for (int k = LANES; k < whole; k += LANES) top = larger(top, load(w + k));
+        const float before = most[t];
+        most[t] = std::max(before, max_of(top));
+        for (int k = 0; k < whole; k += LANES) {
+            vec e = exp_of(load(w + k) - most[t]);
+            store(w + k, e);
+            sum += e;
+        }
+        const float less = std::exp(before - most[t]);
+        total[t] = total[t] * less + sum_of(sum);
+        if (less < 1)
+            for (int i = 0; i < row; i++) y[t * row + i] *= less;
+    }
+    for (int k = 0; k < n; k += BLOCK) {
+        const float *v = queries.head.values + (long)(c + k) * row, *w = weights + k;
+        const int rows = std::min(BLOCK, n - k);
         int i = 0;
         for (; i + WIDTH <= row; i += WIDTH) {
             vec sums[T][VECS] = {};
-            tile<T, VECS, float>(v + i, row, weights, WIDTH, n, sums);
+            tile<T, VECS, float>(v + i, row, w, block, rows, sums);
             for (int t = 0; t < T; t++)
                 for (int j = 0; j < VECS; j++) {
                     float* sum = y + t * row + i + j * LANES;
@@ -461,30 +490,55 @@ void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, i
         }
         for (; i < row; i += LANES) {
             vec sums[T][1] = {};
-            tile<T, 1, float>(v + i, row, weights, WIDTH, n, sums);
+            tile<T, 1, float>(v + i, row, w, block, rows, sums);
             for (int t = 0; t < T; t++) store(y + t * row + i, load(y + t * row + i) + sums[t][0]);
         }
     }
-    for (int t = 0; t < T; t++)
-        for (int i = 0; i < d; i++) target[t][i] = y[t * row + i] / total[t];
+}
+
+// of n queries, from `query` on, of the tokens from `token` on and one head of keys
+void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, int query, int n,
+            Rows qkv, Rows out) {
+    const int d = l.width, row = row_of(l), share = l.heads / l.groups;
+    Queries queries(l, head, p.key_row(), n);
+    std::fill(queries.y, queries.y + n * row, 0.0f);
+    int first = p.room, limit = 0;
+    for (int t = 0; t < n; t++) {
+        const int at = token + (query + t) / share, h = group * share + (query + t) % share;
+        for (int i = 0; i < d; i++) queries.q[t * d + i] = qkv.at(at)[h * d + i] * l.scale;
+        queries.visible[t] = Visible(p, at, l.window);
+        first = std::min(first, queries.visible[t].first);
+        limit = std::max(limit, queries.visible[t].limit);
+        queries.most[t] = -1e30f;
+        queries.total[t] = 0;
+    }
+    for (int c = first / WIDTH * WIDTH; c < limit; c += queries.block)
+        for (int t = 0; t < n; t += TILE)
+            with_tile(std::min(TILE, n - t), [&](auto size) { read_block<size.value>(queries, t, c); });
+    for (int t = 0; t < n; t++) {
+        const int at = token + (query + t) / share, h = group * share + (query + t) % share;
+        for (int i = 0; i < d; i++) out.at(at)[h * d + i] = queries.y[t * row + i] / queries.total[t];
+    }
 }
 
 struct Segment { int begin, end; };  // tokens of one sequence
 
 void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segment>& segments,
                Rows qkv, Rows out) {
-    const int n = segments.size() * l.groups;
+    const int share = l.heads / l.groups;
+    int longest = 0;
+    for (Segment s : segments) longest = std::max(longest, s.end - s.begin);
+    const int shares = (longest * share + QUERIES - 1) / QUERIES, n = segments.size() * l.groups * shares;
 #pragma omp for schedule(dynamic)
     for (int i = 0; i < n; i++) {
-        const int group = i % l.groups, begin = segments[i / l.groups].begin;
-        const int queries = (segments[i / l.groups].end - begin) * (l.heads / l.groups);
-        const long head = p.head(begin, l.groups, group);
+        const Segment s = segments[i / shares / l.groups];
+        const int group = i / shares % l.groups, query = i % shares * QUERIES;
+        const int rest = (s.end - s.begin) * share - query;
+        if (rest <= 0) continue;
+        const long head = p.head(s.begin, l.groups, group);
         const Buffers b{p.buffers[layer].keys + head * l.width * p.key_row(),
                         p.buffers[layer].values + head * p.room * row_of(l)};
-        for (int q = 0; q < queries; q += TILE)
-            with_tile(std::min(TILE, queries - q), [&](auto n) {
-                attend<n.value>(l, p, b, group, begin, q, qkv, out);
-            });
+        attend(l, p, b, group, s.begin, query, std::min(rest, QUERIES), qkv, out);
     }
 }
 """

@@ -144,6 +144,23 @@ def test_a_long_prompt_is_read_in_chunks(config, kw):
     assert error / whole.abs().max() < 1e-4
 
 
+@pytest.mark.parametrize('config, kw', LONG)
+def test_steps_behind_a_long_context(config, kw):
+    "A step reads keys in blocks of 1,024; a pass of many queries in blocks of 64."
+    model = made(config, FLOAT, **dict(max_position_embeddings=2200) | kw)
+    ids = random.Random(1).choices(range(61), k=2100)
+    whole, lm = full_logits(model, ids), in_library(model)
+    session, begin = lm.session(), 0
+    for n in (1021, 1, 1, 2, 1, 3, 30, 985, 1, 2, 1, 5):
+        logits = session.logits(ids[: begin + n], n)
+        assert (logits - whole[begin : begin + n]).abs().max() / whole.abs().max() < 1e-4
+        begin += n
+    ends = 1, 1023, 1025, 2099
+    batch = decode_batch(lm, [ids[:n] for n in ends], Greedy(), 4, 4)
+    plain = LM(model, native=False)
+    assert [t.tokens for t in batch] == [decode(plain, ids[:n], Greedy(), 4).tokens for n in ends]
+
+
 @pytest.mark.parametrize('n', [62, 254, 256, 510, 512])
 def test_chains_that_need_a_larger_cache(n):
     model = made(dtype=FLOAT, max_position_embeddings=900)
