@@ -64,7 +64,18 @@ def runs(cell, flags) -> bool:
 
 def visible(outputs) -> list:
     "Outputs that show something in a saved notebook."
-    return [o for o in outputs if 'data' not in o or (o.data and WIDGET not in o.data)]
+    return [o for o in outputs if 'data' not in o or (o['data'] and WIDGET not in o['data'])]
+
+
+def clean_outputs(outputs) -> list:
+    "Outputs without views of widgets, white cards and counts of runs; those that stay are changed in place."
+    stay = visible(outputs)
+    for output in stay:
+        output.pop('execution_count', None)
+        output.get('metadata', {}).pop(CARD, None)
+        if output['output_type'] == 'execute_result':
+            output['execution_count'] = None
+    return stay
 
 
 def pictures(outputs) -> list:
@@ -105,6 +116,7 @@ def execute(path, scale, flags=(), timeout=1800):
 def store(path, fresh, every=False) -> int:
     "Store the pictures (or every output) of fresh cells in a notebook; how many cells changed."
     nb = nbformat.read(path, 4)
+    nb.metadata.pop('widgets', None)
     changed = 0
     for cell in nb.cells:
         if cell.cell_type != 'code' or not cell.outputs:
@@ -115,12 +127,7 @@ def store(path, fresh, every=False) -> int:
             cell.outputs = new
         elif new is not None and pictures(cell.outputs):
             replace_pictures(cell, new)
-        cell.outputs = visible(cell.outputs)
-        for output in cell.outputs:
-            output.pop('execution_count', None)
-            output.get('metadata', {}).pop(CARD, None)
-            if output.output_type == 'execute_result':
-                output.execution_count = None
+        cell.outputs = clean_outputs(cell.outputs)
         changed += before != cell.outputs
     nbformat.write(nb, path)
     return changed

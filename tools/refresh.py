@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from figures import FORMATTER
+from figures import FORMATTER, clean_outputs
 from repo import use_shared_data
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -240,16 +240,18 @@ def adopt_run(
 
 
 def clean_notebook(path: Path, out: Path) -> str:
-    "The text of an executed notebook without what names a run: counts of cells, warnings, its folder."
+    """The text of an executed notebook without what names a run: counts of cells, warnings, its folder.
+
+    Views of widgets and white cards go too, as with `figures.py --clean`.
+    """
     nb = json.loads(path.read_text(encoding='utf-8'))
-    nb['metadata'].pop('language_info', None)
+    for name in ('language_info', 'widgets'):
+        nb['metadata'].pop(name, None)
     for cell in nb['cells']:
         if cell['cell_type'] == 'code':
             cell['execution_count'] = None
-            cell['outputs'] = [o for o in cell['outputs'] if o.get('name') != 'stderr']
-            results = [o for o in cell['outputs'] if 'execution_count' in o]
-            for output in results:
-                output['execution_count'] = None
+            outputs = [o for o in cell['outputs'] if o.get('name') != 'stderr']
+            cell['outputs'] = clean_outputs(outputs)
     text = json.dumps(nb, indent=1, ensure_ascii=False, sort_keys=True)
     prefix = json.dumps(f'{out.absolute()}{os.sep}', ensure_ascii=False)[1:-1]
     return text.replace(prefix, '') + '\n'

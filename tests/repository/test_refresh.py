@@ -10,9 +10,11 @@ from dataclasses import replace
 import nbformat
 import pytest
 import refresh
+from figures import CARD, WIDGET, store
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from refresh import (
     adopt_run,
+    clean_notebook,
     machine_seconds,
     other_load,
     plan_text,
@@ -177,6 +179,29 @@ def test_a_run_is_adopted_whole(folder):
     states = {f'{r.name} {r.part}'.strip(): r.state for r in stored_freshness(tmp)}
     assert states['02_before'] == 'fresh'
     assert 'stale' not in states.values()
+
+
+def test_an_adopted_notebook_stores_no_widget(tmp_path):
+    "As `python tools/figures.py --clean NOTEBOOK`."
+    view = dict(
+        output_type='display_data', metadata={}, data={WIDGET: {}, 'text/plain': 'a button'}
+    )
+    card = dict(output_type='display_data', metadata={CARD: 'light'}, data={'text/plain': 'a'})
+    value = dict(output_type='execute_result', metadata={}, data={'text/plain': '2'})
+    nb = new_notebook(cells=[new_code_cell('2')], metadata=dict(widgets={WIDGET: {}}))
+    nb.cells[0].outputs = [nbformat.from_dict(o) for o in (view, card, value)]
+    nb.cells[0].outputs[-1].execution_count = 7
+    nbformat.write(nb, tmp_path / 'executed.ipynb')
+    adopted = json.loads(clean_notebook(tmp_path / 'executed.ipynb', tmp_path))
+    outputs = adopted['cells'][0]['outputs']
+    assert [o['data']['text/plain'] for o in outputs] == [['a'], ['2']]
+    assert outputs[0]['metadata'] == {}
+    assert outputs[1]['execution_count'] is None
+    assert adopted['metadata'] == {}
+    store(tmp_path / 'executed.ipynb', {})
+    cleaned = json.loads((tmp_path / 'executed.ipynb').read_text())
+    assert cleaned['cells'][0]['outputs'] == outputs
+    assert cleaned['metadata'] == {}
 
 
 # A refresh from the command to the stored rows
