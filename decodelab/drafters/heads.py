@@ -250,7 +250,7 @@ class Heads(nn.Module, DraftHeads):
 def vocab_scores(lm: LM, x: torch.Tensor) -> torch.Tensor:
     "Scores `(n, V)` of states `(n, D)` by the target's own head."
     if lm.native and lm.native.has_no_hooks():
-        return lm.native.weights.head(x)
+        return lm.native.unembed(x)
     return lm.model.get_output_embeddings()(x)
 
 # %% ../../nbs/08_drafters/18_heads.ipynb #0a27eefa

@@ -19,6 +19,7 @@ from .heads import Heads, heads_classes, set_weights, vocab_scores
 from .medusa import MedusaHeads
 from .mtp import FromStateScorer
 from ..models.loading import load_error, read_tensors, repository_file
+from ..models.kv_cache import preallocated_cache
 from ..models.session import LM
 
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #efbbc34c
@@ -140,6 +141,10 @@ class PublishedEagleScorer(FromStateScorer, EagleScorer):
     "The scorer of a published EAGLE layer, whose input begins with the second token of a sequence."
 
     skipped = 1
+
+    def new_cache(self):
+        "An empty cache of the layer."
+        return preallocated_cache()
 
     def forward_chain(self, tokens, states, begin):
         "The layer's outputs `(n, D)` for consecutive tokens from position `begin` on."

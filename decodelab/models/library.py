@@ -548,7 +548,7 @@ FORWARD = r"""
 struct Model {
     const Layer* layers;
     Matrix head;
-    Norm norm;
+    Norm norm;  // before the head
     const float *embed, *learned;  // learned positions, or NULL
     int64_t embed_row, embed_column;  // strides
     int32_t dim, ld, ld_qkv, ld_up, ld_head, vocabulary;
@@ -638,7 +638,11 @@ extern "C" void forward(const Model* model, const Pass* pass) {
             for (int t = 0; t < p.n; t++) memcpy(p.hidden + (long)t * m.dim, x.at(t), sizeof(float) * m.dim);
         }
 #pragma omp for
-        for (int i = 0; i < p.n_scored; i++) normalize(x.at(p.token(i)), z.at(i), m.dim, m.norm);
+        for (int i = 0; i < p.n_scored; i++) {
+            const float* state = x.at(p.token(i));
+            if (m.norm.gain) normalize(state, z.at(i), m.dim, m.norm);
+            else memcpy(z.at(i), state, sizeof(float) * m.dim);
+        }
         if (p.n_scored) product(m.head, z, Rows{p.logits, m.ld_head}, p.n_scored);
 #pragma omp for
         for (int i = 0; i < p.n_scored; i++)
@@ -1009,9 +1013,10 @@ class PackedModel:
         first, embed = weights.layers[0], weights.embed
         sizes = [(l.heads + 2 * l.groups) * l.width for l in weights.layers]
         inner = max(max(l.up[0].o, l.heads * l.width) for l in weights.layers)
+        vocab_size = 0 if weights.head is None else weights.head.o
         self.view = ModelView(
             ctypes.addressof(self.layers),
-            self.matrix_view(weights.head),
+            MatrixView() if weights.head is None else self.matrix_view(weights.head),
             self.norm_view(weights.norm),
             self.pointer(embed),
             self.pointer(weights.learned),
@@ -1020,9 +1025,11 @@ class PackedModel:
             self.whole(embed.shape[1]),
             self.whole(max(sizes)),
             self.whole(inner) + self.width,
-            self.whole(weights.head.o),
-            weights.head.o,
+            self.whole(vocab_size),
+            vocab_size,
         )
+        self.head_view = ModelView.from_buffer_copy(self.view)  # of states behind the final norm
+        self.head_view.norm = NormView()
         self.groups = first.groups
         self.head_width = first.width
 
@@ -1194,7 +1201,8 @@ class WeightPrints:
         for m in matrices_of(weights):
             tensors += [m.weight] if m.bias is None else [m.weight, m.bias]
         self.views = [spread_numbers(t) for t in tensors]
-        self.views.append(weights.head.weight.detach()[:, 0])  # one of each token
+        if weights.head is not None:
+            self.views.append(weights.head.weight.detach()[:, 0])  # one of each token
         self.numbers = torch.cat(self.views)
         self.snapshot = weights.snapshot
         self.versions = self._versions()
@@ -1378,6 +1386,15 @@ class LibraryForward(NativeForward):
         call.point(input=flat)
         return self.run_scored(call, every)[0].unflatten(0, x.shape[:2])
 
+    def unembed(self, x):
+        "Logits `(n, V)` of states `(n, D)` behind the final norm."
+        if x.dtype != torch.float32 or x.device.type != 'cpu':
+            return super().unembed(x)
+        x = x.contiguous()
+        call = PassView(n=len(x), start=self.depth, stop=self.depth)
+        call.point(input=x)
+        return self.run_scored(call, self.count(0, len(x)), self.model.head_view)[0]
+
     def count(self, begin: int, end: int) -> torch.Tensor:
         "The numbers from `begin` to `end - 1`."
         if end > len(self.numbers):
@@ -1423,18 +1440,20 @@ class LibraryForward(NativeForward):
         call.rotary = cos.shape[-1]
         return len(cos)
 
-    def run(self, call: PassView):
+    def run(self, call: PassView, view: ModelView | None = None):
         "Run a pass on as many threads as PyTorch has."
         call.threads = torch.get_num_threads()
-        self.library.forward(self.model.view, call)
+        self.library.forward(view or self.model.view, call)
 
-    def run_scored(self, call: PassView, scored: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def run_scored(
+        self, call: PassView, scored: torch.Tensor, view: ModelView | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         "Logits `(m, V)` of the tokens `scored` `(m,)` of a pass, and the index of each largest one."
-        m, view = len(scored), self.model.view
+        m, view = len(scored), view or self.model.view
         logits, best = torch.empty(m, view.ld_head), torch.empty(m, dtype=torch.int64)
         call.n_scored = m
         call.point(scored=scored, logits=logits, best=best)
-        self.run(call)
+        self.run(call, view)
         return logits[:, : view.vocabulary], best
 
     def run_hidden(self, call: PassView, x: torch.Tensor) -> torch.Tensor:

@@ -365,7 +365,7 @@ class Weights:
     embed: torch.Tensor  # `(V, D)`
     layers: list[Layer]
     norm: Norm
-    head: Matrix
+    head: Matrix | None
     tables: RotaryTables | None = None  # rotary positions
     learned: torch.Tensor | None = None  # learned positions `(P, D)`
     windows: dict = field(default_factory=lambda: dict(full_attention=None))
@@ -410,6 +410,10 @@ class NativeForward:
     def head(self, x: torch.Tensor) -> torch.Tensor:
         "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after any layer."
         return logits(self.weights, x.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+    def unembed(self, x: torch.Tensor) -> torch.Tensor:
+        "Logits `(n, V)` of states `(n, D)` behind the final norm."
+        return self.weights.head(x)
 
     def __call__(self, ids: torch.Tensor, cache, begin: int, last: int) -> torch.Tensor:
         "Logits `(rows, last, V)` of ids `(rows, n)` at positions `begin` and on."

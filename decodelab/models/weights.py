@@ -270,7 +270,8 @@ def read_norm(module) -> Norm | None:
         return Norm(module.weight.detach(), module.bias.detach(), module.eps)
     if not type(module).__name__.endswith('RMSNorm'):
         raise ValueError(f'one of its parts is a {type(module).__name__}')
-    return Norm.rms(module.weight.detach(), module.variance_epsilon)
+    eps = module.eps if type(module) is nn.RMSNorm else module.variance_epsilon
+    return Norm.rms(module.weight.detach(), eps)
 
 
 def read_layer(
@@ -436,7 +437,7 @@ def matrices_of(weights: Weights) -> list[Matrix]:
     matrices = []
     for layer in weights.layers:
         matrices += [*layer.qkv, layer.out, *layer.up, layer.down]
-    return [*matrices, weights.head]
+    return matrices if weights.head is None else [*matrices, weights.head]
 
 
 def pack_matrices(model, native: NativeForward) -> bool:

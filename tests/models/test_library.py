@@ -25,13 +25,21 @@ from decodelab import (
     Speculative,
     Temperature,
     TokenVerifier,
+    TreeDrafter,
     decode,
     decode_batch,
 )
+from decodelab.drafters.eagle import EagleDrafter, EagleHeads
 from decodelab.evaluate.certify import own_evidence, token_check
 from decodelab.models import library as library_module
 from decodelab.models.capabilities import LIBRARY, READERS, ProbeRun, row_errors
-from decodelab.models.library import ACTIVATIONS, ChainLimits, activation_number, library_reason
+from decodelab.models.library import (
+    ACTIVATIONS,
+    ChainLimits,
+    LibraryForward,
+    activation_number,
+    library_reason,
+)
 from decodelab.models.quantize import quantize, round_halves, round_rows
 from tests.models.test_native_forward import DRAFTERS, TEXTS, configs, examples, made, wander
 
@@ -226,6 +234,42 @@ def test_every_drafter(small, name, size):
     assert both[0] == both[1]
     plain = [decode(small[1][0], text, Greedy(), 12).tokens for text in TEXTS]
     assert [tokens for tokens, _ in both[0]] == plain
+
+
+EAGLES = [
+    AssistantDrafter,
+    lambda heads: TreeDrafter(heads, (2, 2, 1)),
+    lambda heads: EagleDrafter(heads, 6, 2),
+]
+
+
+@pytest.mark.parametrize('base', [Greedy(), Sample()], ids=repr)
+@pytest.mark.parametrize('drafter', EAGLES)
+def test_heads_beside_the_library(small, drafter, base):
+    (lm, _), (plain, _) = small
+    heads = EagleHeads.of(plain).randomized(plain)
+    assert heads.reading_layer(plain) is heads.native_layer
+    layer = heads.reading_layer(lm)
+    assert isinstance(layer, LibraryForward)
+    assert heads.reading_layer(lm) is layer
+    strategy = Speculative(drafter(heads), base=base, lookahead=FixedLookahead(3))
+    assert rounds(lm, strategy, 1) == rounds(plain, strategy, 1)
+    with torch.no_grad():
+        heads.block.mlp.up_proj.weight.mul_(1.5)  # trained on
+    assert heads.reading_layer(lm) is not layer
+    assert rounds(lm, strategy, 1) == rounds(plain, strategy, 1)
+
+
+@pytest.mark.parametrize('bits', [None, 8])
+def test_logits_of_states_behind_the_norm(bits):
+    lm = LM(made(dtype=FLOAT, tie_word_embeddings=False))
+    lm.compile()
+    states = torch.randn(7, lm.text_config.hidden_size, generator=torch.Generator().manual_seed(0))
+    forward = LibraryForward(lm.native.native, lm.native.library, bits and round_rows)
+    logits = forward.unembed(states)
+    exact = lm.model.lm_head(states)
+    assert torch.allclose(logits, exact, atol=0.05 if bits else 1e-5)
+    assert forward.unembed(states[:0]).shape == (0, lm.vocab_size)
 
 
 @pytest.mark.parametrize('size', [1, 3])
