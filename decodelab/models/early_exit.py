@@ -216,8 +216,9 @@ class EarlyExitMixin:
 # %% ../../nbs/02_models/06_early_exit.ipynb #cabc8a2a
 def bare_head(lm, x: torch.Tensor) -> torch.Tensor:
     "`(n, V)`: the product of `x` `(n, D)` with the matrix of the model's head."
-    head = lm.layers.weights.head if lm.layers is lm.native else lm.model.get_output_embeddings()
-    return head(x)
+    if lm.layers is lm.native:
+        return lm.native.unembed(x)
+    return lm.model.get_output_embeddings()(x)
 
 
 def upcast(logits: torch.Tensor) -> torch.Tensor:
