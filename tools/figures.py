@@ -3,7 +3,7 @@
 Each notebook runs in a kernel of its own. A figure is stored without a background, at twice its size on the page, with
 its title as the text for those who do not see it. Those of an experiment are drawn from its stored rows: nothing is
 measured. `--all` stores every output of the cells that have one. Views of widgets, which need a kernel, what a
-finished progress bar leaves, and white cards behind pictures are never stored; `--clean` removes those alone.
+finished progress bar leaves, warnings, and white cards behind pictures are never stored; `--clean` removes those alone.
 """
 
 import argparse
@@ -63,8 +63,9 @@ def runs(cell, flags) -> bool:
 
 
 def visible(outputs) -> list:
-    "Outputs that show something in a saved notebook."
-    return [o for o in outputs if 'data' not in o or (o['data'] and WIDGET not in o['data'])]
+    "Outputs that show something in a saved notebook: no warnings, no views of widgets."
+    printed = [o for o in outputs if o.get('name') != 'stderr']
+    return [o for o in printed if 'data' not in o or (o['data'] and WIDGET not in o['data'])]
 
 
 def clean_outputs(outputs) -> list:

@@ -250,8 +250,7 @@ def clean_notebook(path: Path, out: Path) -> str:
     for cell in nb['cells']:
         if cell['cell_type'] == 'code':
             cell['execution_count'] = None
-            outputs = [o for o in cell['outputs'] if o.get('name') != 'stderr']
-            cell['outputs'] = clean_outputs(outputs)
+            cell['outputs'] = clean_outputs(cell['outputs'])
     text = json.dumps(nb, indent=1, ensure_ascii=False, sort_keys=True)
     prefix = json.dumps(f'{out.absolute()}{os.sep}', ensure_ascii=False)[1:-1]
     return text.replace(prefix, '') + '\n'
