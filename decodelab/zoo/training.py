@@ -211,12 +211,11 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self):
+        if multiplies_bfloat16(self.param_groups[0]['params'][0].device):
+            return super().step()
         for group in self.param_groups:
-            trained = [p for p in group['params'] if p.grad is not None]
-            if all(multiplies_bfloat16(p.device) for p in trained):
-                return super().step()
             momentum, lr = group['momentum'], group['lr']
-            for p in trained:
+            for p in (p for p in group['params'] if p.grad is not None):
                 mean = self.state[p].setdefault('momentum_buffer', torch.zeros_like(p))
                 mean.lerp_(p.grad, 1 - momentum)
                 g = p.grad.lerp(mean, momentum)  # Nesterov's
