@@ -18,8 +18,8 @@ from .eagle import EagleScorer, block_step
 from .heads import Heads, heads_classes, set_weights, vocab_scores
 from .medusa import MedusaHeads
 from .mtp import FromStateScorer
-from ..models.loading import load_error, read_tensors, repository_file
 from ..models.kv_cache import preallocated_cache
+from ..models.loading import load_error, read_tensors, repository_file
 from ..models.session import LM
 
 # %% ../../nbs/08_drafters/24_published_heads.ipynb #efbbc34c
