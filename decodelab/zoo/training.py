@@ -210,9 +210,11 @@ class Muon(torch.optim.Muon):
     "PyTorch's Muon, but in float32 where the device has no products of bfloat16."
 
     @torch.no_grad()
-    def step(self):
+    def step(self, closure=None):
         if multiplies_bfloat16(self.param_groups[0]['params'][0].device):
-            return super().step()
+            return super().step(closure)
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             momentum, lr = group['momentum'], group['lr']
             for p in (p for p in group['params'] if p.grad is not None):
@@ -222,6 +224,7 @@ class Muon(torch.optim.Muon):
                 g = orthogonalize(g, group['ns_coefficients'], group['ns_steps'], group['eps'])
                 p.mul_(1 - lr * group['weight_decay'])
                 p.add_(g, alpha=-lr * max(1, p.shape[0] / p.shape[1]) ** 0.5)
+        return loss
 
 
 def optimizers(model) -> list:
