@@ -6,7 +6,6 @@
 __all__ = ['EagleHeads', 'EagleDrafter']
 
 # %% ../../nbs/08_drafters/21_eagle.ipynb #82c5c1a1
-import weakref
 from collections.abc import Callable
 
 import torch
@@ -17,7 +16,7 @@ from torch import nn
 from .heads import Heads, HeadsScorer, vocab_scores
 from .tree_shapes import DynamicTreeDrafter
 from ..models.kv_cache import common_prefix
-from ..models.library import LibraryForward, fits_memory, library_reason
+from ..models.library import fits_memory, library_forward, library_reason
 from ..models.session import LM
 from ..models.transformer import NativeForward, RotaryTables, Weights
 from ..models.tree_attention import tree_masks
@@ -119,9 +118,6 @@ def forward_level(
     return self.layer.forward_positions(x, self.cache, positions, masks, 0, 1)[0]
 
 # %% ../../nbs/08_drafters/21_eagle.ipynb #ee2bec60
-LAYERS = weakref.WeakKeyDictionary()  # of heads: copies of their layer for the library
-
-
 def eagle_config(width: int, heads: int, inner: int):
     "The layer's configuration, a `LlamaConfig` of transformers."
     from transformers import LlamaConfig
@@ -224,14 +220,9 @@ class EagleHeads(Heads):
     def reading_layer(self, lm: LM) -> NativeForward:
         "The layer beside a target: read by the library if the target is."
         native, library = self.native_layer, getattr(lm.native, 'library', None)
-        if library is None or library_reason(native):
+        if library is None or library_reason(native) or not fits_memory(native.weights):
             return native
-        forward = LAYERS.get(self)
-        if forward is None or forward.library is not library or not forward.is_current():
-            if not fits_memory(native.weights):
-                return native
-            forward = LAYERS[self] = LibraryForward(native, library)
-        return forward
+        return library_forward(self, native, library)
 
     def training_scores(self, states: torch.Tensor, head: Callable, embedded: torch.Tensor):
         """Yield scores `(rows, T - s, V)` of each step s, the later ones from the heads' own states.

@@ -1380,20 +1380,19 @@ class LibraryForward(NativeForward):
 
     def head(self, x):
         "Logits `(rows, n, V)` of hidden states `(rows, n, D)` after any layer."
-        flat = x.flatten(0, 1).contiguous()
-        every = self.count(0, len(flat))
-        call = PassView(n=len(flat), start=self.depth, stop=self.depth)
-        call.point(input=flat)
-        return self.run_scored(call, every)[0].unflatten(0, x.shape[:2])
+        return self.score_states(x.flatten(0, 1), self.model.view).unflatten(0, x.shape[:2])
 
     def unembed(self, x):
         "Logits `(n, V)` of states `(n, D)` behind the final norm."
         if x.dtype != torch.float32 or x.device.type != 'cpu':
             return super().unembed(x)
-        x = x.contiguous()
+        return self.score_states(x, self.model.head_view)
+
+    def score_states(self, x: torch.Tensor, view: ModelView) -> torch.Tensor:
+        "Logits `(n, V)` of hidden states `(n, D)`, by what a view has after its layers."
         call = PassView(n=len(x), start=self.depth, stop=self.depth)
-        call.point(input=x)
-        return self.run_scored(call, self.count(0, len(x)), self.model.head_view)[0]
+        call.point(input=x.contiguous())
+        return self.run_scored(call, self.count(0, len(x)), view)[0]
 
     def count(self, begin: int, end: int) -> torch.Tensor:
         "The numbers from `begin` to `end - 1`."
@@ -1576,7 +1575,7 @@ class SequenceReader:
 
 # %% ../../nbs/02_models/11_library.ipynb #13380a0e
 LIBRARY_FORWARDS = weakref.WeakKeyDictionary()  # model → rounding → `LibraryForward`
-TOLERANCE = 1e-3  # of the largest logit
+TOLERANCE = 1e-3  # of the largest number
 
 
 def library_forward(
@@ -1584,7 +1583,8 @@ def library_forward(
 ) -> LibraryForward:
     """The `LibraryForward` of a loaded model, made again only if the model has changed.
 
-    Raises `RuntimeError` if an exact one gives other logits than the native forward.
+    `model` may be draft heads, and `native` their layers, which have no head of their own.
+    Raises `RuntimeError` if an exact one gives other numbers than the native forward.
     """
     forwards = LIBRARY_FORWARDS.setdefault(model, {})
     forward = forwards.get(rounding)
@@ -1593,20 +1593,29 @@ def library_forward(
         forward = LibraryForward(native, library, rounding)
         error = 0.0 if rounding else difference(native, forward)
         if not error <= TOLERANCE:
-            raise RuntimeError(f'the library is off by {error:.1g} of the largest logit')
+            raise RuntimeError(f'the library is off by {error:.1g} of the largest number')
         forwards[rounding] = forward
     return forward
 
 
 @torch.no_grad()
 def difference(native: NativeForward, forward: LibraryForward) -> float:
-    "The largest difference of logits on a few tokens, as a fraction of the largest logit."
-    ids = torch.arange(1, 6)[None] % len(native.weights.embed)
+    """The largest difference of logits on a few tokens, as a fraction of the largest logit.
+
+    Layers without a head are compared by their outputs.
+    """
+    vocab_size, width = native.weights.embed.shape
+    ids = torch.arange(1, 6)[None] % vocab_size
+    states = torch.randn(1, 5, width, generator=torch.Generator().manual_seed(0))
     both = []
     for one in (native, forward):
-        cache = one.new_cache()
-        first = one(ids[:, :4], cache, 0, 4)
-        both.append(torch.cat([first, one(ids[:, 4:], cache, 4, 1)], 1))
+        cache, parts = one.new_cache(), []
+        for a, b in ((0, 4), (4, 5)):
+            if native.weights.head is None:
+                parts.append(one.forward_contiguous(states[:, a:b], cache, a, 0, one.depth))
+            else:
+                parts.append(one(ids[:, a:b], cache, a, b - a))
+        both.append(torch.cat(parts, 1))
     return ((both[0] - both[1]).abs().max() / both[0].abs().max()).item()
 
 

@@ -207,10 +207,13 @@ def test_threads_do_not_change_a_number():
 
 
 @pytest.fixture(scope='module')
-def small():
+def small(tmp_path_factory):
     "A target and a draft by the library, and both by the native forward."
     models = made(dtype=FLOAT, num_hidden_layers=3), made(dtype=FLOAT, seed=1, num_hidden_layers=1)
-    plain = [LM(copy.deepcopy(model)) for model in models]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv('DECODELAB_CACHE', str(tmp_path_factory.mktemp('empty')))
+        plain = [LM(copy.deepcopy(model)) for model in models]
+    assert not any(lm.in_library for lm in plain)
     return [in_library(model) for model in models], plain
 
 
