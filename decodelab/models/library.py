@@ -146,7 +146,7 @@ inline vec part(words w, int i, int8_t) {
 // sum[t] += x[t, :] · rows of weights; a row has N vectors of words, `stride` words from the next
 template <int T, int N, class W, int LINES = 0>
 inline void tile(const void* weights, long stride, const float* x, long ldx, int n, vec (&sum)[T][N],
-                 const uint32_t* ahead = nullptr) {
+                 const char* ahead = nullptr, long advance = 64) {
     constexpr int INPUTS = 4 / sizeof(W), SUMS = T * N < 8 ? 2 : 1, STEP = std::max(INPUTS, SUMS);
     const uint32_t* w = (const uint32_t*)weights;
     vec s[SUMS][T][N] = {};
@@ -154,7 +154,7 @@ inline void tile(const void* weights, long stride, const float* x, long ldx, int
         for (int h = 0; h < STEP && h < end; h += INPUTS, w += stride) {
             words row[N];
             for (int j = 0; j < N; j++) row[j] = *(const loose_words*)(w + j * LANES);
-            for (int j = 0; j < LINES; j++, ahead += 16) __builtin_prefetch(ahead);
+            for (int j = 0; j < LINES; j++, ahead += advance) __builtin_prefetch(ahead);
             for (int k = h; k < h + INPUTS && k < end; k++) {
                 vec r[N];
                 for (int j = 0; j < N; j++) r[j] = part(row[j], k - h, W());
@@ -196,13 +196,12 @@ void multiply(const Matrix& m, Part part, Rows x, Rows y, bool add, int i, int t
     vec sum[T][VECS] = {};
     const uint32_t* w = part.weights;
     const float* from = x.data + part.begin;
-    constexpr int ROW = std::max(1, WIDTH / 16);  // lines of memory
-    const uint32_t* half = part.next + i * part.words / 2;
-    const uint32_t* share = part.next + i * part.words / ROW;
-    if (tiles == 1) tile<T, VECS, W, ROW>(w, WIDTH, from, x.ld, part.n, sum, w + AHEAD);
-    else if (tiles < ROW) tile<T, VECS, W, (ROW + 1) / 2>(w, WIDTH, from, x.ld, part.n, sum, half);
-    else if (i < ROW) tile<T, VECS, W, 1>(w, WIDTH, from, x.ld, part.n, sum, share);
-    else tile<T, VECS, W>(w, WIDTH, from, x.ld, part.n, sum);
+    constexpr int ROW = std::max(1, WIDTH / 16), SOME = (ROW + 1) / 2;  // lines of memory
+    const long bytes = sizeof(float) * part.words / tiles, rows = (part.n * sizeof(W) + 3) / 4;
+    const char* share = (const char*)part.next + i * bytes;
+    if (tiles == 1) tile<T, VECS, W, ROW>(w, WIDTH, from, x.ld, part.n, sum, (const char*)(w + AHEAD));
+    else if (tiles < ROW) tile<T, VECS, W, SOME>(w, WIDTH, from, x.ld, part.n, sum, share, bytes / rows / SOME);
+    else tile<T, VECS, W, 1>(w, WIDTH, from, x.ld, part.n, sum, share, bytes / rows);
     for (int j = 0; j < VECS; j++) {
         int o = part.panel * WIDTH + j * LANES;
         vec scale = m.scale ? load(m.scale + o) : all(1);
@@ -615,19 +614,40 @@ void embed(const Model& m, const Pass& p, int t, float* x) {
         for (int i = 0; i < m.dim; i++) x[i] += m.learned[(long)p.position(t) * m.dim + i];
 }
 
-extern "C" void forward(const Model* model, const Pass* pass) {
-    const Model& m = *model;
-    const Pass& p = *pass;
-    static thread_local std::vector<float> memory;
+constexpr int NEAR = 16 * TILE;  // tokens whose states stay in the core's cache, from one product to the next
+
+// the largest equal parts of n tokens that are near, in whole tiles
+int near(int n) {
+    const int parts = std::max(1, (n + NEAR - 1) / NEAR);
+    return ((n + parts - 1) / parts + TILE - 1) / TILE * TILE;
+}
+
+// the n tokens of a pass from number t on, without their logits
+Pass part_of(const Pass& p, int t, int n, int dim) {
+    Pass part = p;
+    auto move = [t](auto& numbers, long row) { if (numbers) numbers += t * row; };
+    move(part.ids, 1);
+    move(part.positions, 1);
+    move(part.columns, 1);
+    move(part.slots, 1);
+    move(part.roots, 1);
+    move(part.depths, p.nodes);
+    move(part.input, dim);
+    move(part.hidden, dim);
+    part.begin += t;
+    part.n = n;
+    return part;
+}
+
+// the tokens of a pass through all layers; x are their last states
+void read(const Model& m, const Pass& p, Rows x, Rows z, Rows qkv, Rows u) {
     static thread_local std::vector<Segment> tokens;
-    memory.resize((size_t)p.n * (2 * m.ld + m.ld_qkv + m.ld_up));
     tokens.clear();
     for (int t = 0; t < p.n; t++) {
         if (t && p.slot(t) == p.slot(t - 1)) tokens.back().end = t + 1;
         else tokens.push_back({t, t + 1});
     }
     const std::vector<Segment>& segments = tokens;
-    const Rows x{memory.data(), m.ld}, z{x.at(p.n), m.ld}, qkv{z.at(p.n), m.ld_qkv}, u{qkv.at(p.n), m.ld_up};
 #pragma omp parallel num_threads(p.threads)
     {
 #pragma omp for
@@ -637,17 +657,42 @@ extern "C" void forward(const Model* model, const Pass* pass) {
 #pragma omp for
             for (int t = 0; t < p.n; t++) memcpy(p.hidden + (long)t * m.dim, x.at(t), sizeof(float) * m.dim);
         }
-#pragma omp for
-        for (int i = 0; i < p.n_scored; i++) {
-            const float* state = x.at(p.token(i));
-            if (m.norm.gain) normalize(state, z.at(i), m.dim, m.norm);
-            else memcpy(z.at(i), state, sizeof(float) * m.dim);
+    }
+}
+
+// logits of the states of a pass's scored tokens
+void score(const Model& m, const Pass& p, Rows states) {
+#pragma omp parallel num_threads(p.threads)
+    {
+        for (int i = 0, size = near(p.n_scored); i < p.n_scored; i += size) {
+            const Rows logits{p.logits + (long)i * m.ld_head, m.ld_head};
+            product(m.head, Rows{states.at(i), m.ld}, logits, std::min(size, p.n_scored - i));
         }
-        if (p.n_scored) product(m.head, z, Rows{p.logits, m.ld_head}, p.n_scored);
 #pragma omp for
         for (int i = 0; i < p.n_scored; i++)
             p.best[i] = largest(p.logits + (long)i * m.ld_head, m.vocabulary);
     }
+}
+
+extern "C" void forward(const Model* model, const Pass* pass) {
+    const Model& m = *model;
+    const Pass& p = *pass;
+    static thread_local std::vector<float> memory;
+    const int size = near(p.n);
+    memory.resize((size_t)size * (2 * m.ld + m.ld_qkv + m.ld_up) + (size_t)p.n_scored * m.ld);
+    const Rows x{memory.data(), m.ld}, z{x.at(size), m.ld}, qkv{z.at(size), m.ld_qkv}, u{qkv.at(size), m.ld_up};
+    const Rows states{u.at(size), m.ld};
+    for (int t = 0; t < p.n; t += size) {
+        const int n = std::min(size, p.n - t);
+        read(m, part_of(p, t, n, m.dim), x, z, qkv, u);
+        for (int i = 0; i < p.n_scored; i++) {
+            const int at = p.token(i) - t;
+            if (at < 0 || at >= n) continue;
+            if (m.norm.gain) normalize(x.at(at), states.at(i), m.dim, m.norm);
+            else memcpy(states.at(i), x.at(at), sizeof(float) * m.dim);
+        }
+    }
+    if (p.n_scored) score(m, p, states);
 }
 
 // the numbers e^(x - most), in x unless `keep`; returns their sum
