@@ -98,6 +98,11 @@ def test_any_config_in_every_way(config, seed):
     lm = in_library(made(config[0], FLOAT, seed, **config[1]))
     if lm is None:
         return
+    check_every_way(lm)
+
+
+def check_every_way(lm):
+    "Trees, rows, states and early layers: logits as by the model's own forward."
     lm.is_probed = False  # a probe reads the model itself
     run = ProbeRun(lm)
     readers = dict.fromkeys(reader for way, reader in READERS.items() if way != LIBRARY)
@@ -113,8 +118,12 @@ def test_any_config_in_every_way(config, seed):
 def test_any_config_in_rows(config, lengths, size):
     model = made(config[0], FLOAT, **config[1])
     lm = in_library(model)
-    if lm is None:
-        return
+    if lm is not None:
+        check_rows(lm, model, lengths, size)
+
+
+def check_rows(lm, model, lengths, size):
+    "Batches of texts of any lengths: tokens as by the model's own forward."
     texts = [random.Random(n).choices(range(61), k=n) for n in lengths]
     batch = decode_batch(lm, texts, Greedy(), size, 8)
     plain = LM(model, native=False)
@@ -474,27 +483,54 @@ def test_a_file_that_is_no_library(tmp_path, monkeypatch):
     assert lm.session().logits(IDS).isfinite().all()
 
 
+@pytest.fixture
+def build(tmp_path, monkeypatch):
+    "A function that builds the library with other flags or another source."
+
+    def build(flags=library_module.FLAGS, source=library_module.SOURCE):
+        monkeypatch.setattr(library_module, 'FLAGS', flags)
+        monkeypatch.setattr(library_module, 'SOURCE', source)
+        monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path))
+        library_module.library_name.cache_clear()
+        return library_module.open_library(build=True)
+
+    yield build
+    monkeypatch.undo()
+    library_module.library_name.cache_clear()
+
+
 @pytest.mark.skipif('x86' not in os.uname().machine, reason='flags of x86 processors')
-@pytest.mark.parametrize('flag', ['-march=x86-64', '-mavx2 -mfma'])
-def test_narrower_instructions(flag, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    'flag, lanes',
+    [('-march=x86-64', 4), ('-mavx2 -mfma', 8), ('-mavx2 -mfma -D__AVX512F__', 16)],
+)
+def test_vectors_of_other_lengths(flag, lanes, build):
     if 'avx2' in flag and 'avx2' not in Path('/proc/cpuinfo').read_text():
         pytest.skip('this processor has no AVX2')
     flags = ' '.join(library_module.FLAGS).replace('-march=native', flag).replace('-O3', '-O1')
-    monkeypatch.setattr(library_module, 'FLAGS', flags.split())
-    monkeypatch.setenv('DECODELAB_CACHE', str(tmp_path))
-    library_module.library_name.cache_clear()
-    try:
-        library = library_module.open_library(build=True)
-        assert library.lanes < 16
-        for config in (LlamaConfig, GPT2Config):
-            model = made(config, FLOAT)
-            lm = in_library(model)
-            assert lm.native.library is library
-            assert (
-                wander(lm, full_logits(model, IDS), IDS, [(9, 0), (1, 0), (7, 2), (17, 0)]) < 1e-4
-            )
-    finally:
-        library_module.library_name.cache_clear()
+    library = build(flags=flags.split())
+    assert library.lanes == lanes
+    for config in (LlamaConfig, GPT2Config):
+        model = made(config, FLOAT)
+        lm = in_library(model)
+        assert lm.native.library is library
+        steps = [(9, 0), (1, 0), (7, 2), (17, 0)]
+        assert wander(lm, full_logits(model, IDS), IDS, steps) < 1e-4
+
+
+@pytest.mark.parametrize('config, kw', LONG)
+def test_the_parts_of_a_pass(config, kw, build):
+    "Rows, trees and states in parts of six tokens, not of 96."
+    source = library_module.SOURCE.replace('NEAR = 16 * TILE', 'NEAR = TILE')
+    assert source != library_module.SOURCE
+    library = build(source=source)
+    model = made(config, FLOAT, **dict(max_position_embeddings=900) | kw)
+    lm = in_library(model)
+    assert lm.native.library is library
+    check_every_way(lm)
+    whole = full_logits(model, IDS)
+    assert wander(lm, whole, IDS, [(23, 0), (1, 0), (7, 2), (13, 0)]) < 1e-4
+    check_rows(lm, model, [3, 40, 1, 17, 6], 5)
 
 
 def test_compare_lets_the_library_read(folder, tmp_path, monkeypatch, capsys):
