@@ -1282,7 +1282,7 @@ class RowOfIds(NamedTuple):
     tree: object = None  # the last ids are its new nodes
 
 
-CHUNK = 256  # tokens of a pass, at most
+CHUNK = 256  # tokens of a pass over a prompt: between passes it can be interrupted
 MAX_POSITIONS = 1 << 30
 
 
