@@ -143,10 +143,14 @@ class Scorer:
 
     def next_token(self, ids: list[int], rng: RandomSource) -> int:
         "A token after `ids`, drawn by `rng`."
-        chain = self.chain(ids, ONE_TOKEN, rng)
-        if chain is not None:
-            return chain[0][0]
-        return rng.categorical(self.next_scores(ids))
+        takes_largest = rng.draws_on_device and not rng.draws
+        if not takes_largest or self.session.lm.graphs is not None:
+            chain = self.chain(ids, ONE_TOKEN, rng)
+            if chain is not None:
+                return chain[0][0]
+        scores = self.next_scores(ids)
+        best = self.best if takes_largest else None
+        return best[-1] if best and best[-1] >= 0 else rng.categorical(scores)
 
     def chain(
         self, ids: list[int], limits: ChainLimits, rng: RandomSource, ends=()
