@@ -62,9 +62,11 @@ inline vec larger(vec a, vec b) { return a > b ? a : b; }
 inline vec absolute(vec x) { return x < 0 ? -x : x; }
 
 inline float sum_of(vec v) {
-    float sum = 0;
-    for (int j = 0; j < LANES; j++) sum += v[j];
-    return sum;
+    typedef float four __attribute__((vector_size(16)));
+    four parts[LANES / 4], sum{};
+    memcpy(parts, &v, sizeof v);
+    for (four part : parts) sum += part;
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 inline float max_of(vec v) {
@@ -314,7 +316,7 @@ struct Layer {
 };
 
 struct Buffers {  // of one layer
-    float *keys, *values;  // (slots, groups, width, room + PAD), (slots, groups, room, row)
+    float *keys, *values;  // (slots, groups, room, row), zero from `width` on
 };
 
 struct Pass {
@@ -336,8 +338,6 @@ struct Pass {
     int slot(int t) const { return slots ? slots[t] : 0; }
     int token(int i) const { return scored ? scored[i] : n - n_scored + i; }
     int head(int t, int groups, int group) const { return slot(t) * groups + group; }
-    // rows of keys a power of two apart would share a few lines of the processor's cache
-    long key_row() const { return room + PAD; }
 };
 
 int row_of(const Layer& l) { return (l.width + LANES - 1) / LANES * LANES; }
@@ -362,9 +362,9 @@ void enter(const Layer& l, const Pass& p, int layer, int t, float* qkv) {
     for (int g = 0; g < l.groups; g++) {
         const long head = p.head(t, l.groups, g);
         const float *k = qkv + (l.heads + g) * d, *v = k + l.groups * d;
-        float* key = p.buffers[layer].keys + head * d * p.key_row() + column;
-        for (int i = 0; i < d; i++) key[i * p.key_row()] = k[i];
-        memcpy(p.buffers[layer].values + (head * p.room + column) * row, v, sizeof(float) * d);
+        const long at = (head * p.room + column) * row;
+        memcpy(p.buffers[layer].keys + at, k, sizeof(float) * d);
+        memcpy(p.buffers[layer].values + at, v, sizeof(float) * d);
     }
 }
 """
@@ -407,56 +407,70 @@ struct Visible {  // the columns that a token attends to
     }
 };
 
-constexpr int QUERIES = 8 * TILE;                            // that read a block of keys together
-constexpr int BLOCK = 64, LONG_BLOCK = 1024, KEY_ROWS = 8;  // long blocks and a few rows: for one tile
+constexpr int BLOCK = 64, KEYS_AHEAD = 16;           // columns
+constexpr int QUERIES = 16 * TILE, MANY = 4 * TILE;  // that read a block together; many transpose its keys
 
 struct Queries {  // of one head of keys
     const Layer& l;
     Buffers head;
-    long key_row;
-    int block, key_rows;
-    float q[QUERIES * 512], y[QUERIES * 512];  // (n, d), (n, row): scaled queries, and sums of values
+    bool many;
+    float q[QUERIES * 512], y[QUERIES * 512];  // (n, row): scaled queries, and sums of values
     float most[QUERIES], total[QUERIES];       // the largest score, and the sum of weights
+    float keys[512 * BLOCK];                   // (width, BLOCK), for many queries
     Visible visible[QUERIES];
 
-    Queries(const Layer& l, Buffers head, long key_row, int n) : l(l), head(head), key_row(key_row) {
-        block = n > TILE ? BLOCK : LONG_BLOCK;
-        key_rows = n > TILE ? l.width : KEY_ROWS;
-    }
+    Queries(const Layer& l, Buffers head, int n) : l(l), head(head), many(n > MANY) {}
 };
 
-// T queries from number `from` on read the columns c to c + block - 1
+// scores of n columns, whose keys are rows; values are fetched for later
+template <int T>
+void score_rows(const float* keys, const float* values, const float* q, int row, int n, float* scores) {
+    constexpr int COLUMNS = std::max(2, 8 / T);  // whose sums are in registers
+    for (int k = 0; k < n; k += COLUMNS) {
+        for (int i = 0; i < COLUMNS * row; i += 16) {
+            __builtin_prefetch(keys + (long)(k + KEYS_AHEAD) * row + i);
+            __builtin_prefetch(values + (long)k * row + i);
+        }
+        vec s[COLUMNS][T] = {};
+        for (int i = 0; i < row; i += LANES) {
+            vec x[T];
+            for (int t = 0; t < T; t++) x[t] = load(q + t * row + i);
+            for (int j = 0; j < COLUMNS; j++) {
+                vec key = load(keys + (long)(k + j) * row + i);
+                for (int t = 0; t < T; t++) s[j][t] += key * x[t];
+            }
+        }
+        for (int j = 0; j < COLUMNS; j++)
+            for (int t = 0; t < T; t++) scores[t * BLOCK + k + j] = sum_of(s[j][t]);
+    }
+}
+
+// T queries from number `from` on read the columns c to c + BLOCK - 1
 template <int T>
 void read_block(Queries& queries, int from, int c) {
-    const int d = queries.l.width, row = row_of(queries.l), block = queries.block;
+    const int d = queries.l.width, row = row_of(queries.l);
     const Visible* visible = queries.visible + from;
-    const float* q = queries.q + from * d;
+    const float* q = queries.q + from * row;
     float *y = queries.y + from * row, *most = queries.most + from, *total = queries.total + from;
     int first = visible->first, limit = visible->limit;
     for (int t = 1; t < T; t++) {
         first = std::min(first, visible[t].first);
         limit = std::max(limit, visible[t].limit);
     }
-    const int n = std::min(block, limit - c);
-    if (n <= 0 || c + block <= first) return;
+    const int n = std::min(BLOCK, limit - c);
+    if (n <= 0 || c + BLOCK <= first) return;
     const int whole = (n + WIDTH - 1) / WIDTH * WIDTH;
-    float weights[T * LONG_BLOCK];
-    for (int i = 0; i < d; i += queries.key_rows) {
-        const int rows = std::min(queries.key_rows, d - i);
-        const float* keys = queries.head.keys + i * queries.key_row + c;
-        for (int k = 0; k < whole; k += WIDTH) {
-            vec s[T][VECS] = {};
-            for (int t = 0; i && t < T; t++)
-                for (int j = 0; j < VECS; j++) s[t][j] = load(weights + t * block + k + j * LANES);
-            for (int r = rows; r < 2 * rows && rows < d; r++)  // the next ones, or those of the next head
-                __builtin_prefetch(keys + k + r * queries.key_row);
-            tile<T, VECS, float>(keys + k, queries.key_row, q + i, d, rows, s);
-            for (int t = 0; t < T; t++)
-                for (int j = 0; j < VECS; j++) store(weights + t * block + k + j * LANES, s[t][j]);
-        }
+    float weights[T * BLOCK];
+    const float *keys = queries.head.keys + (long)c * row, *values = queries.head.values + (long)c * row;
+    if (!queries.many) score_rows<T>(keys, values, q, row, whole, weights);
+    for (int k = 0; queries.many && k < whole; k += WIDTH) {
+        vec s[T][VECS] = {};
+        tile<T, VECS, float>(queries.keys + k, BLOCK, q, row, d, s);
+        for (int t = 0; t < T; t++)
+            for (int j = 0; j < VECS; j++) store(weights + t * BLOCK + k + j * LANES, s[t][j]);
     }
     for (int t = 0; t < T; t++) {
-        float* w = weights + t * block;
+        float* w = weights + t * BLOCK;
         if (c < visible[t].first || c + whole > visible[t].end)
             for (int k = 0; k < whole; k += LANES)
                 store(w + k, visible[t].mask(load(w + k), c + k, queries.l.window));
@@ -474,24 +488,20 @@ void read_block(Queries& queries, int from, int c) {
         if (less < 1)
             for (int i = 0; i < row; i++) y[t * row + i] *= less;
     }
-    for (int k = 0; k < n; k += BLOCK) {
-        const float *v = queries.head.values + (long)(c + k) * row, *w = weights + k;
-        const int rows = std::min(BLOCK, n - k);
-        int i = 0;
-        for (; i + WIDTH <= row; i += WIDTH) {
-            vec sums[T][VECS] = {};
-            tile<T, VECS, float>(v + i, row, w, block, rows, sums);
-            for (int t = 0; t < T; t++)
-                for (int j = 0; j < VECS; j++) {
-                    float* sum = y + t * row + i + j * LANES;
-                    store(sum, load(sum) + sums[t][j]);
-                }
-        }
-        for (; i < row; i += LANES) {
-            vec sums[T][1] = {};
-            tile<T, 1, float>(v + i, row, w, block, rows, sums);
-            for (int t = 0; t < T; t++) store(y + t * row + i, load(y + t * row + i) + sums[t][0]);
-        }
+    int i = 0;
+    for (; i + WIDTH <= row; i += WIDTH) {
+        vec sums[T][VECS] = {};
+        tile<T, VECS, float>(values + i, row, weights, BLOCK, n, sums);
+        for (int t = 0; t < T; t++)
+            for (int j = 0; j < VECS; j++) {
+                float* sum = y + t * row + i + j * LANES;
+                store(sum, load(sum) + sums[t][j]);
+            }
+    }
+    for (; i < row; i += LANES) {
+        vec sums[T][1] = {};
+        tile<T, 1, float>(values + i, row, weights, BLOCK, n, sums);
+        for (int t = 0; t < T; t++) store(y + t * row + i, load(y + t * row + i) + sums[t][0]);
     }
 }
 
@@ -499,21 +509,26 @@ void read_block(Queries& queries, int from, int c) {
 void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, int query, int n,
             Rows qkv, Rows out) {
     const int d = l.width, row = row_of(l), share = l.heads / l.groups;
-    Queries queries(l, head, p.key_row(), n);
+    Queries queries(l, head, n);
+    std::fill(queries.q, queries.q + n * row, 0.0f);
     std::fill(queries.y, queries.y + n * row, 0.0f);
     int first = p.room, limit = 0;
     for (int t = 0; t < n; t++) {
         const int at = token + (query + t) / share, h = group * share + (query + t) % share;
-        for (int i = 0; i < d; i++) queries.q[t * d + i] = qkv.at(at)[h * d + i] * l.scale;
+        for (int i = 0; i < d; i++) queries.q[t * row + i] = qkv.at(at)[h * d + i] * l.scale;
         queries.visible[t] = Visible(p, at, l.window);
         first = std::min(first, queries.visible[t].first);
         limit = std::max(limit, queries.visible[t].limit);
         queries.most[t] = -1e30f;
         queries.total[t] = 0;
     }
-    for (int c = first / WIDTH * WIDTH; c < limit; c += queries.block)
+    for (int c = first / WIDTH * WIDTH; c < limit; c += BLOCK) {
+        const int end = std::min(c + BLOCK, p.room);
+        for (int k = c; queries.many && k < end; k++)
+            for (int i = 0; i < d; i++) queries.keys[i * BLOCK + k - c] = head.keys[(long)k * row + i];
         for (int t = 0; t < n; t += TILE)
             with_tile(std::min(TILE, n - t), [&](auto size) { read_block<size.value>(queries, t, c); });
+    }
     for (int t = 0; t < n; t++) {
         const int at = token + (query + t) / share, h = group * share + (query + t) % share;
         for (int i = 0; i < d; i++) out.at(at)[h * d + i] = queries.y[t * row + i] / queries.total[t];
@@ -535,7 +550,7 @@ void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segme
         const int rest = (s.end - s.begin) * share - query;
         if (rest <= 0) continue;
         const long head = p.head(s.begin, l.groups, group);
-        const Buffers b{p.buffers[layer].keys + head * l.width * p.key_row(),
+        const Buffers b{p.buffers[layer].keys + head * p.room * row_of(l),
                         p.buffers[layer].values + head * p.room * row_of(l)};
         attend(l, p, b, group, s.begin, query, std::min(rest, QUERIES), qkv, out);
     }
@@ -768,8 +783,7 @@ extern "C" int panel_width() { return WIDTH; }
 """
 
 # %% ../../nbs/02_models/11_library.ipynb #754b0150
-PAD = 64  # unused numbers behind each row of keys
-SOURCE = LANES + PRODUCTS + f'constexpr int PAD = {PAD};' + TOKENS + ATTENTION + FORWARD
+SOURCE = LANES + PRODUCTS + TOKENS + ATTENTION + FORWARD
 FLAGS = '-std=c++17 -O3 -march=native -fno-math-errno -fno-trapping-math -shared -fPIC -w'.split()
 CPUINFO = Path('/proc/cpuinfo')
 
@@ -1117,8 +1131,6 @@ class PackedModel:
 # %% ../../nbs/02_models/11_library.ipynb #3409c0d8
 def column_buffer(i: int, rows: int, groups: int, room: int, width: int, lanes: int):
     "Keys (`i` is 0) or values `(rows, groups, room, width)`, in memory as the library reads them."
-    if i == 0:
-        return torch.zeros(rows, groups, width, room + PAD)[..., :room].transpose(2, 3)
     return torch.zeros(rows, groups, room, -(-width // lanes) * lanes)[..., :width]
 
 
