@@ -1129,13 +1129,13 @@ class PackedModel:
         return LayerView(*norms, *map(self.matrix_view, matrices), *numbers, layer.scale)
 
 # %% ../../nbs/02_models/11_library.ipynb #3409c0d8
-def column_buffer(i: int, rows: int, groups: int, room: int, width: int, lanes: int):
-    "Keys (`i` is 0) or values `(rows, groups, room, width)`, in memory as the library reads them."
+def whole_vectors(rows: int, groups: int, room: int, width: int, lanes: int) -> torch.Tensor:
+    "A buffer of zeros for keys or values, `(rows, groups, room, width)`, a view of whole vectors of `lanes`."
     return torch.zeros(rows, groups, room, -(-width // lanes) * lanes)[..., :width]
 
 
-class ColumnLayer(PreallocatedLayer):
-    "A preallocated layer in the library's order."
+class LibraryLayer(PreallocatedLayer):
+    "A preallocated layer of whole vectors."
 
     capacity = 0  # positions of the buffers
     address = None  # of keys and of values
@@ -1156,7 +1156,7 @@ class ColumnLayer(PreallocatedLayer):
         "Get new buffers."
         self.capacity = room
         groups, width, lanes = self.shape
-        self.room = [column_buffer(i, rows, groups, room, width, lanes) for i in (0, 1)]
+        self.room = [whole_vectors(rows, groups, room, width, lanes) for _ in range(2)]
         self.address = tuple(buffer.data_ptr() for buffer in self.room)
         self.is_initialized = True
 
@@ -1181,15 +1181,15 @@ class ColumnLayer(PreallocatedLayer):
         return new
 
 
-class ColumnCache(PreallocatedCache):
-    "The preallocated layers of one session, in the library's order."
+class LibraryCache(PreallocatedCache):
+    "The preallocated layers of one session, of whole vectors."
 
     best = None  # of the last pass: the index of the largest logit of each row, -1: not finite
 
     def __init__(self, model: PackedModel, lanes: int):
         super().__init__(layer_class_to_replicate=PreallocatedLayer)
         shape = model.groups, model.head_width, lanes
-        self.layers = [ColumnLayer(*shape) for _ in model.layers]
+        self.layers = [LibraryLayer(*shape) for _ in model.layers]
         self.ends = None
         self.views = None
 
@@ -1220,8 +1220,8 @@ class ColumnCache(PreallocatedCache):
         return new
 
 
-class ColumnSlots(SlotCache):
-    "Slots of many sequences, in the library's order."
+class LibrarySlots(SlotCache):
+    "Slots of many sequences, of whole vectors."
 
     def __init__(self, model: PackedModel, lanes: int):
         super().__init__()
@@ -1231,7 +1231,7 @@ class ColumnSlots(SlotCache):
 
     def _allocate(self, i, like):
         groups, width, lanes = self.shape
-        return column_buffer(i, self.room[0], groups, self.room[1], width, lanes)
+        return whole_vectors(self.room[0], groups, self.room[1], width, lanes)
 
     def _write(self, buffer, new):
         slots, columns = self.slots[:, None], self.columns
@@ -1319,11 +1319,11 @@ class LibraryForward(NativeForward):
         self.prints = WeightPrints(native.weights)
         self.numbers = torch.arange(1024, dtype=torch.int32)
 
-    def new_cache(self) -> ColumnCache:
-        return ColumnCache(self.model, self.library.lanes)
+    def new_cache(self) -> LibraryCache:
+        return LibraryCache(self.model, self.library.lanes)
 
-    def slot_cache(self) -> ColumnSlots:
-        return ColumnSlots(self.model, self.library.lanes)
+    def slot_cache(self) -> LibrarySlots:
+        return LibrarySlots(self.model, self.library.lanes)
 
     def is_current(self) -> bool:
         "Is the loaded model as it was when its weights were copied?"
@@ -1331,7 +1331,7 @@ class LibraryForward(NativeForward):
 
     def __call__(self, ids, cache, begin, last):
         "Logits `(rows, last, V)` of ids `(rows, n)` at positions `begin` and on."
-        if not isinstance(cache, ColumnCache):
+        if not isinstance(cache, LibraryCache):
             return super().__call__(ids, cache, begin, last)
         rows, n = ids.shape
         cache.table(begin + n, rows)  # before anything is written
@@ -1357,10 +1357,10 @@ class LibraryForward(NativeForward):
 
     def forward_contiguous(self, x, cache, begin, start, stop, prompt=0):
         "Hidden states `(rows, n, D)` after layer `stop - 1`, of consecutive tokens."
-        if isinstance(cache, ColumnSlots):
+        if isinstance(cache, LibrarySlots):
             where = self.count(begin, begin + x.shape[1])[None]
             return self.forward_positions(x, cache, where, None, start, stop)
-        if not isinstance(cache, ColumnCache):
+        if not isinstance(cache, LibraryCache):
             return super().forward_contiguous(x, cache, begin, start, stop, prompt)
         rows, n = x.shape[:2]
         call = self.sequence_call(cache, rows, begin, n)
@@ -1371,7 +1371,7 @@ class LibraryForward(NativeForward):
 
     def forward_positions(self, x, cache, where, masks, start, stop, real=None):
         "Hidden states `(rows, n, D)` after layer `stop - 1`, of tokens at any positions."
-        if not isinstance(cache, (ColumnCache, ColumnSlots)):
+        if not isinstance(cache, (LibraryCache, LibrarySlots)):
             return super().forward_positions(x, cache, where, masks, start, stop, real)
         rows, n = x.shape[:2]
         call, slots, columns = self.joint_call(cache, rows, masks)
@@ -1396,7 +1396,7 @@ class LibraryForward(NativeForward):
             out = out.new_zeros(rows * n, out.shape[1]).index_copy_(0, real, out)
         return out.unflatten(0, (rows, n))
 
-    def read_rows(self, cache: ColumnSlots, rows: list[RowOfIds]) -> tuple:
+    def read_rows(self, cache: LibrarySlots, rows: list[RowOfIds]) -> tuple:
         "Logits `(m, V)` of the last tokens of rows, the index of each largest one, hidden states `(T, D)`."
         ids, positions = [], []
         columns, slots = [], []
@@ -1457,7 +1457,7 @@ class LibraryForward(NativeForward):
             self.numbers = torch.arange(2 * end, dtype=torch.int32)
         return self.numbers[begin:end]
 
-    def sequence_call(self, cache: ColumnCache, rows: int, begin: int, n: int) -> PassView:
+    def sequence_call(self, cache: LibraryCache, rows: int, begin: int, n: int) -> PassView:
         "The call for `n` tokens of each row from position `begin` on."
         call = self.call(cache.table(begin + n, rows), begin + n)
         call.n, call.room = rows * n, cache.room
@@ -1470,7 +1470,7 @@ class LibraryForward(NativeForward):
 
     def joint_call(self, cache, rows: int, masks) -> tuple:
         "The call for tokens at any positions, the slots of their rows, and their columns `(rows, n)`."
-        if isinstance(cache, ColumnSlots):
+        if isinstance(cache, LibrarySlots):
             call = self.call(cache.table(self.depth), cache.end)
             call.room, call.first_column = cache.room[1], 1
             return call, cache.slots, cache.columns
@@ -1542,9 +1542,9 @@ class ChainLimits(NamedTuple):
 
 
 class SequenceReader:
-    "Passes over one sequence, whose keys and values are in a `ColumnCache`."
+    "Passes over one sequence, whose keys and values are in a `LibraryCache`."
 
-    def __init__(self, forward: LibraryForward, cache: ColumnCache):
+    def __init__(self, forward: LibraryForward, cache: LibraryCache):
         self.forward = forward
         self.cache = cache
         self.call = PassView(stop=forward.depth)

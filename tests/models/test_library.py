@@ -163,7 +163,7 @@ def test_a_long_prompt_is_read_in_chunks(config, kw):
 
 @pytest.mark.parametrize('config, kw', LONG)
 def test_steps_behind_a_long_context(config, kw):
-    "A step reads keys in blocks of 1,024; a pass of many queries in blocks of 64."
+    "Keys are read in blocks of 64, and transposed for more than 24 queries."
     model = made(config, FLOAT, **dict(max_position_embeddings=2200) | kw)
     ids = random.Random(1).choices(range(61), k=2100)
     whole, lm = full_logits(model, ids), in_library(model)
