@@ -414,12 +414,19 @@ struct Queries {  // of one head of keys
     const Layer& l;
     Buffers head;
     bool many;
-    float q[QUERIES * 512], y[QUERIES * 512];  // (n, row): scaled queries, and sums of values
-    float most[QUERIES], total[QUERIES];       // the largest score, and the sum of weights
-    float keys[512 * BLOCK];                   // (width, BLOCK), for many queries
+    float *q, *y;                         // (n, row): scaled queries, and sums of values
+    float* keys;                          // (width, BLOCK), for many queries
+    float most[QUERIES], total[QUERIES];  // the largest score, and the sum of weights
     Visible visible[QUERIES];
 
-    Queries(const Layer& l, Buffers head, int n) : l(l), head(head), many(n > MANY) {}
+    Queries(const Layer& l, Buffers head, int n) : l(l), head(head), many(n > MANY) {
+        static thread_local std::vector<float> memory;
+        const size_t size = (size_t)n * row_of(l), block = many ? l.width * BLOCK : 0;
+        memory.resize(std::max(memory.size(), 2 * size + block));
+        q = memory.data();
+        y = q + size;
+        keys = y + size;
+    }
 };
 
 // scores of n columns, whose keys are rows; values are fetched for later
@@ -510,8 +517,7 @@ void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, i
             Rows qkv, Rows out) {
     const int d = l.width, row = row_of(l), share = l.heads / l.groups;
     Queries queries(l, head, n);
-    std::fill(queries.q, queries.q + n * row, 0.0f);
-    std::fill(queries.y, queries.y + n * row, 0.0f);
+    std::fill(queries.q, queries.keys, 0.0f);
     int first = p.room, limit = 0;
     for (int t = 0; t < n; t++) {
         const int at = token + (query + t) / share, h = group * share + (query + t) % share;
@@ -981,7 +987,6 @@ def open_library(build: bool = False) -> Library | None:
 
 # %% ../../nbs/02_models/11_library.ipynb #31d61d27
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
-MAX_WIDTH = 512  # of a head
 CURVE = torch.linspace(-20, 20, 801)  # inputs at which activations are compared
 ACTIVATIONS = (
     F.silu,
@@ -1016,8 +1021,6 @@ def library_reason(native: NativeForward | None) -> str:
         return 'its weights are packed or quantised'
     if weights.tables is not None and weights.tables.trained:
         return 'its rotary tables change with the length of the sequence'
-    if max(layer.width for layer in weights.layers) > MAX_WIDTH:
-        return f'its heads are wider than {MAX_WIDTH}'
     if None in {activation_number(layer.act) for layer in weights.layers}:
         return 'its activation is not one of those in C++'
     return ''

@@ -178,6 +178,13 @@ def test_steps_behind_a_long_context(config, kw):
     assert [t.tokens for t in batch] == [decode(plain, ids[:n], Greedy(), 4).tokens for n in ends]
 
 
+@pytest.mark.parametrize('width', [3, 12, 600])
+def test_heads_of_any_width(width):
+    model = made(dtype=FLOAT, head_dim=2 * width, hidden_size=4 * width)
+    lm = in_library(model)
+    assert wander(lm, full_logits(model, IDS), IDS, [(40, 0), (1, 0), (7, 2), (8, 0)]) < 1e-4
+
+
 @pytest.mark.parametrize('n', [62, 254, 256, 510, 512])
 def test_chains_that_need_a_larger_cache(n):
     model = made(dtype=FLOAT, max_position_embeddings=900)
