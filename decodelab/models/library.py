@@ -200,10 +200,11 @@ void multiply(const Matrix& m, Part part, Rows x, Rows y, bool add, int i, int t
     const float* from = x.data + part.begin;
     constexpr int ROW = std::max(1, WIDTH / 16), SOME = (ROW + 1) / 2;  // lines of memory
     const long bytes = sizeof(float) * part.words / tiles, rows = (part.n * sizeof(W) + 3) / 4;
+    const long advance = bytes / rows / (tiles < ROW ? SOME : 1);
     const char* share = (const char*)part.next + i * bytes;
     if (tiles == 1) tile<T, VECS, W, ROW>(w, WIDTH, from, x.ld, part.n, sum, (const char*)(w + AHEAD));
-    else if (tiles < ROW) tile<T, VECS, W, SOME>(w, WIDTH, from, x.ld, part.n, sum, share, bytes / rows / SOME);
-    else tile<T, VECS, W, 1>(w, WIDTH, from, x.ld, part.n, sum, share, bytes / rows);
+    else if (tiles < ROW) tile<T, VECS, W, SOME>(w, WIDTH, from, x.ld, part.n, sum, share, advance);
+    else tile<T, VECS, W, 1>(w, WIDTH, from, x.ld, part.n, sum, share, advance);
     for (int j = 0; j < VECS; j++) {
         int o = part.panel * WIDTH + j * LANES;
         vec scale = m.scale ? load(m.scale + o) : all(1);
@@ -408,7 +409,7 @@ struct Visible {  // the columns that a token attends to
 };
 
 constexpr int BLOCK = 64, KEYS_AHEAD = 16;           // columns
-constexpr int QUERIES = 16 * TILE, MANY = 4 * TILE;  // that read a block together; many transpose its keys
+constexpr int QUERIES = 16 * TILE, MANY = 4 * TILE;  // that read a block together, at most; many transpose it
 
 struct Queries {  // of one head of keys
     const Layer& l;
@@ -419,7 +420,7 @@ struct Queries {  // of one head of keys
     float most[QUERIES], total[QUERIES];  // the largest score, and the sum of weights
     Visible visible[QUERIES];
 
-    Queries(const Layer& l, Buffers head, int n) : l(l), head(head), many(n > MANY) {
+    Queries(const Layer& l, Buffers head, int n, bool many) : l(l), head(head), many(many) {
         static thread_local std::vector<float> memory;
         const size_t size = (size_t)n * row_of(l), block = many ? l.width * BLOCK : 0;
         memory.resize(std::max(memory.size(), 2 * size + block));
@@ -514,9 +515,9 @@ void read_block(Queries& queries, int from, int c) {
 
 // of n queries, from `query` on, of the tokens from `token` on and one head of keys
 void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, int query, int n,
-            Rows qkv, Rows out) {
+            bool many, Rows qkv, Rows out) {
     const int d = l.width, row = row_of(l), share = l.heads / l.groups;
-    Queries queries(l, head, n);
+    Queries queries(l, head, n, many);
     std::fill(queries.q, queries.keys, 0.0f);
     int first = p.room, limit = 0;
     for (int t = 0; t < n; t++) {
@@ -528,9 +529,9 @@ void attend(const Layer& l, const Pass& p, Buffers head, int group, int token, i
         queries.most[t] = -1e30f;
         queries.total[t] = 0;
     }
-    for (int c = first / WIDTH * WIDTH; c < limit; c += BLOCK) {
+    for (int c = first / BLOCK * BLOCK; c < limit; c += BLOCK) {
         const int end = std::min(c + BLOCK, p.room);
-        for (int k = c; queries.many && k < end; k++)
+        for (int k = c; many && k < end; k++)
             for (int i = 0; i < d; i++) queries.keys[i * BLOCK + k - c] = head.keys[(long)k * row + i];
         for (int t = 0; t < n; t += TILE)
             with_tile(std::min(TILE, n - t), [&](auto size) { read_block<size.value>(queries, t, c); });
@@ -548,17 +549,20 @@ void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segme
     const int share = l.heads / l.groups;
     int longest = 0;
     for (Segment s : segments) longest = std::max(longest, s.end - s.begin);
-    const int shares = (longest * share + QUERIES - 1) / QUERIES, n = segments.size() * l.groups * shares;
+    const int heads = segments.size() * l.groups;
+    int size = QUERIES;  // less where threads would have nothing to do: whole tiles, so the sums stay the same
+    while (size > 2 * TILE && heads * ((longest * share + size - 1) / size) < p.threads) size /= 2;
+    const int shares = (longest * share + size - 1) / size, n = heads * shares;
 #pragma omp for schedule(dynamic)
     for (int i = 0; i < n; i++) {
         const Segment s = segments[i / shares / l.groups];
-        const int group = i / shares % l.groups, query = i % shares * QUERIES;
-        const int rest = (s.end - s.begin) * share - query;
+        const int group = i / shares % l.groups, query = i % shares * size;
+        const int all = (s.end - s.begin) * share, rest = all - query;
         if (rest <= 0) continue;
         const long head = p.head(s.begin, l.groups, group);
         const Buffers b{p.buffers[layer].keys + head * p.room * row_of(l),
                         p.buffers[layer].values + head * p.room * row_of(l)};
-        attend(l, p, b, group, s.begin, query, std::min(rest, QUERIES), qkv, out);
+        attend(l, p, b, group, s.begin, query, std::min(rest, size), all > MANY, qkv, out);
     }
 }
 """
@@ -637,7 +641,7 @@ void embed(const Model& m, const Pass& p, int t, float* x) {
 
 constexpr int NEAR = 16 * TILE;  // tokens whose states stay in the core's cache, from one product to the next
 
-// the largest equal parts of n tokens that are near, in whole tiles
+// the tokens of each of the equal parts of n tokens: whole tiles, at most NEAR
 int near(int n) {
     const int parts = std::max(1, (n + NEAR - 1) / NEAR);
     return ((n + parts - 1) / parts + TILE - 1) / TILE * TILE;
@@ -701,8 +705,8 @@ extern "C" void forward(const Model* model, const Pass* pass) {
     static thread_local std::vector<float> memory;
     const int size = near(p.n);
     memory.resize((size_t)size * (2 * m.ld + m.ld_qkv + m.ld_up) + (size_t)p.n_scored * m.ld);
-    const Rows x{memory.data(), m.ld}, z{x.at(size), m.ld}, qkv{z.at(size), m.ld_qkv}, u{qkv.at(size), m.ld_up};
-    const Rows states{u.at(size), m.ld};
+    const Rows x{memory.data(), m.ld}, z{x.at(size), m.ld}, qkv{z.at(size), m.ld_qkv};
+    const Rows u{qkv.at(size), m.ld_up}, states{u.at(size), m.ld};
     for (int t = 0; t < p.n; t += size) {
         const int n = std::min(size, p.n - t);
         read(m, part_of(p, t, n, m.dim), x, z, qkv, u);

@@ -139,17 +139,17 @@ class Scorer:
     def best(self) -> list[int] | None:
         "The index of the largest score of each row of the last pass, -1: not finite; None: not known."
         plain = self.temperature is not None and not self.probabilities
-        return self.session.best if plain and fast_form_holds(self, 'best', 'scores') else None
+        return self.session.best if plain and fast_form_holds(self, 'best', 'scores', 'next_scores') else None
 
     def next_token(self, ids: list[int], rng: RandomSource) -> int:
         "A token after `ids`, drawn by `rng`."
-        takes_largest = rng.draws_on_device and not rng.draws
-        if not takes_largest or self.session.lm.graphs is not None:
+        largest = rng.draws_on_device and not rng.draws  # no one reads its probability
+        if not largest or self.temperature is None or self.session.lm.graphs is not None:
             chain = self.chain(ids, ONE_TOKEN, rng)
             if chain is not None:
                 return chain[0][0]
         scores = self.next_scores(ids)
-        best = self.best if takes_largest else None
+        best = self.best if largest else None
         return best[-1] if best and best[-1] >= 0 else rng.categorical(scores)
 
     def chain(

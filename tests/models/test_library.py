@@ -41,6 +41,7 @@ from decodelab.models.library import (
     library_reason,
 )
 from decodelab.models.quantize import quantize, round_halves, round_rows
+from decodelab.strategies.sampling import Scorer
 from tests.models.test_native_forward import DRAFTERS, TEXTS, configs, examples, made, wander
 
 FLOAT = torch.float32
@@ -204,19 +205,24 @@ def test_an_empty_session_expands():
         assert torch.allclose(mine, full_logits(model, ids), atol=1e-3)
 
 
-def test_threads_do_not_change_a_number():
-    lm = in_library(made(dtype=FLOAT, num_hidden_layers=3))
+@pytest.mark.parametrize('config, kw', LONG)
+def test_threads_do_not_change_a_number(config, kw):
+    lm = in_library(made(config, FLOAT, **dict(max_position_embeddings=900) | kw))
+    ids = random.Random(0).choices(range(61), k=450)
     threads = torch.get_num_threads()
     logits = []
     try:
-        for n in (1, 2, 3):
+        for n in (1, 2, 3, 8, 20):
             torch.set_num_threads(n)
             session = lm.session()
-            logits.append(torch.cat([session.logits(IDS[:40], 40), session.logits(IDS)]))
+            rows = [
+                session.logits(ids[:end], last) for end, last in ((40, 40), (60, 20), (450, 99))
+            ]
+            logits.append(torch.cat(rows))
     finally:
         torch.set_num_threads(threads)
-    assert torch.equal(logits[0], logits[1])
-    assert torch.equal(logits[0], logits[2])
+    for other in logits[1:]:
+        assert torch.equal(logits[0], other)
 
 
 # Strategies
@@ -289,6 +295,31 @@ def test_logits_of_states_behind_the_norm(bits):
     exact = lm.model.lm_head(states)
     assert torch.allclose(logits, exact, atol=0.05 if bits else 1e-5)
     assert forward.unembed(states[:0]).shape == (0, lm.vocab_size)
+
+
+class Reversed(Scorer):
+    "The smallest logit has the largest score."
+
+    def next_scores(self, ids):
+        return -super().next_scores(ids)
+
+
+class ReversedGreedy(Greedy):
+    def bind(self, request):
+        return Reversed(request, self.processors, probabilities=False)
+
+
+def test_scores_that_a_subclass_changes(small):
+    lm = small[0][0]
+    assert lm.in_library
+    for trace in [
+        decode(lm, TEXTS[0], ReversedGreedy(), 5),
+        *decode_batch(lm, TEXTS, ReversedGreedy(), 3, 5),
+    ]:
+        ids = list(trace.prompt)
+        for token in trace.tokens:
+            assert token == lm.session().logits(ids)[0].argmin()
+            ids.append(token)
 
 
 @pytest.mark.parametrize('size', [1, 3])
