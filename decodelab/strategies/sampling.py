@@ -139,7 +139,8 @@ class Scorer:
     def best(self) -> list[int] | None:
         "The index of the largest score of each row of the last pass, -1: not finite; None: not known."
         plain = self.temperature is not None and not self.probabilities
-        return self.session.best if plain and fast_form_holds(self, 'best', 'scores', 'next_scores') else None
+        holds = plain and fast_form_holds(self, 'best', 'scores', 'next_scores')
+        return self.session.best if holds else None
 
     def next_token(self, ids: list[int], rng: RandomSource) -> int:
         "A token after `ids`, drawn by `rng`."
