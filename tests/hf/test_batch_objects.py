@@ -366,15 +366,15 @@ def test_sound_by_position():
 
 
 def test_scores_cost_nothing_where_none_are_returned(llama, monkeypatch):
-    "A record of the rows forbids chains of tokens in one call of the library; a cache alone does not."
+    "A record of the rows forbids the library's own choice of a token; a cache alone does not."
     records = []
-    chain = Scorer.chain
+    next_token = Scorer.next_token
 
     def watched(self, *arguments, **options):
         records.append(self.record)
-        return chain(self, *arguments, **options)
+        return next_token(self, *arguments, **options)
 
-    monkeypatch.setattr(Scorer, 'chain', watched)
+    monkeypatch.setattr(Scorer, 'next_token', watched)
     for flags in ({}, ASKED):
         generate(llama, **ONE, **flags)
     assert set(records) == {None}
