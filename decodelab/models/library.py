@@ -1341,6 +1341,7 @@ class LibraryForward(NativeForward):
         if not isinstance(cache, LibraryCache):
             return super().__call__(ids, cache, begin, last)
         rows, n = ids.shape
+        self.check_positions(begin + n)
         cache.table(begin + n, rows)  # before anything is written
         size = max(1, CHUNK // rows)
         parts = []
@@ -1420,6 +1421,7 @@ class LibraryForward(NativeForward):
                 new, nodes = len(row.tree), len(row.tree.depths)
                 root = row.begin + n - nodes
                 positions[end - new :] = [root + depth for depth in row.tree.depths[-new:]]
+        self.check_positions(max(positions) + 1)
         end = max(columns) + 1
         call = self.call(cache.table(self.depth), end)
         call.n, call.stop = len(ids), self.depth
@@ -1492,6 +1494,14 @@ class LibraryForward(NativeForward):
         call.table = table
         self.set_tables(call, end)
         return call
+
+    def check_positions(self, end: int):
+        "Raises `IndexError` if positions are learned, and the model has none for `end - 1`."
+        learned = self.weights.learned
+        if learned is not None and end > len(learned):
+            raise IndexError(
+                f'the model has {len(learned)} learned positions, not {end}: give fewer ids'
+            )
 
     def set_tables(self, call: PassView, end: int) -> int:
         "Set the cosines and sines of positions below `end`; returns the number of positions that have them."
@@ -1611,6 +1621,7 @@ class SequenceReader:
 
         There is room for `more` tokens after them.
         """
+        self.forward.check_positions(begin + len(ids) + more)
         if len(ids) > max(last, CHUNK):
             self.cache.table(begin + len(ids) + more, 1)  # before anything is written
         while len(ids) > max(last, CHUNK):

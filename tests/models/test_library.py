@@ -37,6 +37,7 @@ from decodelab.models.library import (
     ACTIVATIONS,
     ChainLimits,
     LibraryForward,
+    RowOfIds,
     activation_number,
     library_reason,
 )
@@ -160,6 +161,23 @@ def test_a_long_prompt_is_read_in_chunks(config, kw):
     both = torch.stack([whole, full_logits(model, rows[1])])
     error = (session.expand(2).forward(rows, 400) - both[:, -400:]).abs().max()
     assert error / whole.abs().max() < 1e-4
+
+
+@pytest.mark.parametrize('n', [65, 300])  # in one chunk, and in several
+def test_no_position_is_read_that_is_not_learned(n):
+    "As the native forward, it raises `IndexError`; a session goes on with the ids that it had."
+    model = made(GPT2Config, FLOAT, max_position_embeddings=64)
+    lm, ids = in_library(model), random.Random(0).choices(range(61), k=n)
+    session = lm.session()
+    session.logits(ids[:60])
+    with pytest.raises(IndexError, match=f'64 learned positions, not {n}'):
+        session.logits(ids)
+    whole = full_logits(model, ids[:64])
+    assert (session.logits(ids[:64], 3) - whole[-3:]).abs().max() / whole.abs().max() < 1e-4
+    with pytest.raises(IndexError, match='64 learned positions, not'):
+        session.expand(2).forward([ids, ids])
+    with pytest.raises(IndexError, match='64 learned positions, not'):
+        lm.native.read_rows(lm.native.slot_cache(), [RowOfIds(ids, 0, 1, 0)])
 
 
 @pytest.mark.parametrize('config, kw', LONG)
