@@ -1,8 +1,8 @@
 """The short form of every experiment at scale `paper`, with tiny stand-ins for checkpoints and data.
 
 What is shown is that the cells run: names, architectures, tokenizers, files. Their figures mean nothing. Experiments without that scale, and why:
-00_tour measures this package, 08_watermark_speed what marks cost by themselves, 16_drafters, 16_engine and 17_search this package's parts beside
-transformers', 18_scaling processes: no source names checkpoints for them.
+00_tour measures this package, 08_watermark_speed what marks cost by themselves, 16_drafters, 16_engine, 16_engine_sizes and 17_search this package's
+parts beside transformers' and other engines, 18_scaling processes: no source names checkpoints for them.
 """
 
 import json
@@ -19,6 +19,7 @@ WITHOUT = {
     '08_watermark_speed',
     '16_drafters',
     '16_engine',
+    '16_engine_sizes',
     '17_search',
     '18_scaling',
     '20_trees',
