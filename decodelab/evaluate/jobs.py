@@ -48,12 +48,18 @@ def git_commit() -> str | None:
     return git('describe', '--always', '--dirty', '--abbrev=40').stdout.strip() if tracked else None
 
 
+CPUINFO = Path('/proc/cpuinfo')
+
+
 def machine_name(device: torch.device) -> str:
-    "The name of the device, or of the processor for a CPU."
+    "The name of the device; for a CPU of the processor, with the vector instructions that PyTorch uses."
     module = torch.get_device_module(device)
     if hasattr(module, 'get_device_name'):
         return module.get_device_name(device)
-    return platform.processor() or platform.machine()
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    names = [line.partition(': ')[2] for line in lines if line.startswith('model name')]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f'{name}, {torch.backends.cpu.get_cpu_capability()}'
 
 
 def machine_info(

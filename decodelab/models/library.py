@@ -21,6 +21,7 @@ from ctypes import c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -550,7 +551,7 @@ void attention(const Layer& l, const Pass& p, int layer, const std::vector<Segme
     int longest = 0;
     for (Segment s : segments) longest = std::max(longest, s.end - s.begin);
     const int heads = segments.size() * l.groups;
-    int size = QUERIES;  // less where threads would have nothing to do: whole tiles, so the sums stay the same
+    int size = QUERIES;  // fewer where threads would be idle: whole tiles, so the sums stay the same
     while (size > 2 * TILE && heads * ((longest * share + size - 1) / size) < p.threads) size /= 2;
     const int shares = (longest * share + size - 1) / size, n = heads * shares;
 #pragma omp for schedule(dynamic)
@@ -1136,9 +1137,27 @@ class PackedModel:
         return LayerView(*norms, *map(self.matrix_view, matrices), *numbers, layer.scale)
 
 # %% ../../nbs/02_models/11_library.ipynb #3409c0d8
+LINE = 64  # bytes of a line of memory
+
+
 def whole_vectors(rows: int, groups: int, room: int, width: int, lanes: int) -> torch.Tensor:
-    "A buffer of zeros for keys or values, `(rows, groups, room, width)`, a view of whole vectors of `lanes`."
-    return torch.zeros(rows, groups, room, -(-width // lanes) * lanes)[..., :width]
+    """A buffer of zeros for keys or values, `(rows, groups, room, width)`, a view of whole vectors of `lanes`.
+
+    Positions that nothing is written to take no memory.
+    """
+    shape = rows, groups, room, -(-width // lanes) * lanes
+    n = math.prod(shape)
+    memory = torch.from_numpy(np.zeros(n + LINE // 4, np.float32))
+    first = -memory.data_ptr() % LINE // 4
+    return memory[first : first + n].view(shape)[..., :width]
+
+
+BLOCK = 64  # positions that attention reads together
+
+
+def room_for(end: int, least: int = BLOCK) -> int:
+    "The positions of a buffer that has to hold `end`, and can take half as many again: whole blocks."
+    return -(-max(least, end + end // 2) // BLOCK) * BLOCK
 
 
 class LibraryLayer(PreallocatedLayer):
@@ -1152,10 +1171,10 @@ class LibraryLayer(PreallocatedLayer):
         self.shape = groups, width, lanes
 
     def reserve(self, end, held, like=None, least=64):
-        "Make room for `end` tokens (a power of two, at least `least`) and copy the first `held`."
+        "Make room for `end` tokens, and more to come, and copy the first `held`."
         old = self.room if self.is_initialized else like
         rows = 1 if old is None else len(old[0])
-        self.allocate(rows, max(least, 1 << (end - 1).bit_length()))
+        self.allocate(rows, room_for(end, least))
         if held:
             self.copy_from(old, held)
 
@@ -1212,7 +1231,7 @@ class LibraryCache(PreallocatedCache):
                 if layer.is_initialized:
                     layer.reserve(end, layer.length)
                 else:
-                    layer.allocate(rows, max(64, 1 << (end - 1).bit_length()))
+                    layer.allocate(rows, room_for(end))
         ends = self.layers[0].address, self.layers[-1].address  # all layers change together
         if ends != self.ends:
             self.ends = ends

@@ -40,6 +40,8 @@ from decodelab.models.library import (
     RowOfIds,
     activation_number,
     library_reason,
+    room_for,
+    whole_vectors,
 )
 from decodelab.models.quantize import quantize, round_halves, round_rows
 from decodelab.strategies.sampling import Scorer
@@ -204,11 +206,43 @@ def test_heads_of_any_width(width):
     assert wander(lm, full_logits(model, IDS), IDS, [(40, 0), (1, 0), (7, 2), (8, 0)]) < 1e-4
 
 
-@pytest.mark.parametrize('n', [62, 254, 256, 510, 512])
-def test_chains_that_need_a_larger_cache(n):
+def test_memory_of_keys_and_values():
+    "Whole vectors at whole lines of memory, all zero, and no page of it before it is written."
+    for shape in ((1, 2, 64, 20), (3, 1, 128, 64), (2, 2, 1, 3)):
+        buffer = whole_vectors(*shape, lanes=8)
+        assert buffer.shape == shape and not buffer.any()
+        assert buffer.data_ptr() % 64 == 0 and buffer.stride(2) % 8 == 0
+    assert [room_for(n) for n in (1, 43, 44, 1024)] == [64, 64, 128, 1536]
+    status = Path('/proc/self/statm')
+    if status.exists():
+        pages = lambda: int(status.read_text().split()[1])
+        before = pages()
+        buffer = whole_vectors(1, 8, 1 << 18, 64, lanes=8)
+        assert (pages() - before) * os.sysconf('SC_PAGE_SIZE') < buffer.nbytes / 100
+
+
+@pytest.mark.parametrize('n', [64, 256, 300])
+def test_tokens_after_a_prompt_copy_no_keys(n):
     model = made(dtype=FLOAT, max_position_embeddings=900)
-    ids = random.Random(n).choices(range(61), k=n)
-    tokens, probs, rows = in_library(model).session().chain(ids, ChainLimits(5))
+    ids = random.Random(n).choices(range(61), k=n + 32)
+    session = in_library(model).session()
+    session.logits(ids[:n])
+    addresses = [layer.address for layer in session.cache.layers]
+    for end in range(n + 1, n + 32):
+        session.logits(ids[:end])
+    assert [layer.address for layer in session.cache.layers] == addresses
+
+
+@pytest.mark.parametrize('first', [40, 170, 340])
+def test_chains_that_need_a_larger_cache(first):
+    model = made(dtype=FLOAT, max_position_embeddings=900)
+    ids = random.Random(first).choices(range(61), k=900)
+    session = in_library(model).session()
+    session.logits(ids[:first])
+    n = session.cache.room - 2
+    ids = ids[:n]
+    tokens, probs, rows = session.chain(ids, ChainLimits(5))
+    assert session.cache.room > n + 2
     whole = full_logits(model, ids + tokens)[n - 1 : -1]
     assert torch.allclose(rows, whole, atol=1e-3)
     assert whole.argmax(-1).tolist() == tokens
