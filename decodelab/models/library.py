@@ -1141,9 +1141,9 @@ LINE = 64  # bytes of a line of memory
 
 
 def whole_vectors(rows: int, groups: int, room: int, width: int, lanes: int) -> torch.Tensor:
-    """A buffer of zeros for keys or values, `(rows, groups, room, width)`, a view of whole vectors of `lanes`.
+    """A buffer of zeros for keys or values `(rows, groups, room, width)`, a view of whole vectors.
 
-    Positions that nothing is written to take no memory.
+    A vector is of `lanes` numbers. Positions that nothing is written to take no memory.
     """
     shape = rows, groups, room, -(-width // lanes) * lanes
     n = math.prod(shape)
