@@ -210,8 +210,10 @@ def test_memory_of_keys_and_values():
     "Whole vectors at whole lines of memory, all zero, and no page of it before it is written."
     for shape in ((1, 2, 64, 20), (3, 1, 128, 64), (2, 2, 1, 3)):
         buffer = whole_vectors(*shape, lanes=8)
-        assert buffer.shape == shape and not buffer.any()
-        assert buffer.data_ptr() % 64 == 0 and buffer.stride(2) % 8 == 0
+        assert buffer.shape == shape
+        assert not buffer.any()
+        assert buffer.data_ptr() % 64 == 0
+        assert buffer.stride(2) % 8 == 0
     assert [room_for(n) for n in (1, 43, 44, 1024)] == [64, 64, 128, 1536]
     status = Path('/proc/self/statm')
     if status.exists():
