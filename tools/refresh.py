@@ -6,7 +6,8 @@
 
 A refresh runs one experiment after the other, the cheapest first, in a folder with which it can go
 on after an interruption (`--resume`). It begins none while other processes use more than half a
-core: timing beside other work measures the other work, too. With `--adopt` the rows replace the
+core: timing beside other work measures the other work, too. An experiment finds no compiled library
+but its own: its times do not depend on what the user has compiled before. With `--adopt` the rows replace the
 stored ones after the last run, so that all of them name the same commit.
 """
 
@@ -283,6 +284,13 @@ def figures_as_stored():
             yield
 
 
+@contextmanager
+def without_a_library():
+    "Kernels that begin inside find no compiled library, as on a fresh machine, whatever the user's cache has."
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, DECODELAB_CACHE=folder):
+        yield
+
+
 def refresh_one(path: Path, args, out: Path, turn: int) -> int:
     "Measure one experiment again when the machine is quiet; its status."
 
@@ -290,7 +298,7 @@ def refresh_one(path: Path, args, out: Path, turn: int) -> int:
         return wait_until_quiet(sys.stderr, args.anyway)
 
     was_finished = read_record(out, stem_of(path.stem, args.scale, False)).get('finished')
-    with figures_as_stored():
+    with figures_as_stored(), without_a_library():
         return measure(path, args, out, turn, None if was_finished else wait)
 
 

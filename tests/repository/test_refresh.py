@@ -215,6 +215,7 @@ to = Path(os.environ['DECODELAB_RESULTS'])
 to.mkdir(parents=True, exist_ok=True)
 (to / '04_again.pico.csv').write_text('a\\n1\\n')
 about = dict(commit='c' * 40, date='2026-11-23', load=os.environ.get('DECODELAB_OTHER_LOAD'))
+about['libraries'] = os.listdir(os.environ['DECODELAB_CACHE'])
 about['fingerprint'] = experiment_fingerprint('04_again.ipynb', NEEDS['pico'])
 (to / '04_again.pico.json').write_text(json.dumps(about))
 import matplotlib.pyplot as plt
@@ -249,7 +250,11 @@ def run(capsys, *argv):
     return status, captured.out, captured.err
 
 
-def test_a_refresh_measures_and_stores(experiments, capsys):
+def test_a_refresh_measures_and_stores(experiments, capsys, tmp_path, monkeypatch):
+    cache = tmp_path / 'cache'
+    cache.mkdir()
+    (cache / 'compiled.so').touch()
+    monkeypatch.setenv('DECODELAB_CACHE', str(cache))
     stored = experiments / 'results' / '04_again.pico.json'
     status, out, err = run(capsys, 'refresh', '04', '--out', 'again', '--adopt')
     assert status == 0, err
@@ -257,6 +262,7 @@ def test_a_refresh_measures_and_stores(experiments, capsys):
     assert '1 fresh, 0 stale, 0 unknown' in run(capsys, 'status')[1]
     about = json.loads(stored.read_text())
     assert about['load'] == '0.25'
+    assert about['libraries'] == []  # what the user has compiled is not measured
     cells = nbformat.read(experiments / '04_again.ipynb', 4).cells
     metadata = [o.metadata for c in cells for o in c.get('outputs', ()) if 'data' in o]
     assert metadata[0]['image/png']['alt'] == 'A line'  # as `figures.py` stores it
